@@ -49,8 +49,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "collab-math": {
         "start": (
             "env.id=asking:asking/collab-math-start-v0",
-            "warm_start.steps=500",
-            "warm_start.demonstrations=20000",
+            "warm_start.steps=1200",
+            "warm_start.demonstrations=40000",
         ),
         "both": ("env.kwargs.equality=value", "rollout.max_response_length=64", "engine.max_context=512"),
         "measure": "val/metrics/asked_first",

@@ -9,7 +9,7 @@ of their own; with TRL's plain GRPOTrainer in its place, all tokens of an episod
     python examples/trl_gsm8k_interact.py [--steps 12] [--lr 5e-3] [--seed 0] [--plain]
 
 A few steps of imitation teach the tiny model to say numbers; that an answer line pays, it learns from the rewards.
-(Arithmetic takes a better start: `python -m trainers trl-grpo` has one.)
+(Arithmetic takes a better start: `python -m benchmarks.trl_grpo` has one.)
 """
 
 import argparse

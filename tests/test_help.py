@@ -32,7 +32,6 @@ def programs():
         "trainers.cluster.worker",
         "trainers.engines.sglang.launcher",
         "trainers.engines.vllm.server",
-        "trainers.rewards.backends.classifier_worker",
         "trainers.rewards.function_worker",
     }
     for package in ("textenvs", "trainers"):

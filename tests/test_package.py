@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import textenvs
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -49,15 +51,15 @@ def test_an_installed_wheel_makes_environments_anywhere(wheel, tmp_path):
         "print(textenvs.__file__, trainers.config.__file__)\n"
         "env = gymnasium.make('textenvs:textenv/gsm8k-interact')\n"
         "conversation, info = env.reset(seed=0)\n"
-        "print(conversation[-1]['role'])\n"
+        "print(conversation[-1]['role'], *textenvs.list_environments())\n"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100, env={"PATH": ""}
     )
     assert done.returncode == 0, done.stderr
-    places, role = done.stdout.splitlines()
+    places, made = done.stdout.splitlines()
     assert all(place.startswith("site/") or str(tmp_path) in place for place in places.split())
-    assert role == "user"
+    assert made.split() == ["user", *textenvs.list_environments()]
 
 
 @pytest.mark.parametrize("command", ["ppo", "sft"])

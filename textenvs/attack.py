@@ -1,7 +1,7 @@
-"""Cheap policies: what somebody says who wants an environment's reward and not its task.
+"""Cheap policies: replies for an environment's reward that do not do its task.
 
-A family lists its attacks in ``textenvs/envs/<family>/attacks.py`` and gives them from :meth:`TextEnv.attacks`. An
-attack sees what any policy sees, the conversation; it never reads the environment's state. The contract test and
+A family lists its attacks in ``textenvs/envs/<family>/attacks.py`` and returns them from :meth:`TextEnv.attacks`. An
+attack sees what any policy sees, the conversation, and never reads the environment's state. The contract test and
 ``textenvs audit`` play each, and fail where one comes near the scripted expert.
 """
 
@@ -29,8 +29,7 @@ class Attack:
         start: Makes the cheater of one episode from randomness of its own and, for attacks that ``rehearse``, from the
             conversations that the expert had in other episodes.
         fakes_solving: Whether it tries to end the episode as solved. It may then be so in 5 % of the episodes at most.
-        rehearse: How many episodes of the expert (of the same task set, with other seeds) ``start`` is shown: what a
-            policy can remember from an earlier pass.
+        rehearse: How many episodes of the expert (of the same task set, with other seeds) ``start`` is shown.
     """
 
     name: str
@@ -58,6 +57,25 @@ def sequence(name: str, says: str, replies: Sequence[str | Message], **options: 
 
 def first_user_text(conversation: Messages) -> str:
     return next((text_of(message) for message in conversation if message["role"] == "user"), "")
+
+
+def remember(rng: np.random.Generator, rehearsed: Sequence[Messages], *, last: bool = True) -> Cheater:
+    """Says what the expert said to the same request, or else to that with the most words in common.
+
+    That is its ``last`` reply, again and again, or one reply after the other.
+    """
+    said = ((first_user_text(each), [one for one in each if one["role"] == "assistant"]) for each in rehearsed)
+    known = {request: replies for request, replies in said if replies}
+    words = {request: set(request.split()) for request in known}
+
+    def reply(conversation: Messages) -> str | Message:
+        request = first_user_text(conversation)
+        if request not in known:
+            request = max(known, key=lambda other: len(words[other] & set(request.split())), default="")
+        replies, turn = known.get(request, ["?"]), sum(message["role"] == "assistant" for message in conversation)
+        return replies[-1 if last else min(turn, len(replies) - 1)]
+
+    return reply
 
 
 #: What costs nothing to try anywhere; every family's list begins with these.

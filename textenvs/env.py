@@ -1,4 +1,4 @@
-"""The environment contract: a multi-turn text task as a true Gymnasium environment.
+"""The environment contract: a multi-turn text task as a true Gymnasium environment (docs/architecture.md).
 
 An author writes two hooks, plain or ``async``::
 
@@ -12,17 +12,7 @@ An author writes two hooks, plain or ``async``::
                         terminated=solved, stop="solved" if solved else None)
 
 and gets both ``reset``/``step`` (Gymnasium) and ``areset``/``astep`` (their async twins), budgets, snapshots and forks.
-
-Invariants, kept here so that no author has to:
-
-* an observation is the whole conversation so far, a tuple of messages; an action is the assistant's text or message;
-* ``reward`` is the turn's own reward and equals the sum of ``info["terms"]``;
-* the last action is always judged before a budget truncates, and ``terminated`` and ``truncated`` are never both set;
-* everything that changes during an episode lives in ``self.state`` (and ``self.np_random``), so that ``snapshot``,
-  ``restore`` and ``fork`` work for every environment; everything else is shared and immutable;
-* a turn happens as a whole or not at all: a hook that raises (or is cancelled) leaves the episode as it was before;
-* ``reset(seed=...)`` decides the task and all randomness; nothing reads a clock, a global RNG or an id;
-* no ground truth in an observation or in ``info``.
+A turn happens as a whole or not at all: a hook that raises (or is cancelled) leaves the episode as it was before.
 """
 
 from __future__ import annotations
@@ -49,6 +39,7 @@ from .messages import (
     problem_with,
     transcript,
 )
+from .options import PositiveInt, checked
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
 from .text import printable
@@ -90,18 +81,16 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     state: StateT
 
+    @checked
     def __init__(
         self,
         tasks: TaskSet | Sequence[Task],
         *,
-        max_assistant_turns: int | None = None,
-        max_user_turns: int | None = None,
+        max_assistant_turns: PositiveInt | None = None,
+        max_user_turns: PositiveInt | None = None,
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        for name, limit in (("max_assistant_turns", max_assistant_turns), ("max_user_turns", max_user_turns)):
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-                raise ValueError(f"{name} must be an integer of at least 1 or None, not {limit!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
         if not isinstance(tasks, TaskSet):
@@ -134,39 +123,24 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} must define respond(reply) -> Turn")
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """A good next reply for the state the episode is in: the scripted expert, for warm starts and checks.
-
-        Args:
-            rng: Randomness of the demonstrator, apart from the environment's own.
-
-        Raises:
-            NotImplementedError: This environment has no scripted expert.
-        """
+        """A good next reply for the state the episode is in, by the scripted expert; ``rng`` is the expert's own."""
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A next reply of somebody careless: in the right form, and mostly wrong; otherwise as :meth:`demonstration`.
-
-        Demonstrations are mixed with these, to show what to do after a mistake, or to start from a policy that has
-        something to learn.
-        """
+        """A next reply in the right form and mostly wrong: mistakes to learn from, mixed with demonstrations."""
         raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
 
     @property
     def task(self) -> Task:
-        """The running episode's task; inside hooks there always is one.
-
-        Raises:
-            RuntimeError: Before the first reset.
-        """
+        """The running episode's task; ``RuntimeError`` before the first reset."""
         if self.state.task is None:
             raise RuntimeError(f"{type(self).__name__} has no task before its first reset")
         return self.state.task
 
     def attacks(self) -> Sequence[Attack]:
-        """The cheap policies known against this environment; none of them may come near the expert.
+        """The cheap policies known against this environment, those that can be tried anywhere among them.
 
-        By default those that can be tried anywhere. A family adds its own (``textenvs/envs/<family>/attacks.py``).
+        A family adds its own (``textenvs/envs/<family>/attacks.py``). None may come near the expert.
         """
         return COMMON
 
@@ -182,12 +156,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
         """How good the conversation is as it stands, by named scores; by default the return so far.
 
-        What the multiturn-aware reward (:mod:`textenvs.lookahead`) makes of a future. It may be asked for after any
-        turn, not only at the end, and must change nothing. A family that is judged as a whole returns its task scores
-        here, each from 0 to 1 and the same names every time, for example ``{"accuracy": 1.0}``.
-
-        Raises:
-            EnvironmentFailure: What scores (a judge, a sandbox) gave up after its retries.
+        The multiturn-aware reward (:mod:`textenvs.lookahead`) scores futures by it. It may be asked for after any turn
+        and must change nothing. A family that is judged as a whole returns its task scores here, each from 0 to 1 and
+        the same names every time, for example ``{"accuracy": 1.0}``. It may raise :class:`EnvironmentFailure`.
         """
         return {"return": self.state.return_so_far}
 
@@ -198,7 +169,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The randomness of the episode; where only its seed is known yet, made of that."""
+        """The randomness of the episode; made from its seed when it is first needed."""
         if self._np_random is None and self._np_random_seed is not None:
             self._np_random, self._np_random_seed = seeding.np_random(self._np_random_seed)
         return super().np_random
@@ -218,8 +189,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``.
 
         Raises:
-            ValueError: Unknown options, an index outside the task set, or a row that cannot be played. After this or
-                any other exception there is no episode to step in.
+            ValueError: Unknown options, or a task that is not there or cannot be played. After this or any other
+                exception there is no episode to step in.
         """
         with self._opened_or_not():
             return wait_for(self._begin_episode(seed, options))
@@ -256,7 +227,6 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return None
 
     def close(self) -> None:
-        """Release what the environment holds; safe to call twice. A fork holds nothing of its own."""
         if self._owner:
             wait_for(self.cleanup())
 
@@ -296,9 +266,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self._printed = 0
 
     def fork(self, seed: int | None = None) -> Self:
-        """An independent environment in the same state; it shares what is immutable.
-
-        Closing a fork releases nothing: what ``cleanup`` releases stays with the environment it was forked from.
+        """An independent environment in the same state; it shares what is immutable, and closing it releases nothing.
 
         Args:
             seed: Reseed the fork's randomness, for futures that differ; ``None`` continues the same stream.
@@ -459,12 +427,15 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return copy_messages(state.messages), turn.reward, state.terminated, state.truncated, info
 
 
-def as_reply(action: Any) -> Message:
-    """The assistant message that ``action`` stands for, as a copy with clean text.
+def check_env(what: str, env: Any) -> None:
+    """Raise ``TypeError`` unless ``env`` is a text environment itself, which can be forked."""
+    if not isinstance(env, TextEnv):
+        hint = "its unwrapped" if isinstance(env, gymnasium.Env) else "textenvs.make(...)"
+        raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
 
-    Raises:
-        gymnasium.error.InvalidAction: It is neither a string nor a well-formed assistant message.
-    """
+
+def as_reply(action: Any) -> Message:
+    """The assistant message that ``action`` stands for, as a copy with clean text, or ``InvalidAction``."""
     if isinstance(action, str):
         return {"role": "assistant", "content": clean_text(str(action))}
     if problem := problem_with(action):

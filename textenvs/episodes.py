@@ -5,11 +5,8 @@
     async for episode in play_episodes(env, policy, range(1000), concurrency=256):
         print(episode.task_key, episode.reward, episode.stop)
 
-One coroutine a running episode: policy, step, policy, step. An episode that is over is handed out at once and its place
-is taken by the next one; a slow reply holds up no other episode.
-
 * Episode ``k`` has seed ``seed + k`` and the ``k``-th task, whatever the concurrency and whichever ends first. So it
-  can be played again: ``env.reset(seed=episode.seed, options=...)``.
+can be played again: ``env.reset(seed=episode.seed, options=...)``.
 * Back-pressure: when ``buffer`` finished episodes wait to be taken, no new one is started.
 * Errors are data: what a policy, a hook or a task raises ends its own episode, as ``episode.error``.
 """
@@ -17,18 +14,19 @@ is taken by the next one; a slow reply holds up no other episode.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .env import TextEnv
-from .gc_tuning import rarely_collected
-from .options import NonNegativeInt, Policy, PositiveInt, Seconds, check_env, checked, resolve
+from .env import TextEnv, check_env
+from .options import NonNegativeInt, Policy, PositiveInt, Seconds, checked, resolve
 from .play import Episode, play
 from .task import Task
 
@@ -36,8 +34,13 @@ from .task import Task
 #: number is how many to draw, and ``None`` draws without end.
 Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None"
 
+_PER_EPISODE = 20  # objects that an episode makes for a turn, and some more
+_MANY = 1000  # fewer episodes make no difference
 
-_NO_LIMIT = nullcontext(None)
+_lock = threading.Lock()
+_wanted: list[int] = []
+_found, _ours = 0, -1  # the threshold that was there, and the one that was set here
+
 # Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
 _YIELD_EVERY = 16
 
@@ -133,22 +136,19 @@ class _Run:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def _work(self, number: int, task: Any) -> None:
-        """One place: this episode, and then whichever is next.
-
-        There may be tens of thousands of these, and most of the time they wait.
-        """
+        """One place: this episode, and then whichever is next. There may be tens of thousands of these."""
         env, job = _fork(self.env), (number, task)
         for played in itertools.count(1):
             number, task = job
             episode = Episode(number, self.seed + number)
             clock: asyncio.Timeout | None = None
             try:
-                async with _NO_LIMIT if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                async with asyncio.timeout(self.timeout_s) as clock:
                     await play(env, self.policy, seed=episode.seed, options=_options(task), episode=episode)
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                     error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
-                name = episode.task_key or _named(task)
+                name = episode.task_key or (None if isinstance(task, Mapping) else getattr(task, "key", task))
                 error.add_note(f"(in episode {number}, seed {episode.seed}, task {name!r})")
                 episode.error = error
                 env = _fork(self.env)  # a thread that was given up on may still be at work in the old one
@@ -176,5 +176,34 @@ def _options(task: Any) -> dict[str, Any] | None:
     return {"task": task} if isinstance(task, (Task, Mapping)) else {"task_index": task}
 
 
-def _named(task: Any) -> Any:
-    return task.key if isinstance(task, Task) else "given" if isinstance(task, Mapping) else task
+@contextmanager
+def rarely_collected(episodes: int) -> Iterator[None]:
+    """While inside, the collector looks after 20 new objects an episode, if 1000 episodes or more wait at a time.
+
+    CPython (up to 3.13) looks for cycles whenever 700 more objects were made than freed. What an episode makes for a
+    turn lives while it waits for its user, so all of it becomes old before it is freed, and a third of the time goes
+    into looking at it in vain (``benchmarks/vector_throughput.py one_core``): a turn leaves no cycles.
+
+    This is process-wide; the last to leave puts back what was there. A collector that is off (0), or looks less often
+    already, is left alone.
+    """
+    wanted = [_PER_EPISODE * episodes] if episodes >= _MANY else []
+    with _lock:
+        _wanted.extend(wanted)
+        _apply()
+    try:
+        yield
+    finally:
+        with _lock:
+            for each in wanted:
+                _wanted.remove(each)
+            _apply()
+
+
+def _apply() -> None:
+    global _found, _ours
+    now, *others = gc.get_threshold()
+    if now != _ours:  # it was chosen elsewhere
+        _found = now
+    _ours = max([_found, *_wanted]) if _found else 0
+    gc.set_threshold(_ours, *others)

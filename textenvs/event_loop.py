@@ -24,9 +24,7 @@ _lock = threading.Lock()
 def submit(awaitable: Awaitable[T]) -> Future[T]:
     """Start ``awaitable`` on the background loop, for a caller that will wait for its result.
 
-    Raises:
-        RuntimeError: Called on the background loop itself, which would wait for itself and never end: an asynchronous
-            hook called a synchronous method. Await the asynchronous twin there.
+    An asynchronous hook that calls a synchronous method would wait for itself here, and never end: ``RuntimeError``.
     """
     if threading.current_thread() is _thread:
         if inspect.iscoroutine(awaitable):
@@ -35,7 +33,7 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
             "a synchronous method was called from an asynchronous hook, where waiting would never end; "
             "await its twin there: areset, astep or aclose"
         )
-    return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), _running_loop())
+    return asyncio.run_coroutine_threadsafe(settle(awaitable), _running_loop())
 
 
 def wait_for(value: T | Awaitable[T]) -> T:
@@ -53,10 +51,6 @@ def wait_for(value: T | Awaitable[T]) -> T:
 async def settle(value: T | Awaitable[T]) -> T:
     """:func:`wait_for` for coroutines: awaited on the caller's own loop."""
     return await value if inspect.isawaitable(value) else value
-
-
-async def _as_coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

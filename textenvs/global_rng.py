@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -51,8 +51,8 @@ def contained(start: RandomState) -> Iterator[None]:
         _LOCK,
         warnings.catch_warnings(action="ignore"),
         decimal.localcontext(decimal.DefaultContext),
-        _unprinted("stdout"),
-        _unprinted("stderr"),
+        redirect_stdout(_Muted(sys.stdout)),  # type: ignore[type-var]
+        redirect_stderr(_Muted(sys.stderr)),  # type: ignore[type-var]
     ):
         outside = RandomState.current()
         start.install()
@@ -65,27 +65,15 @@ def contained(start: RandomState) -> Iterator[None]:
 
 
 class _Muted:
-    """A stream that drops what one thread writes, and passes on the rest."""
+    """A stream (``None`` under a daemon) that drops what one thread writes, and passes on the rest."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        return len(text) if threading.get_ident() == self._thread else self._stream.write(text)
+        dropped = self._stream is None or threading.get_ident() == self._thread
+        return len(text) if dropped else self._stream.write(text)  # type: ignore[union-attr]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-@contextmanager
-def _unprinted(name: str) -> Iterator[None]:
-    stream = getattr(sys, name)
-    if stream is None:  # under pythonw, or a daemon
-        yield
-        return
-    setattr(sys, name, _Muted(stream))
-    try:
-        yield
-    finally:
-        setattr(sys, name, stream)

@@ -1,22 +1,14 @@
 """The multiturn-aware reward of CollabLLM (Wu et al. 2025, arXiv 2502.00640), for any text environment.
 
-A reply is worth what the conversation becomes after it. So, when a turn has been played, the environment is forked;
-each fork plays some turns more, with the policy and with the environment's own user; each whole conversation is scored;
-and the mean is the reward of that turn::
+When a turn has been played, the environment is forked; each fork plays some turns more, with the policy and with the
+environment's own user; each whole conversation is scored; and the mean is the reward of that turn::
 
     result = await multiturn_aware_reward(env, policy, samples=3, window=2)
     result.reward, result.terms, result.metrics()
 
-A conversation's score is its task scores (:meth:`~textenvs.env.TextEnv.conversation_score`), minus a cost of its
-length, plus what a judge thinks of it, if there is one. What was published differs in the cost: docs/lookahead.md has
-the formulas of :data:`~textenvs.scoring.conversation.FORMULAS` and their sources.
-
-What is promised:
-
-* The live episode is not touched: its state and its randomness are the same with and without looking ahead.
-* The futures of an episode are a function of its seed and its actions, as far as policy, user and judge are.
-* A conversation that is over is scored as it stands, once, so the last reply of an episode has a reward like any other.
-* A future that fails is left out and counted. If all fail there is no reward, and an exception says so; never a 0.
+The live episode is not touched, and the futures are a function of its seed and its actions, as far as policy, user and
+judge are. A future that fails is left out and counted; if all fail, an exception says so. docs/lookahead.md has the
+formulas and their sources.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -35,10 +27,10 @@ import gymnasium
 import numpy as np
 
 from .chat.errors import ChatFailure
-from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_numbers
+from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_env, check_numbers
 from .event_loop import settle, wait_for
 from .messages import Message, Messages, copy_messages, visible_text
-from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, check_env, checked, resolve
+from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, checked, resolve
 from .play import Episode, play
 from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
@@ -61,26 +53,16 @@ class Future:
 
 @dataclass(frozen=True)
 class MultiturnReward:
-    """The reward of one turn, and what it cost to find.
-
-    Args:
-        reward: The sum of ``terms``.
-        terms: Its parts by name: the task scores, ``"cost"`` and, with a judge, ``"interactivity"``.
-        futures: The conversations it is the mean of.
-        samples: How many were tried: 1 where there was nothing left to play.
-        failures: Why the others were left out.
-        policy_calls: How often the policy was asked, those of failed futures included.
-    """
+    """The reward of one turn (the sum of ``terms``), and what it cost to find."""
 
     reward: float
-    terms: Mapping[str, float]
-    futures: tuple[Future, ...]
-    samples: int
-    failures: tuple[str, ...]
-    policy_calls: int
+    terms: Mapping[str, float]  # task scores, "cost" and, with a judge, "interactivity"
+    futures: tuple[Future, ...]  # the conversations it is the mean of
+    samples: int  # how many were tried: 1 where there was nothing left to play
+    failures: tuple[str, ...]  # why the others were left out
+    policy_calls: int  # those of failed futures included
 
     def metrics(self) -> dict[str, float]:
-        """The costs as numbers, with the same names on every turn."""
         return {
             "lookahead_samples": float(self.samples),
             "lookahead_failures": float(len(self.failures)),
@@ -106,70 +88,50 @@ class _NoRoom(Exception):
     """The policy has no room for another reply."""
 
 
+@checked
+@dataclass(eq=False)
 class Lookahead:
-    """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn.
+    """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn."""
 
-    Args:
-        policy: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant
-            message), or ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
-        samples: How many futures are played.
-        window: How many turns the policy has in each, unless it ends before; 0 scores the conversation as it stands.
-        formula: One of :data:`FORMULAS` by name, or your own.
-        weights: Weights of the task scores and of ``"interactivity"``, by name; 1 where none is given.
-        cost: The price of a word or token, in place of the formula's.
-        judge: Grades a conversation, for example its interactivity from 0 to 1: a plain or asynchronous callable from
-            the conversation to a number, or ``"module:name"`` of one, such as
-            ``InteractivityJudge("gpt-4o-mini").score``. It is shown what the user saw: no system message, no private
-            reasoning.
-        count_tokens: The number of tokens of a text, for formulas that count tokens:
-            ``lambda text: len(tokenizer.encode(text))``.
-        seed: Of the futures' randomness, beside that of the episode. The default is enough for most.
-        concurrency: At most so many futures are played at a time on one event loop, all episodes together; ``None``
-            for no limit.
-        timeout_s: A future that takes longer has failed; ``None`` for no limit. Waiting for its turn is not counted.
-        failures: The exceptions of policy, judge, user and tools that cost only the future they happen in, by default
-            :data:`FAILURES`. Others are taken for bugs, or for reasons to stop, and raised.
-    """
+    #: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant message), or
+    #: ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
+    policy: Policy | FuturePolicy | str
+    _: KW_ONLY
+    samples: PositiveInt = 3  # how many futures are played
+    window: NonNegativeInt = 2  # the policy's turns in each; 0 scores the conversation as it stands
+    formula: str | Formula = "textenvs"  # one of :data:`FORMULAS` by name, or your own
+    weights: Mapping[str, Weight] | None = None  # of the task scores and ``"interactivity"``; 1 where none is given
+    cost: Price | None = None  # the price of a word or token, in place of the formula's
+    #: Grades a conversation, for example its interactivity from 0 to 1: a plain or asynchronous callable from the
+    #: conversation to a number, or ``"module:name"`` of one, such as ``InteractivityJudge("gpt-4o-mini").score``. It is
+    #: shown what the user saw: no system message, no private reasoning.
+    judge: Judge | str | None = None
+    count_tokens: Callable[[str], int] | str | None = None  # for formulas that count the tokens of a text
+    seed: NonNegativeInt = 0  # of the futures' randomness, beside that of the episode
+    concurrency: PositiveInt | None = None  # futures at a time on one event loop, all episodes together
+    timeout_s: Seconds | None = None  # a future that takes longer has failed; waiting for its turn is not counted
+    #: The exceptions of policy, judge, user and tools that cost only the future they happen in. Others are taken for
+    #: bugs, or for reasons to stop, and raised.
+    failures: tuple[type[Exception], ...] = FAILURES
 
-    @checked
-    def __init__(
-        self,
-        policy: Policy | FuturePolicy | str,
-        *,
-        samples: PositiveInt = 3,
-        window: NonNegativeInt = 2,
-        formula: str | Formula = "textenvs",
-        weights: Mapping[str, Weight] | None = None,
-        cost: Price | None = None,
-        judge: Judge | str | None = None,
-        count_tokens: Callable[[str], int] | str | None = None,
-        seed: NonNegativeInt = 0,
-        concurrency: PositiveInt | None = None,
-        timeout_s: Seconds | None = None,
-        failures: tuple[type[Exception], ...] = FAILURES,
-    ) -> None:
+    def __post_init__(self) -> None:
+        formula = self.formula
         if not isinstance(formula, Formula):
             if not isinstance(formula, str) or formula not in FORMULAS:
                 raise ValueError(f"formula must be a Formula or one of {', '.join(FORMULAS)}, not {formula!r}")
             formula = FORMULAS[formula]
-        if cost is not None:
-            formula = dataclasses.replace(formula, rate=cost)
-        if formula.unit == "tokens" and count_tokens is None:
+        if self.cost is not None:
+            formula = dataclasses.replace(formula, rate=self.cost)
+        if formula.unit == "tokens" and self.count_tokens is None:
             raise ValueError(
                 f"formula {formula.name!r} counts tokens: give count_tokens, for example "
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
-        self.policy: Policy | FuturePolicy = policy if isinstance(policy, FuturePolicy) else resolve("policy", policy)
-        self.samples = samples
-        self.window = window
-        self.formula = formula
-        self.weights = dict(weights or {})
-        self.judge: Judge | None = None if judge is None else resolve("judge", judge)
-        self.count_tokens = None if count_tokens is None else resolve("count_tokens", count_tokens)
-        self.seed = seed
-        self.concurrency = concurrency
-        self.timeout_s = timeout_s
-        self.failures = failures
+        self.formula = self._formula = formula
+        self._policy = self.policy if isinstance(self.policy, FuturePolicy) else resolve("policy", self.policy)
+        self._judge = None if self.judge is None else resolve("judge", self.judge)
+        self._count = estimate_tokens if self.count_tokens is None else resolve("count_tokens", self.count_tokens)
+        self.weights = dict(self.weights or {})
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -179,14 +141,11 @@ class Lookahead:
         self.__dict__.update(state, _gates=WeakKeyDictionary())
 
     def __call__(self, env: TextEnv[Any]) -> Coroutine[Any, Any, MultiturnReward]:
-        """The reward of the last turn of ``env``, to be awaited.
+        """The reward of the last turn of ``env``, to be awaited; just after ``reset``, the value of the opening.
 
-        The forks are taken now, so the episode may go on before the result is awaited. Just after ``reset``, the
-        result is the value of the opening.
+        The forks are taken now, so the episode may go on before the result is awaited.
 
         Raises:
-            TypeError: ``env`` is not a text environment itself, but for example a wrapper.
-            gymnasium.error.ResetNeeded: There is no episode.
             EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
             ValueError: When awaited: scores that are no finite numbers or have no weight's name.
         """
@@ -207,37 +166,41 @@ class Lookahead:
         forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        policy = self.policy
+        policy = self._policy
         players = [
             policy.start(fork, seed) if isinstance(policy, FuturePolicy) else policy
             for fork, seed in zip(forks, seeds, strict=True)
         ]
-        return self._reward(forks, players, starts[self.formula.scope])
+        return self._reward(forks, players, starts[self._formula.scope])
 
     async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
         state = forks[0].state
         if state.stop in FAILURE_STOPS:
             raise EnvironmentFailure(state.stop, "the episode itself failed, so there is nothing to score")
-        calls = [0] * len(forks)
-        futures_of = zip(range(len(forks)), forks, players, strict=True)
-        results = await _together(*(self._guarded(i, fork, player, start, calls) for i, fork, player in futures_of))
+        calls: list[None] = []  # one for each time that the policy was asked
+        pairs = zip(forks, players, strict=True)
+        results = await _together(*(self._guarded(fork, player, start, calls) for fork, player in pairs))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
         if not futures:
             stop = next((error.stop for error in errors if isinstance(error, EnvironmentFailure)), "judge_failed")
             raise EnvironmentFailure(stop, f"all {len(errors)} futures failed; the first: {reasons[0]}") from errors[0]
-        self._check_names(forks[0], futures)
-        terms = self.formula.terms(futures, self.weights)
-        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, sum(calls))
+        names = set(futures[0].scores)
+        if any(set(future.scores) != names for future in futures):
+            raise ValueError(
+                f"{type(forks[0]).__name__}.conversation_score must return the same names every time, not "
+                + " and ".join(str(sorted(future.scores)) for future in futures)
+            )
+        self._check_weights(names)
+        terms = self._formula.terms(futures, self.weights or {})
+        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, len(calls))
 
-    async def _guarded(
-        self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]
-    ) -> Future | Exception:
+    async def _guarded(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future | Exception:
         clock: asyncio.Timeout | None = None
         try:
             async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
-                return await self._future(i, fork, player, start, calls)
+                return await self._future(fork, player, start, calls)
         except Exception as error:
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
@@ -245,11 +208,11 @@ class Lookahead:
                 return error
             raise
 
-    async def _future(self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]) -> Future:
+    async def _future(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future:
         begin = len(fork.state.messages)
 
         async def reply(conversation: Messages) -> str | Message:
-            calls[i] += 1
+            calls.append(None)
             said = await settle(player(conversation))
             if said is None:
                 raise _NoRoom
@@ -266,29 +229,19 @@ class Lookahead:
             conversation=conversation,
             scores=scores,
             interactivity=grade,
-            # Formulas that count tokens have count_tokens, or were refused.
-            length=self.formula.length(conversation[start:], self.count_tokens or estimate_tokens),
+            length=self._formula.length(conversation[start:], self._count),
             turns=len(episode.rewards),
             words=sum(len(visible_text(message).split()) for message in conversation[begin:]),
             over=fork.state.done,
         )
 
     async def _grade(self, conversation: Messages) -> float | None:
-        if self.judge is None:
+        if self._judge is None:
             return None
-        grade = await settle(self.judge(conversation))
+        grade = await settle(self._judge(conversation))
         if isinstance(grade, bool) or not isinstance(grade, (int, float, np.number)) or not math.isfinite(grade):
             raise ValueError(f"judge must return a finite number, not {grade!r}")
         return float(grade)
-
-    def _check_names(self, env: TextEnv[Any], futures: Sequence[Future]) -> None:
-        names = set(futures[0].scores)
-        if any(set(future.scores) != names for future in futures):
-            raise ValueError(
-                f"{type(env).__name__}.conversation_score must return the same names every time, not "
-                + " and ".join(str(sorted(future.scores)) for future in futures)
-            )
-        self._check_weights(names)
 
     async def check_weights(self, env: TextEnv[Any]) -> None:
         """Raise ``ValueError`` unless every weight has a score now; the judge is not asked."""
@@ -297,7 +250,7 @@ class Lookahead:
 
     def _check_weights(self, names: Set[str]) -> None:
         known = names | ({INTERACTIVITY} if self.judge is not None else set())
-        if unknown := set(self.weights) - known:
+        if unknown := set(self.weights or {}) - known:
             raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(known)}")
 
     def _gate(self) -> asyncio.Semaphore:
@@ -309,11 +262,7 @@ class Lookahead:
 def multiturn_aware_reward(
     env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
-    """The multiturn-aware reward of the last turn of ``env``, to be awaited.
-
-    The forks are taken when this is called, so the episode may go on before the result is awaited. ``policy`` and the
-    options are those of :class:`Lookahead`, and so are the errors.
-    """
+    """The multiturn-aware reward of the last turn of ``env``, to be awaited; see :class:`Lookahead`."""
     return Lookahead(policy, **options)(env)
 
 
@@ -345,7 +294,6 @@ async def _scores(env: TextEnv[Any]) -> dict[str, float]:
 
 
 def _as_seen(messages: Messages) -> Messages:
-    """The conversation as its user saw it."""
     shown = []
     for message in copy_messages(messages):
         if message["role"] != "system":

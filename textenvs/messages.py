@@ -18,7 +18,7 @@ _PLAIN_ROLES = ("user", "assistant", "system")  # of messages that need nothing 
 
 
 class FunctionCall(TypedDict):
-    """The function part of a tool call; ``arguments`` is a JSON string, exactly as the model wrote it."""
+    """``arguments`` is a JSON string, exactly as the model wrote it."""
 
     name: str
     arguments: str
@@ -97,7 +97,6 @@ def assistant(content: Content, tool_calls: Sequence[ToolCall] = ()) -> Message:
 
 
 def tool(content: Content, tool_call_id: str, name: str | None = None) -> Message:
-    """The answer of a tool to the call ``tool_call_id``."""
     message: Message = {"role": "tool", "content": content, "tool_call_id": tool_call_id}
     if name is not None:
         message["name"] = name
@@ -109,7 +108,6 @@ def text_part(text: str) -> TextPart:
 
 
 def image_part(url: str) -> ImagePart:
-    """An image among the parts of a content: its address, or a ``data:`` URL."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -254,8 +252,7 @@ def visible_conversation(messages: Iterable[Message], *, tools: bool = False) ->
 
     System messages are left out (they are for the policy), and so are tool calls and their results, unless ``tools``:
     then each is a line of the assistant's message. An assistant message without visible words stays, empty: silence is
-    something that a user notices, too. The messages are of ``user`` and ``assistant``, with nothing but a text;
-    neighbours of one role are joined.
+    something that a user notices, too. Neighbours of one role are joined.
     """
     seen: list[Message] = []
     for message in messages:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType, UnionType
-from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import gymnasium
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from .env import TextEnv
 from .messages import Message, Messages
 
 GivenT = TypeVar("GivenT")
@@ -49,11 +46,7 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
 
 
 def import_named(module: str) -> ModuleType:
-    """Import a module that a user named.
-
-    Raises:
-        ValueError: There is no such module. One that is there and fails to import raises what it raises.
-    """
+    """Import a module that a user named; ``ValueError`` where there is none of this name."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -75,24 +68,24 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
-    """Check the options of an ``__init__`` against their annotations, with pydantic and strictly.
+    """Check the options of an ``__init__``, or of a dataclass, against their annotations, with pydantic and strictly.
 
     Parameters are checked whose annotation is ``bool``, ``int``, ``float``, ``str``, a ``Literal``, one of the types
     above or an ``Annotated`` of their kind, a ``Mapping`` of these, or one of these ``| None``. A task source or an
     object is left alone. The ``ValueError`` names the option, the value and what is allowed.
     """
-    signature = inspect.signature(make)
+    function: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
+    signature = inspect.signature(function)
 
     @functools.cache
     def model() -> type[BaseModel]:
-        hints = inspect.get_annotations(make, eval_str=True)
-        fields: dict[str, Any] = {
-            name: (hint, ...) for name, hint in hints.items() if _plain(hint) and name != "return"
-        }
+        in_class = isinstance(make, type)  # whose hints are those of several modules, if it has bases
+        hints = get_type_hints(make, include_extras=True) if in_class else inspect.get_annotations(make, eval_str=True)
+        fields: dict[str, Any] = {name: (hints[name], ...) for name in signature.parameters if _plain(hints.get(name))}
         return create_model("Options", __config__=ConfigDict(strict=True), **fields)
 
-    @functools.wraps(make)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> MadeT:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = {name: bound.arguments[name] for name in model().model_fields}
@@ -104,8 +97,11 @@ def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
             place = f"[{inside[0]!r}]" if inside and isinstance(given[str(name)], Mapping) else ""
             said = first["msg"].removeprefix("Input ")
             raise ValueError(f"{name}{place} {said}, not {first['input']!r}") from None
-        return make(*args, **kwargs)
+        return function(*args, **kwargs)
 
+    if isinstance(make, type):
+        make.__init__ = wrapper  # type: ignore[misc]
+        return make
     return wrapper
 
 
@@ -118,37 +114,9 @@ def _plain(hint: Any) -> bool:
     return origin is Literal or hint in (bool, int, float, str, type(None))
 
 
-def check_env(what: str, env: Any) -> None:
-    """Raise ``TypeError`` unless ``env`` is a text environment itself, which can be forked."""
-    if not isinstance(env, TextEnv):
-        hint = "its unwrapped" if isinstance(env, gymnasium.Env) else "textenvs.make(...)"
-        raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
-
-
 def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> MadeT:
     """``made(given)``; an error of it names the option that ``given`` was the value of."""
     try:
         return made(given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{option}: {error}") from error
-
-
-def check_number(name: str, value: Any, least: float = -math.inf) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        at_least = "" if least == -math.inf else f" of at least {least}"
-        raise ValueError(f"{name} must be a finite number{at_least}, not {value!r}")
-
-
-def check_gain(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number above 0."""
-    check_number(name, value)
-    if value <= 0:
-        raise ValueError(f"{name} must be above 0, not {value}")
-
-
-def check_charge(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number of at most 0: what a reward takes off."""
-    check_number(name, value)
-    if value > 0:
-        raise ValueError(f"{name} is a cost and must be at most 0, not {value}")

@@ -1,13 +1,4 @@
-"""One episode, played from its reset to its end: the loop that everything here plays with.
-
-::
-
-    episode = await play(env, policy, seed=3)
-    print(episode.reward, episode.stop)
-
-:func:`~textenvs.episodes.play_episodes` plays many at a time, the evaluation adds time limits and records, and the
-multiturn-aware reward continues forks with it.
-"""
+"""One episode, played from its reset to its end: ``episode = await play(env, policy, seed=3)``."""
 
 from __future__ import annotations
 
@@ -17,57 +8,41 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .env import EnvironmentFailure, ResetResult, StepResult, TextEnv, Turn
+from .env import EnvironmentFailure, ResetResult, StepResult, TextEnv, Turn, check_env
 from .messages import Messages, copy_messages
-from .options import Policy, check_env
+from .options import Policy
 from .threads import Calls
 
 
 @dataclass(slots=True)
 class Episode:
-    """An episode that is over, or as far as it came.
+    """An episode that is over, or as far as it came."""
 
-    Args:
-        number: Which of several episodes it is, counted from 0 in the order of their tasks.
-        seed: What ``reset`` was given.
-        conversation: All that was said, up to the error if there was one.
-        rewards: One for each turn.
-        terms: The named parts of each reward.
-        info: The last ``info`` of the environment, with ``task_key``, ``metrics`` and more; after an error, only what
-            identifies the task.
-        terminated: The task was over.
-        truncated: A budget ran out, or the environment failed (``info["failed"]``).
-        error: What ended it otherwise.
-    """
-
-    number: int = 0
-    seed: int | None = None
-    conversation: Messages = ()
-    rewards: Sequence[float] = ()
-    terms: Sequence[Mapping[str, float]] = ()
-    info: Mapping[str, Any] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
-    error: Exception | None = None
+    number: int = 0  # which of several episodes it is, in the order of their tasks
+    seed: int | None = None  # what ``reset`` was given
+    conversation: Messages = ()  # all that was said, up to the error if there was one
+    rewards: Sequence[float] = ()  # one for each turn
+    terms: Sequence[Mapping[str, float]] = ()  # the named parts of each reward
+    info: Mapping[str, Any] = field(default_factory=dict)  # the last one; after an error, what identifies the task
+    terminated: bool = False  # the task was over
+    truncated: bool = False  # a budget ran out, or the environment failed (``info["failed"]``)
+    error: Exception | None = None  # what ended it otherwise
 
     @property
     def reward(self) -> float:
-        """The sum of the rewards."""
         return sum(self.rewards)
 
     @property
     def stop(self) -> str | None:
-        """Why the episode ended; ``None`` after an error."""
         return None if self.error is not None else self.info.get("stop")
 
     @property
     def task_key(self) -> str | None:
-        """The task's key; ``None`` where there was an error before there was a task."""
         return self.info.get("task_key")
 
     @property
     def task_index(self) -> int | None:
-        """The task's index, -1 for one that was brought along; ``None`` where there was an error before."""
+        """-1 for a task that was brought along; ``None`` where there was an error before there was one."""
         return self.info.get("task_index")
 
     @property
@@ -113,9 +88,6 @@ async def play(
         on_turn: Called with what each step returned.
         calls: How ``env`` is called; ``None``: directly, or in a thread where it may block.
         episode: Filled in and returned, in place of a new one: after an exception it has what was played.
-
-    Raises:
-        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
     """
     check_env("play", env)
     if calls is None and env.blocking:

@@ -41,40 +41,19 @@ class RegistryError(ValueError):
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class EnvironmentSpec:
-    """One entry of the registry.
-
-    Args:
-        id: ``textenv/<name>``.
-        version: Raised whenever the same actions may give other rewards or observations than before.
-        entry_point: ``module:Class`` of the :class:`~textenvs.env.TextEnv`.
-        description: One line for people.
-        kwargs: Arguments of the constructor, as in JSON; arguments to ``make`` win over them.
-        nondeterministic: Whether equal seeds and actions may give different episodes.
-        extras: The extras of textenvs that it needs as it is registered: ``pip install 'textenvs[<extra>]'``.
-        requires: Arguments that ``make`` must be given.
-    """
+    """One entry of the registry."""
 
     id: Annotated[str, Field(pattern=r"^textenv/[a-z0-9]+(-[a-z0-9]+)*$")]
-    version: PositiveInt
+    version: PositiveInt  # raised whenever the same actions may give other rewards or observations than before
     entry_point: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # module:Class
     description: Annotated[str, Field(pattern=r"\S")]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    nondeterministic: bool = False
-    extras: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-
-    @property
-    def vector_entry_point(self) -> str:
-        """Makes a :class:`~textenvs.vector.TextVectorEnv` of this environment (see ``__getattr__`` there)."""
-        return f"textenvs.vector:{self.id}"
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of the constructor; arguments to ``make`` win over them
+    nondeterministic: bool = False  # whether equal seeds and actions may give different episodes
+    extras: tuple[str, ...] = ()  # those of textenvs that it needs as it is registered
+    requires: tuple[str, ...] = ()  # arguments that ``make`` must be given
 
 
 def load(path: Path) -> dict[str, EnvironmentSpec]:
-    """Read and check a registry file.
-
-    Raises:
-        RegistryError: It is not YAML, or an entry is malformed.
-    """
     read, specs = TypeAdapter(EnvironmentSpec), {}
     env_id = ""
     try:
@@ -98,27 +77,19 @@ def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
         gymnasium.register(
             id=spec.id,
             entry_point=spec.entry_point,
-            vector_entry_point=spec.vector_entry_point,
+            vector_entry_point=f"textenvs.vector:{spec.id}",  # see ``__getattr__`` there
             kwargs=dict(spec.kwargs),
             nondeterministic=spec.nondeterministic,
         )
 
 
 def list_environments(*, with_arguments: bool = False) -> tuple[str, ...]:
-    """The ids of the environments that ship with textenvs and can be made without arguments, in the file's order.
-
-    Args:
-        with_arguments: Also those that must be given some (``describe(env_id).requires``).
-    """
+    """The ids of the environments that ship with textenvs, in the file's order; by default those without arguments."""
     return tuple(env_id for env_id, spec in _shipped().items() if with_arguments or not spec.requires)
 
 
 def describe(env_id: str) -> EnvironmentSpec:
-    """The registry's entry for ``env_id``.
-
-    Raises:
-        gymnasium.error.NameNotFound: No such environment ships; the message names the nearest ids.
-    """
+    """The registry's entry for ``env_id``; ``NameNotFound`` names the nearest ids."""
     if env_id not in _shipped():
         raise unknown_id(env_id, _shipped())
     return _shipped()[env_id]
@@ -134,8 +105,7 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
 
     Raises:
         gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
-        TypeError: The constructor does not take an argument (the message names the nearest one that it takes), or it
-            makes something else than a :class:`~textenvs.env.TextEnv`.
+        TypeError: The constructor does not take an argument, or it makes something else than a ``TextEnv``.
     """
     maker = constructor(env_id)
     names, complete = parameters(maker)

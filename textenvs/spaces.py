@@ -1,15 +1,13 @@
 """Gymnasium spaces for text: any Unicode conversation, any assistant turn, any string.
 
-None of them is a subclass of :class:`gymnasium.spaces.Text`. ``Text`` is bound to a character set (all of Unicode costs
-seconds and hundreds of MiB), and its shared-memory path in ``AsyncVectorEnv`` returns constant observations without an
-error. Here that path, Gymnasium's default, is a list in a manager's process, because a text has no largest size to
-reserve memory for.
+:class:`gymnasium.spaces.Text` is bound to a character set, and its shared-memory path in ``AsyncVectorEnv`` returns
+constant observations without an error. Here that path is a list in a manager's process: a text has no largest size.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from multiprocessing.managers import ListProxy
 from typing import Any, TypeVar
 
@@ -36,7 +34,6 @@ class _TextSpace(spaces.Space[T]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> T:
-        """A short random member."""
         if mask is not None or probability is not None:
             raise ValueError("text has no finite set of choices, so sample() takes neither mask nor probability")
         return self._sample()
@@ -48,12 +45,7 @@ class _TextSpace(spaces.Space[T]):
         rng = self.np_random
         return " ".join(_SAMPLE_WORDS[i] for i in rng.integers(0, len(_SAMPLE_WORDS), size=int(rng.integers(1, 8))))
 
-    def to_jsonable(self, sample_n: Iterable[T]) -> list[Any]:
-        """The members are JSON already, but for tuples, which become lists."""
-        return [_lists(sample) for sample in sample_n]
-
     def from_jsonable(self, sample_n: list[Any]) -> list[T]:
-        """The inverse of :meth:`to_jsonable`."""
         return [_tuples(sample) for sample in sample_n]
 
     def __repr__(self) -> str:
@@ -75,7 +67,6 @@ class Conversation(_TextSpace[Messages]):
         return tuple({"role": roles[i % 2], "content": self._words()} for i in range(count))  # type: ignore[typeddict-item]
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a tuple of well-formed messages."""
         return isinstance(x, tuple) and all(problem_with(message) is None for message in x)
 
 
@@ -90,7 +81,6 @@ class AssistantTurn(_TextSpace[str | Message]):
         return {"role": "assistant", "content": text, "tool_calls": (call,)}
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a string or a well-formed assistant message."""
         return isinstance(x, str) or (problem_with(x) is None and x["role"] == "assistant")
 
 
@@ -101,14 +91,7 @@ class Unicode(_TextSpace[str]):
         return self._words()
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a string."""
         return isinstance(x, str)
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_lists(each) for each in value]
-    return {name: _lists(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _tuples(value: Any) -> Any:

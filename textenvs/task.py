@@ -22,31 +22,19 @@ class TaskError(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """One problem, immutable.
+    """One problem, immutable; the fields but the key are verl's."""
 
-    Args:
-        key: A name that is unique within its task set and stable between runs.
-        data_source: Where the row comes from, for example ``openai/gsm8k``; results are reported per source.
-        prompt: The opening messages (at least the user's question).
-        ground_truth: What the answer is checked against. Never part of an observation or of ``info``.
-        ability: The skill the row tests, for example ``math``.
-        style: How it is scored: verl's ``reward_model.style``, mostly ``rule``.
-        extra: verl's ``extra_info``; among it ``question``, ``answer`` and ``interaction_kwargs``.
-        agent_name: verl's name of the loop that should play the row, if any.
-    """
-
-    key: str
-    data_source: str
-    prompt: Messages
-    ground_truth: Any
-    ability: str = ""
-    style: str = "rule"
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    agent_name: str | None = None
+    key: str  # unique within its task set, and stable between runs
+    data_source: str  # where the row comes from, for example ``openai/gsm8k``; results are reported per source
+    prompt: Messages  # the opening messages (at least the user's question)
+    ground_truth: Any  # what the answer is checked against; never part of an observation or of ``info``
+    ability: str = ""  # the skill the row tests, for example ``math``
+    style: str = "rule"  # how it is scored: verl's ``reward_model.style``
+    extra: Mapping[str, Any] = field(default_factory=dict)  # verl's ``extra_info``
+    agent_name: str | None = None  # verl's name of the loop that should play the row
 
     @property
     def question(self) -> str:
-        """The last user message of the prompt."""
         return next((text_of(m) for m in reversed(self.prompt) if m["role"] == "user"), "")
 
     def to_row(self) -> dict[str, Any]:
@@ -64,13 +52,7 @@ class Task:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, key: str, where: str = "task row") -> Task:
-        """Read a row in verl's schema.
-
-        Args:
-            row: The mapping to read.
-            key: The task's key where ``extra_info.key`` does not give one.
-            where: Named in errors, for example ``train.parquet row 7``.
-        """
+        """Read a row in verl's schema; ``key`` is for one without ``extra_info.key``; ``where`` stands in errors."""
         if not isinstance(row, Mapping):
             raise TaskError(f"{where}: a {type(row).__name__}, not a mapping of columns")
         for column in ("data_source", "prompt", "reward_model"):
@@ -111,9 +93,7 @@ class TaskSet(Protocol):
     """
 
     @property
-    def name(self) -> str:
-        """One line saying which rows these are, for logs."""
-
+    def name(self) -> str: ...
     @property
     def size(self) -> int | None: ...
 
@@ -121,11 +101,7 @@ class TaskSet(Protocol):
 
 
 class Rows:
-    """A finite :class:`TaskSet`: tasks that are in memory.
-
-    Raises:
-        TaskError: There is no task, something else is among them, or two have the same key.
-    """
+    """A finite :class:`TaskSet`: tasks that are in memory, at least one, with keys that differ."""
 
     def __init__(self, name: str, tasks: Iterable[Task]) -> None:
         self.name = name

@@ -21,13 +21,9 @@ InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Threads:
-    """Daemon threads for the calls of one event loop; every method is to be called there.
+    """Daemon threads for the calls of one event loop, at most ``most`` at a time; every method is to be called there.
 
-    Args:
-        most: How many calls may run at a time.
-
-    Attributes:
-        stuck: How many calls run that nothing waits for any more.
+    ``stuck`` is how many calls run that nothing waits for any more.
     """
 
     def __init__(self, most: int) -> None:
@@ -36,14 +32,9 @@ class Threads:
         self._free = asyncio.Semaphore(most)
 
     async def begin(self, call: Callable[[], Any], *, beyond: bool = False) -> asyncio.Future[Any]:
-        """Run ``call`` as soon as a thread is free; nothing has happened if this is cancelled.
+        """Run ``call`` as soon as a thread is free (``beyond``: now, however many there are); not if this is cancelled.
 
-        Args:
-            call: What to do.
-            beyond: Do not wait for a free thread: take another one, however many there are.
-
-        Returns:
-            The result, when the call has ended. Shield it, because it cannot be cancelled.
+        The result is a future: shield it, because the call cannot be cancelled.
         """
         if beyond:
             return in_new_thread(call)
@@ -71,20 +62,22 @@ class StepTimeoutError(TimeoutError):
 class Calls:
     """How the episodes of one environment are played: on the event loop, or in threads where it may block.
 
-    With a time limit, plain hooks run in threads, too; an asynchronous hook that blocks the event loop has no limit.
-
-    Args:
-        env: The environment.
-        timeout_s: Seconds that a reset or a step may take; ``None`` for no limit.
-        undo: A turn that raises leaves the episode as it was before; without this, as far as it came.
+    With a time limit (``timeout_s``, for a reset or a step), plain hooks run in threads, too; an asynchronous hook that
+    blocks the event loop has no limit. ``undo``: a turn that raises leaves the episode as it was before, and otherwise
+    as far as it came.
     """
 
     def __init__(self, env: TextEnv[Any], timeout_s: float | None = None, *, undo: bool = True) -> None:
         self.env = env
-        self.hangs = False  # whether a thread was given up that may still be at work in the environment
+        self._threads = Threads(1)
         self._timeout_s = timeout_s
         self._undo = undo
         self._in_loop = timeout_s is None and not env.blocking
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a thread was given up that is still at work in the environment."""
+        return self._threads.stuck > 0
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
         if self._in_loop:
@@ -99,7 +92,6 @@ class Calls:
         return await self._limited("step", step_in_thread(self.env, self._in_thread, action))  # type: ignore[no-any-return]
 
     async def close(self, within_s: float = 10.0) -> None:
-        """Close the environment, unless a call hangs in it."""
         if self.hangs:
             return
         with suppress(TimeoutError):
@@ -107,12 +99,7 @@ class Calls:
                 await (self._in_thread(self.env.close) if self.env.blocking else self.env.aclose())
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        begun = in_new_thread(call)
-        try:
-            return await asyncio.shield(begun)
-        except asyncio.CancelledError:
-            self.hangs = not begun.done()
-            raise
+        return await self._threads.result(in_new_thread(call))
 
     async def _limited(self, what: str, work: Awaitable[Any]) -> Any:
         try:
@@ -125,11 +112,7 @@ class Calls:
 
 
 def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
-    """Run ``call`` in a thread of its own; ``ended`` is called on the event loop when it is over.
-
-    Returns:
-        The result. Shield it, because the call cannot be cancelled.
-    """
+    """Run ``call`` in a thread of its own; ``ended`` is called on the event loop when it is over. Shield the result."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
     result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits

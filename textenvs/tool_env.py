@@ -1,4 +1,4 @@
-"""A text environment whose policy may call tools.
+"""A text environment whose policy may call tools (docs/tools.md).
 
 An author gives the tools and two hooks::
 
@@ -12,14 +12,6 @@ An author gives the tools and two hooks::
 
         def after_tools(self, reply, results):       # only where calls have a reward or can end the episode
             ...
-
-Everything else is here: telling the policy about its tools, finding the calls in a reply, running them, and bringing
-back what they return. Beyond the contract of :mod:`textenvs.env`:
-
-* a reply that calls tools, or tries to and fails, is answered by tool messages; any other goes to ``answer``;
-* a call that cannot be read or run is told to the policy, never raised;
-* tools keep what they remember in ``self.state``, so that it is rolled back, forked and moved with the episode;
-* ids of calls are numbers by their place in the episode.
 """
 
 from __future__ import annotations
@@ -103,7 +95,6 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     @property
     def tool_schemas(self) -> list[dict[str, Any]]:
-        """The tools as OpenAI's API and chat templates take them."""
         return self.toolbox.schemas
 
     @property
@@ -111,14 +102,10 @@ class ToolEnv(TextEnv[ToolStateT]):
         """The schemas that a policy must be given because the conversation does not have them; mostly none."""
         return [] if self.tools_in_prompt and self.format.instructions() else self.tool_schemas
 
-    # ------------------------------------------------------------------ hooks of an author
-
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """What follows a reply that called tools; by default their results, and no reward.
 
-        Args:
-            reply: The reply.
-            results: What came of each call, in order; last, those that could not be read (``error="bad_call"``).
+        ``results`` are those of each call, in order; last, those that could not be read (``error="bad_call"``).
         """
         return Turn(self.tool_messages(results), terms=self.terms())
 
@@ -131,8 +118,6 @@ class ToolEnv(TextEnv[ToolStateT]):
         owners = {id(each.owner): each.owner for each in self.tools if each.owner is not None}
         return _close(list(owners.values())) if owners else None
 
-    # ------------------------------------------------------------------ for the hooks
-
     def said(self, reply: Message) -> str:
         """The words of a reply: without private reasoning, calls, and the format's own marks."""
         return self.format.parse(reply).text
@@ -144,13 +129,9 @@ class ToolEnv(TextEnv[ToolStateT]):
         return {name: float(given.get(name, 0.0)) for name in self.term_names}
 
     def tool_messages(self, results: Sequence[ToolResult]) -> list[Message]:
-        """The messages that bring ``results`` to the policy."""
         return self.format.answers(results)
 
-    # ------------------------------------------------------------------ the turn
-
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Run the reply's calls, or hand it to :meth:`answer`."""
         parsed = self.format.parse(reply, first=self.state.calls_made)
         if not parsed.calls and not parsed.problems:
             return _counted(self.answer(reply), ())

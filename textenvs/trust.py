@@ -66,7 +66,6 @@ class Trust:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a host is this machine, by its name or number."""
     if host == "localhost":
         return True
     try:

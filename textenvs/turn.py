@@ -27,13 +27,9 @@ LARGEST = 1e12
 class EnvironmentFailure(Exception):
     """Raised in a hook when a simulator, judge or tool gave up after its retries.
 
-    In ``respond`` it ends the episode as truncated with ``info["stop"] == stop``; the action that met the failure gets
-    reward 0 and the whole episode is marked (``info["failed"]``), so that training leaves it out. In ``opening`` there
-    is no episode yet to end: there it leaves ``reset`` as any other exception does.
-
-    Args:
-        stop: One of :data:`FAILURE_STOPS`.
-        reason: What happened, for logs; shown as ``info["failure"]``.
+    In ``respond`` it ends the episode as truncated with ``info["stop"] == stop`` (one of :data:`FAILURE_STOPS`) and
+    ``info["failure"] == reason``; the action gets reward 0, and training leaves the whole episode out
+    (``info["failed"]``). In ``opening`` there is no episode yet: there it leaves ``reset`` as any other exception does.
     """
 
     def __init__(self, stop: str, reason: str) -> None:
@@ -153,7 +149,6 @@ class EpisodeState:
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
         return self.terminated or self.truncated
 
 

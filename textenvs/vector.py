@@ -1,9 +1,7 @@
-"""Many text environments in lock step, as a Gymnasium vector environment.
+"""Many text environments in lock step, as a Gymnasium vector environment, with the results of its ``SyncVectorEnv``.
 
 In one ``step`` all asynchronous hooks wait at the same time, environments that block run in a thread each, and plain
-hooks run in the caller's thread. The results are those of Gymnasium's ``SyncVectorEnv``, down to the format of
-``infos``; on top of it, ``reset`` takes options for each environment. A step takes as long as its slowest environment;
-where that costs too much, :func:`~textenvs.episodes.play_episodes` plays without a barrier.
+hooks run in the caller's thread. ``episodes`` plays without a barrier.
 """
 
 from __future__ import annotations
@@ -83,8 +81,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         """The seed of each environment; -1 where it is not known."""
         return tuple(env.np_random_seed for env in self.envs)
 
-    # ------------------------------------------------------------------ Gymnasium
-
     def reset(  # type: ignore[override]
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
@@ -110,9 +106,8 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
     def step(self, actions: Sequence[str | Message | None]) -> BatchResult:
         """Play one assistant turn in every environment.
 
-        Args:
-            actions: ``N`` replies. Where an environment is due for its automatic reset (``NextStep``), the reply is
-                not looked at.
+        ``actions`` are ``N`` replies; where an environment is due for its automatic reset (``NextStep``), it is not
+        looked at.
 
         Raises:
             gymnasium.error.InvalidAction: An action is not a reply; nothing has been played then.
@@ -159,55 +154,42 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # ------------------------------------------------------------------ inside
-
     def _together(self, calls: Mapping[int, Callable[[], T | Awaitable[T]]]) -> dict[int, T]:
         """The results of all calls by environment; all come to their end before the first error is raised."""
         self._ready = False
-        results: dict[int, T] = {}
-        errors: dict[int, Exception] = {}
-        in_threads: dict[int, Future[T]] = {}
+        outcomes: dict[int, Any] = {}
+        futures: dict[int, Future[T]] = {}  # of the threads
         awaitables: dict[int, Awaitable[T]] = {}
         ended: Future[list[T | BaseException]] | None = None
         try:
             for i, call in calls.items():
                 if self._threads is not None and self.envs[i].blocking:
-                    in_threads[i] = self._threads.submit(_resolved, call)
+                    futures[i] = self._threads.submit(_resolved, call)
                     continue
                 try:
-                    value = call()
+                    outcomes[i] = call()
                 except Exception as error:
-                    errors[i] = error
-                    continue
-                if inspect.isawaitable(value):
-                    awaitables[i] = value
-                else:
-                    results[i] = value
+                    outcomes[i] = error
+                if inspect.isawaitable(outcomes[i]):
+                    awaitables[i] = outcomes[i]
             if awaitables:
                 ended = submit(_all(awaitables.values()))  # at once: every crossing to the other loop has its price
-            wait(in_threads.values())
+            wait(futures.values())
             settled = [] if ended is None else ended.result()
         except BaseException:
-            for future in in_threads.values():
+            for future in futures.values():
                 future.cancel()
             if ended is not None:
                 ended.cancel()
             raise
-        outcomes: dict[int, T | BaseException] = dict(zip(awaitables, settled, strict=True))
-        outcomes |= {i: future.exception() or future.result() for i, future in in_threads.items()}
-        for i, outcome in outcomes.items():
-            if isinstance(outcome, Exception):
-                errors[i] = outcome
-            elif isinstance(outcome, BaseException):
+        outcomes |= dict(zip(awaitables, settled, strict=True))
+        outcomes |= {i: future.exception() or future.result() for i, future in futures.items()}
+        for i in sorted(outcomes):
+            if isinstance(outcome := outcomes[i], BaseException):
+                outcome.add_note(f"(in environment {i} of {self.num_envs}; all must be reset before the next step)")
                 raise outcome
-            else:
-                results[i] = outcome
-        if errors:
-            first = min(errors)
-            errors[first].add_note(f"(in environment {first} of {self.num_envs}; it needs a reset of all to go on)")
-            raise errors[first]
         self._ready = True
-        return results
+        return outcomes
 
     def _conversations(self) -> Observations:
         return tuple(copy_messages(env.state.messages) for env in self.envs)
@@ -237,16 +219,13 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
     def _chosen(self, mask: Any) -> list[int]:
         if mask is None:
             return list(range(self.num_envs))
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            raise TypeError(f"options['reset_mask'] must be a NumPy array of bool, not {mask!r}")
-        if mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(f"options['reset_mask'] must have shape ({self.num_envs},) and a True, not {mask!r}")
-        if not self._ready and not mask.all():
+        if np.shape(mask) != (self.num_envs,) or np.asarray(mask).dtype != np.bool_ or not np.any(mask):
+            raise ValueError(f"options['reset_mask'] must be bool [{self.num_envs}] with a True in it, not {mask!r}")
+        if not self._ready and not np.all(mask):
             raise gymnasium.error.ResetNeeded("reset all environments first, without 'reset_mask'")
         return [int(i) for i in np.flatnonzero(mask)]
 
     def _share(self, name: str, value: Any, i: int) -> Any:
-        """Environment ``i``'s part of an option."""
         if not isinstance(value, (list, tuple, np.ndarray)):
             return value
         if len(value) != self.num_envs:
@@ -255,7 +234,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
 
 
 async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T | BaseException]:
-    """What each gives or raises, once all have ended."""
     return await asyncio.gather(*awaitables, return_exceptions=True)
 
 

@@ -1,14 +1,7 @@
-"""Gymnasium wrappers for text environments.
+"""Gymnasium wrappers for text environments, on top of what ``gymnasium.make`` returns, and over each other.
 
-They go on top of what ``gymnasium.make`` returns, and over each other. Each has the async twins of :class:`TextEnv`
-(``areset``, ``astep``, ``aclose``), keeps ``info["terms"]`` summing to the reward, and records its arguments, so that
-``env.spec`` makes the wrapped environment again::
-
-    env = TextObservation(RewardTerms(gymnasium.make("textenv/gsm8k-interact"), {"extra_turn": 0.0}))
-    text, info = env.reset(seed=0)
-
-``gymnasium.Wrapper`` does not forward attributes: what else an environment has (``state``, ``fork``, ``tasks``) is at
-``env.unwrapped``.
+Each has the async twins of :class:`TextEnv`, keeps ``info["terms"]`` summing to the reward, and records its arguments,
+so that ``env.spec`` makes the wrapped environment again. What else an environment has is at ``env.unwrapped``.
 """
 
 from __future__ import annotations
@@ -44,8 +37,7 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
         super().__init__(env)
         if not isinstance(env.unwrapped, TextEnv):
             raise TypeError(f"{type(self).__name__} wraps text environments, not a {type(env.unwrapped).__name__}")
-
-    # ------------------------------------------------------------------ hooks
+        self._text_env: TextEnv[Any] = env.unwrapped
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start | Awaitable[Start]:
         """What ``reset`` returns, given what that of the inner environment did."""
@@ -55,16 +47,12 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
         """What ``step`` returns, given what that of the inner environment did."""
         return result
 
-    # ------------------------------------------------------------------ Gymnasium
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         return wait_for(self.after_reset(*self.env.reset(seed=seed, options=options)))
 
     def step(self, action: str | Message) -> Step:  # type: ignore[override]
         result: Any = self.env.step(action)  # type: ignore[arg-type]
         return wait_for(self.after_step(action, result))
-
-    # ------------------------------------------------------------------ async twins
 
     async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         return await settle(self.after_reset(*await self._inner().areset(seed=seed, options=options)))
@@ -78,8 +66,7 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
     def _inner(self) -> Any:
         """The next environment within that has async twins.
 
-        Of what ``gymnasium.make`` puts around an environment, these two only check how it is used, and are passed by;
-        they are told, so that ``step`` and ``render`` work after ``areset``.
+        Of what ``gymnasium.make`` puts around an environment, these two only check how it is used, and are passed by.
         """
         inner: Any = self.env
         while not hasattr(inner, "astep"):
@@ -130,10 +117,6 @@ class RewardTerms(TextWrapper[Messages]):
         env: A text environment.
         weights: By the term's name. 0 leaves a term out of the reward; it stays in ``info["terms"]``, as 0.
         others: The weight of all terms that ``weights`` does not name.
-
-    Raises:
-        ValueError: In ``step``: a name that is no term of this environment, or a weighted term above
-            :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
     @checked
@@ -167,14 +150,12 @@ class MultiturnAwareReward(TextWrapper[Messages]):
 
     Args:
         env: A text environment.
-        policy: Plays the futures; see :class:`~textenvs.lookahead.Lookahead`, and so for all that is not below. Under
-            ``step``, asynchronous callables run on a background loop, always the same one.
+        policy: Plays the futures. Under ``step``, asynchronous callables run on a background loop, always the same one.
         credit: ``"value"``: the reward of a turn is its multiturn-aware reward, as in the paper: an estimate of what
             the whole conversation will be worth, so a turn's reward is its own return. ``"difference"``: what the turn
-            changed in that estimate; the rewards of an episode then sum to the score of the conversation it became,
-            for algorithms that add up rewards.
-        **options: ``samples``, ``window``, ``formula`` and whatever else
-            :class:`~textenvs.lookahead.Lookahead` takes.
+            changed in that estimate; the rewards of an episode then sum to the score of the conversation it became, for
+            algorithms that add up rewards.
+        **options: ``samples``, ``window``, ``formula`` and whatever else :class:`Lookahead` takes.
     """
 
     @checked
@@ -211,9 +192,9 @@ class MultiturnAwareReward(TextWrapper[Messages]):
             return observation, reward, terminated, truncated, {**info, "turn_reward": reward}
         info = {**info, "turn_reward": reward}
         try:
-            ahead = await self.lookahead(self._env())
+            ahead = await self.lookahead(self._text_env)
         except EnvironmentFailure as failure:
-            state = self._env().state
+            state = self._text_env.state
             state.terminated, state.truncated, state.stop = False, True, failure.stop
             info |= {"terms": {"reward": 0.0}, "stop": failure.stop, "failed": True, "failure": failure.reason}
             return observation, 0.0, False, True, info
@@ -225,16 +206,11 @@ class MultiturnAwareReward(TextWrapper[Messages]):
         info |= {"terms": terms, "metrics": {**info["metrics"], **ahead.metrics()}}
         return observation, math.fsum(terms.values()), terminated, truncated, info
 
-    def _env(self) -> TextEnv[Any]:
-        env = self.env.unwrapped
-        assert isinstance(env, TextEnv)
-        return env
-
     @contextmanager
     def _whole_or_not(self) -> Iterator[None]:
         """A turn whose lookahead raised has not happened, so that the same step can be tried again."""
         before = self._before
-        with self._env()._played_or_not():
+        with self._text_env._played_or_not():
             try:
                 yield
             except BaseException:

@@ -20,8 +20,7 @@ GROUP = "textenvs.trainers"
 
 #: Those of this package: where they are, and what they do.
 BUILT_IN: Mapping[str, tuple[str, str]] = {
-    "ppo": ("trainers.catalog.ppo:PPOTrainer", "our own loop, as `python -m trainers.ppo` runs it"),
-    "trl-grpo": ("trainers.catalog.trl_grpo:TRLGRPOTrainer", "TRL's GRPOTrainer on the same configuration"),
+    "ppo": ("trainers.ppo_trainer:PPOTrainer", "our own loop, as `python -m trainers.ppo` runs it"),
 }
 
 

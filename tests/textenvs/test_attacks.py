@@ -8,11 +8,11 @@ import textenvs
 from textenvs import TextEnv
 from textenvs.attack import COMMON
 from textenvs.audit.earnings import judge_attack
-from textenvs.audit.subject import mean
+from textenvs.audit.subject import Verdict, mean
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
-EPISODES = QUICK = 200
+EPISODES = 200
 
 
 def probe(env_id: str) -> TextEnv | None:
@@ -25,11 +25,11 @@ def probe(env_id: str) -> TextEnv | None:
 ENVS = {env_id: env for env_id in textenvs.list_environments() if (env := probe(env_id)) is not None}
 SANDBOXED = ("textenv/collab-code", "textenv/math-python")  # slow: each episode runs programs
 LEVELS = [(env_id, level) for env_id, env in ENVS.items() for level in env.levels or (None,)]
-# 200 episodes of every level take minutes, and are of `make test-slow`.
+# `make test-slow` plays 200 episodes of every level of those, too.
 CASES = [
-    *((env_id, level, QUICK) for env_id, level in LEVELS if env_id not in SANDBOXED),
-    *((env_id, ENVS[env_id].levels[0], 20) for env_id in SANDBOXED if env_id in ENVS),
-    *(pytest.param(env_id, level, EPISODES, marks=pytest.mark.slow) for env_id, level in LEVELS),
+    *((env_id, level, EPISODES) for env_id, level in LEVELS if env_id not in SANDBOXED),
+    *((env_id, ENVS[env_id].levels[0], 15) for env_id in SANDBOXED if env_id in ENVS),
+    *(pytest.param(env_id, level, EPISODES, marks=pytest.mark.slow) for env_id, level in LEVELS if env_id in SANDBOXED),
 ]
 
 
@@ -42,14 +42,20 @@ def test_a_family_lists_attacks_of_its_own(env_id):
     assert env.attack_margin >= 0.1
 
 
-@pytest.mark.parametrize(("env_id", "level", "episodes"), CASES)
-@pytest.mark.timeout(900)
-def test_attacks_stay_below_the_expert(env_id, level, episodes):
+def failures(env_id: str, level: str | None, episodes: int) -> list[Verdict]:
     make = functools.partial(textenvs.make, env_id, **({} if level is None else {"level": level}))
     experts, randoms = (play_script(make, script, episodes) for script in ("expert", "random"))
     assert mean(experts) > mean(randoms)
     env = ENVS[env_id]
-    verdicts = [
-        judge_attack(env, attack, play_attack(make, attack, episodes), experts, randoms) for attack in env.attacks()
-    ]
-    assert not [verdict for verdict in verdicts if verdict.failed]
+    played = ((attack, play_attack(make, attack, episodes)) for attack in env.attacks())
+    verdicts = [judge_attack(env, attack, records, experts, randoms) for attack, records in played]
+    return [verdict for verdict in verdicts if verdict.failed]
+
+
+@pytest.mark.parametrize(("env_id", "level", "episodes"), CASES)
+@pytest.mark.timeout(900)
+def test_attacks_stay_below_the_expert(env_id, level, episodes):
+    found = failures(env_id, level, episodes)
+    if found and episodes < EPISODES:  # in few episodes an attack may be lucky
+        found = failures(env_id, level, EPISODES)
+    assert not found

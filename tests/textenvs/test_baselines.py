@@ -10,8 +10,8 @@ from textenvs.attack import always
 from textenvs.evaluate.baselines import has_script, play_attack, play_script, same_tasks, split_tasks
 from textenvs.messages import user
 
-EPISODES = 60
-FEWER = {"textenv/collab-code": 20, "textenv/math-python": 20}  # each runs programs in processes of their own
+EPISODES = 30
+FEWER = {"textenv/collab-code": 10, "textenv/math-python": 10}  # each runs programs in processes of their own
 
 every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
 

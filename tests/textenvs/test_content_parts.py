@@ -12,13 +12,13 @@ from textenvs.evaluate.plan import Job
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import play as play_record
+from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import Opening, SpecError
 from textenvs.integrations.session import Session
-from textenvs.integrations.spec import EpisodeSpec
-from textenvs.judges.datablock import conversation_data
+from textenvs.judges.llm import conversation_data
 from textenvs.messages import clean_messages, image_part, system, text_of, text_part
 from textenvs.threads import Calls
-from textenvs.users.leak import leaked
+from textenvs.users.llm import leaked
 
 SHOWN = (text_part("What is on"), image_part("https://example.org/a.png"), text_part("this picture?"))
 clean_parts = parts.map(lambda given: clean_messages([user(given)])[0]["content"])

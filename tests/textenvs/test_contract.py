@@ -149,21 +149,15 @@ def test_what_this_machine_cannot_offer_is_refused_with_the_remedy():
 # ------------------------------------------------------------------ Gymnasium
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import gymnasium, textenvs; make = gymnasium.make",
-        "import gymnasium; make = lambda i: gymnasium.make('textenvs:' + i)",
-    ],
-)
-def test_gymnasium_makes_every_id_without_arguments_or_warnings(program):
+def test_gymnasium_makes_every_id_without_arguments_or_warnings():
     code = (
-        f"{program}\nimport socket, sys\n"
+        "import gymnasium, socket, sys\n"
+        "gymnasium.make('textenvs:' + sys.argv[1])  # the prefix imports the package\n"
         "def offline(*args): raise AssertionError('an environment went to the network')\n"
         "connect = socket.socket.connect\n"
         "for env_id in sys.argv[1:]:\n"
         "    socket.socket.connect = connect if env_id == 'textenv/remote' else offline\n"
-        "    env = make(env_id)\n"
+        "    env = gymnasium.make(env_id)\n"
         "    env.reset(seed=0)\n"
         "    env.step('no')\n"
         "    env.close()\n"
@@ -217,7 +211,7 @@ def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
 @pytest.mark.parametrize("choose", [expert, babble, mixed])
 def test_every_turn_keeps_the_contract(env_id, choose):
     terms = set()
-    for seed in range(6):
+    for seed in range(4):
         env = make(env_id)
         seen, actions = drive(env, choose, seed)
         (conversation, info), *steps = seen
@@ -245,7 +239,7 @@ def test_every_turn_keeps_the_contract(env_id, choose):
 
 
 @every_id
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(replies=st.lists(any_reply, min_size=1, max_size=4), seed=st.integers(0, 50))
 def test_no_reply_makes_it_raise(env_id, replies, seed):
     env = shared(env_id)
@@ -275,7 +269,7 @@ def test_garbage_earns_nothing(env_id):
 def test_the_environment_keeps_its_secrets(env_id):
     env = make(env_id)
     kept = 0
-    for seed in range(25):
+    for seed in range(15):
         seen, _ = drive(env, babble, seed)
         opening, last = seen[0][0], seen[-1][0]
         asked = " ".join(message["content"] for message in opening)
@@ -299,7 +293,7 @@ def test_the_environment_keeps_its_secrets(env_id):
 @pytest.mark.parametrize("choose", [expert, mixed])
 def test_the_same_seed_and_actions_give_the_same_episode(env_id, choose):
     env = make(env_id)
-    for seed in range(8):
+    for seed in range(4):
         seen, actions = drive(env, choose, seed)
         other = make(env_id)
         assert [other.reset(seed=seed), *replay(other, actions)] == seen
@@ -318,9 +312,9 @@ def test_tasks_depend_on_their_index_alone(env_id):
 
 
 @every_id
-@pytest.mark.parametrize("choose", [expert, mixed, babble])
+@pytest.mark.parametrize("choose", [expert, mixed])
 def test_snapshots_and_forks_continue_alike_from_every_turn(env_id, choose):
-    for seed in range(3):
+    for seed in range(2):
         env = make(env_id)
         seen, actions = drive(env, choose, seed)
         for turn in range(len(actions)):

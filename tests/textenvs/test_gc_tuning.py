@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs.episodes import play_episodes
-from textenvs.gc_tuning import rarely_collected
+from textenvs.episodes import play_episodes, rarely_collected
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,9 @@
-"""The registry file: found, checked, registered with Gymnasium, and inside the wheel."""
+"""The registry file: found, checked and registered with Gymnasium."""
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 import warnings
-import zipfile
 from pathlib import Path
 
 import gymnasium
@@ -151,35 +147,3 @@ def test_unknown_ids_name_the_nearest():
 def test_make_refuses_what_is_no_text_environment():
     with pytest.raises(TypeError, match="CartPoleEnv, not a TextEnv"):
         textenvs.make("CartPole-v1")
-
-
-# ------------------------------------------------------------------ the wheel
-
-
-def test_a_wheel_carries_the_registry_and_works_from_where_it_is_installed(tmp_path):
-    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-
-    def run(*command, **kwargs):
-        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, **kwargs)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist"), cwd=ROOT)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "textenvs/envs_registry.yaml" in names
-    assert "trainers/__init__.py" in names
-    assert not [name for name in names if name.startswith("tests")]
-    run("-m", "pip", "install", "--no-deps", "--quiet", "--target", str(tmp_path / "site"), str(wheel))
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import gymnasium, textenvs\n"
-        "assert textenvs.__file__.startswith(sys.argv[1]), textenvs.__file__\n"
-        "for env_id in textenvs.list_environments():\n"
-        "    env = gymnasium.make(env_id)\n"
-        "    env.reset(seed=0)\n"
-        "    print(env_id, env.step('no')[0][-1]['role'])\n"
-    )
-    out = run("-I", "-W", "error", "-c", code, str(tmp_path / "site"), cwd=tmp_path)
-    made = [line.split()[0] for line in out.splitlines() if line.startswith("textenv/")]
-    assert made == [*textenvs.list_environments()]

@@ -49,7 +49,7 @@ def play(envs, steps, seed):
 @kinds
 @modes
 @given(run=runs())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_it_equals_gymnasiums_sync_vector_env(kind, mode, run):
     steps, seed = run
     expected = play(SyncVectorEnv([Guess for _ in steps[0]], autoreset_mode=mode), steps, seed)
@@ -82,7 +82,7 @@ def single(env, words, seed, mode):
 @kinds
 @modes
 @given(run=runs())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_it_equals_single_environments(kind, mode, run):
     steps, seed = run
     envs = TextVectorEnv([kind() for _ in steps[0]], autoreset_mode=mode)
@@ -166,18 +166,12 @@ def test_a_mask_resets_only_what_it_names():
 
 
 @pytest.mark.parametrize(
-    ("mask", "error"),
-    [
-        ([True, False], TypeError),
-        (np.array([1, 0]), TypeError),
-        (np.array([True]), ValueError),
-        (np.array([False, False]), ValueError),
-    ],
+    "mask", [np.array([1, 0]), np.array([True]), np.array([False, False]), [[True, False]], "ab", 3]
 )
-def test_bad_masks(mask, error):
+def test_bad_masks(mask):
     envs = TextVectorEnv.of(Guess(), 2)
     envs.reset(seed=0)
-    with pytest.raises(error, match="reset_mask"):
+    with pytest.raises(ValueError, match="reset_mask"):
         envs.reset(options={"reset_mask": mask})
 
 

@@ -16,7 +16,7 @@ from fake_service import FakeService, cut
 from ppo_runs import in_process, training_of
 from reward_models import CONTEXT, save_model
 
-from textenvs.judges.datablock import conversation_data
+from textenvs.judges.llm import conversation_data
 from textenvs.messages import Messages
 from trainers.rewards.backends.conversation import ConversationTokens, load_tokenizer
 from trainers.trajectory import Trajectory, read_parquet

@@ -1,12 +1,6 @@
 """``textenvs audit``: what can be wrong with an environment, its own contract first, then what it pays to whom.
 
-::
-
-    from textenvs.audit import audit
-
-    assert not [verdict for verdict in audit(MyEnv) if verdict.failed]
-
-Each check is a small function that returns a :class:`Verdict`: what was found, with cause and evidence.
+Each check is a function that returns a :class:`Verdict`: what was found, with cause and evidence.
 """
 
 from __future__ import annotations
@@ -17,10 +11,8 @@ from typing import Any
 
 from ..env import TextEnv
 from ..evaluate.runner import Stopped
-from .contract import copies, determinism, endings, play_episodes, secrets, terms
-from .earnings import cost, own_attacks, returns
-from .expert_cheats import failing_first, remembering, unasked
-from .process import processes
+from .contract import copies, determinism, endings, play_episodes, processes, secrets, terms
+from .earnings import cost, failing_first, own_attacks, remembering, returns, unasked
 from .programs import programs
 from .search import search
 from .subject import Subject, Verdict

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from math import fsum, isclose
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..evaluate.baselines import has_script
 from ..global_rng import RandomState
 from ..messages import Message, text_of
 from ..text import quoted
+from .process import Died, Unfinished, Unpicklable, elsewhere
 from .subject import Subject, Verdict
 
 # Replies that most environments have a branch for, beside those of its scripts.
@@ -34,13 +36,18 @@ _OF_THE_BASE = frozenset(vars(gymnasium.Env)) | {
 
 @dataclass(frozen=True)
 class Played:
-    """An episode, with all that was seen of it."""
+    """An episode: ``seen`` is what ``reset`` returned, and what ``step`` returned to each reply."""
 
     seed: int
-    opening: Any  # what reset() returned
-    turns: list[tuple[str | Message, Any]]  # replies, and what step() returned
+    replies: list[str | Message]
+    seen: list[Any]
     secrets: tuple[str, ...]
     changed: list[str]  # attributes of the environment, other than its state
+
+    @property
+    def turns(self) -> Iterator[tuple[int, str | Message, Any]]:
+        """The number of each turn, its reply, and what ``step`` returned."""
+        return zip(count(1), self.replies, self.seen[1:])  # noqa: B905  one of them is endless
 
 
 def play_episodes(subject: Subject) -> list[Played]:
@@ -49,41 +56,69 @@ def play_episodes(subject: Subject) -> list[Played]:
     for seed in range(subject.seed, subject.seed + _EPISODES):
         with closing(subject.make_env()) as env:
             before = _attributes(env)
-            opening = env.reset(seed=seed)
-            turns: list[tuple[str | Message, Any]] = []
+            seen: list[Any] = [env.reset(seed=seed)]
+            replies: list[str | Message] = []
             for reply in islice(_replies(env, seed), _TURNS):
-                turns.append((reply, env.step(reply)))
+                replies.append(reply)
+                seen.append(env.step(reply))
                 if env.state.done:
                     break
             changed = _changed(before, _attributes(env))
-            episodes.append(Played(seed, opening, turns, tuple(env.secrets()), changed))
+            episodes.append(Played(seed, replies, seen, tuple(env.secrets()), changed))
     return episodes
+
+
+def replay(make_env: Callable[[], TextEnv[Any]], seed: int, replies: Sequence[str | Message]) -> list[Any]:
+    """What is seen when replies are played again, as in :class:`Played`; an exception of ``step`` is seen, too."""
+    with closing(make_env()) as env:
+        return [env.reset(seed=seed), *(_outcome(env, reply) for reply in replies)]
 
 
 def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     """The same seed and replies give the same episode, whatever the global generators hold."""
     outside = RandomState.current()
     try:
-        return _determinism(subject, episodes)
-    finally:
-        outside.install()
-
-
-def _determinism(subject: Subject, episodes: list[Played]) -> Verdict:
-    for played in episodes:
-        with closing(subject.make_env()) as env:
+        for played in episodes:
             RandomState.seeded(played.seed).install()  # nothing may read it
-            opening = env.reset(seed=played.seed)
-            remedy = "draw from self.np_random alone, and use no clock, id or global generator"
-            if opening != played.opening:
-                what = f"reset(seed={played.seed}) gave two different openings"
-                return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(played.opening, opening))
-            for turn, (reply, expected) in enumerate(played.turns, start=1):
-                found = _outcome(env, reply)
+            again = replay(subject.make_env, played.seed, played.replies)
+            for turn, (expected, found) in enumerate(zip(played.seen, again, strict=True)):
                 if found != expected:
                     what = f"the same seed and replies gave another turn (seed {played.seed}, turn {turn})"
+                    what = what if turn else f"reset(seed={played.seed}) gave two different openings"
+                    remedy = "draw from self.np_random alone, and use no clock, id or global generator"
                     return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(expected, found))
+    finally:
+        outside.install()
     return Verdict("determinism", "pass", "the same seed and replies give the same episode", _count(episodes))
+
+
+def processes(subject: Subject, episodes: list[Played]) -> Verdict:
+    """The same seed and replies give the same episode in another process."""
+    here = [list(map(_digest, played.seen)) for played in episodes]
+    try:
+        there = elsewhere(_replays, subject.make_env, [(played.seed, played.replies) for played in episodes])
+    except Unpicklable as error:
+        cause = "what makes the environment cannot be sent to another process; give a class of a module, or an id"
+        return Verdict("processes", "skipped", cause, str(error))
+    except (Died, Unfinished) as error:
+        return Verdict("processes", "fail", "another process could not play the same episodes", str(error))
+    for played, ours, theirs in zip(episodes, here, there, strict=True):
+        if ours != theirs:
+            turn = next(number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+            cause = (
+                "another process plays the same seed and replies differently; depend on no order of a set, no hash() "
+                "or id(), and draw from self.np_random alone"
+            )
+            return Verdict("processes", "fail", cause, f"seed {played.seed}, turn {turn}")
+    return Verdict("processes", "pass", "another process plays the same episodes", f"{len(episodes)} episodes")
+
+
+def _replays(make_env: Callable[[], TextEnv[Any]], episodes: list[tuple[int, list[Any]]]) -> list[list[str]]:
+    return [list(map(_digest, replay(make_env, seed, replies))) for seed, replies in episodes]
+
+
+def _digest(result: Any) -> str:
+    return hashlib.sha256(repr(result).encode(errors="backslashreplace")).hexdigest()[:16]
 
 
 def copies(subject: Subject, episodes: list[Played]) -> Verdict:
@@ -96,7 +131,7 @@ def copies(subject: Subject, episodes: list[Played]) -> Verdict:
         changed = f"self.{', self.'.join(played.changed)} changed while an episode was played"
         with closing(subject.make_env()) as env:
             env.reset(seed=played.seed)
-            for turn, (reply, expected) in enumerate(played.turns, start=1):
+            for turn, reply, expected in played.turns:
                 with closing(subject.make_env()) as other:
                     fork = env.fork()
                     other.restore(copy.deepcopy(env.snapshot()))
@@ -117,7 +152,7 @@ def terms(subject: Subject, episodes: list[Played]) -> Verdict:
     """The terms of every reward sum to it and have the same names on every turn."""
     known: tuple[str, ...] | None = None
     for played in episodes:
-        for turn, (_, (_, reward, _, _, info)) in enumerate(played.turns, start=1):
+        for turn, _, (_, reward, _, _, info) in played.turns:
             where = f"seed {played.seed}, turn {turn}"
             if not isclose(fsum(info["terms"].values()), reward, rel_tol=1e-9, abs_tol=1e-9):
                 cause = f"a turn's terms do not sum to its reward ({where}); return both from one Turn"
@@ -136,7 +171,7 @@ def terms(subject: Subject, episodes: list[Played]) -> Verdict:
 def endings(subject: Subject, episodes: list[Played]) -> Verdict:
     """No turn is both terminated and truncated, an end has a reason, and only an end has one."""
     for played in episodes:
-        for turn, (_, (_, _, terminated, truncated, info)) in enumerate(played.turns, start=1):
+        for turn, _, (_, _, terminated, truncated, info) in played.turns:
             where = f"seed {played.seed}, turn {turn}"
             if terminated and truncated:
                 cause = f"a turn is terminated and truncated ({where}); a budget truncates only what is not over"
@@ -151,11 +186,11 @@ def secrets(subject: Subject, episodes: list[Played]) -> Verdict:
     """What only the environment may know is in no observation and no ``info`` before the policy said it."""
     tested = 0
     for played in episodes:
-        asked = " ".join(map(text_of, played.opening[0]))
-        last = played.turns[-1][1][0][len(played.opening[0]) :]
+        opening, last = played.seen[0][0], played.seen[-1][0]
+        asked, last = " ".join(map(text_of, opening)), last[len(opening) :]
         said = " ".join(repr(message) for message in last if message["role"] == "assistant")
         answers = " ".join(text_of(message) for message in last if message["role"] != "assistant")
-        told = " ".join(repr(each[-1]) for each in (played.opening, *(result for _, result in played.turns)))
+        told = " ".join(repr(each[-1]) for each in played.seen)
         for secret in played.secrets:
             text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
             if re.search(text, asked) or re.search(text, said):
@@ -190,7 +225,7 @@ def _difference(expected: Any, found: Any) -> str:
 
 
 def _count(episodes: list[Played]) -> str:
-    return f"{len(episodes)} episodes, {sum(len(played.turns) for played in episodes)} turns"
+    return f"{len(episodes)} episodes, {sum(len(played.replies) for played in episodes)} turns"
 
 
 def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:
@@ -207,10 +242,11 @@ def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:
 
 
 def _attributes(env: TextEnv[Any]) -> dict[str, Any]:
-    """A copy of what is plain data among the environment's own attributes."""
+    """A copy of what is plain data among the environment's own attributes; what its copies leave out is a cache."""
+    copied = env.__getstate__()
     return {
         name: copy.deepcopy(value)
-        for name, value in vars(env).items()
+        for name, value in (copied if isinstance(copied, dict) else vars(env)).items()
         if name not in _OF_THE_BASE and isinstance(value, _PLAIN)
     }
 

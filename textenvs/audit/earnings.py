@@ -1,4 +1,4 @@
-"""What an environment pays to its scripts and its attacks, level by level, and what an episode takes."""
+"""What an environment pays to its scripts, its attacks and cheaters that may ask the expert; what an episode takes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..attack import COMMON, Attack
+import numpy as np
+
+from ..attack import COMMON, Attack, always, remember
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_attack, play_script, same_tasks
-from ..evaluate.policies import SCRIPTS, Script, ScriptedPolicy
+from ..evaluate.policies import SCRIPTS, AttackPolicy, Player, Policy, Reply, Script, ScriptedPolicy, ToolSchemas
 from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
+from ..event_loop import settle
 from ..integrations.importers.base import Imported
+from ..messages import Messages
 from ..registry import make
 from .subject import Subject, Verdict, below_expert, judge, mean, show, solved
 
 _TIMED = 10  # episodes that are timed
+_MORE = 0.02  # of the range: what failing first may earn beyond the expert
+_REHEARSED = 400
 
 
 @dataclass(frozen=True)
@@ -65,19 +71,17 @@ def _earned(make_env: Callable[[], TextEnv[Any]], policy: Script | Attack, episo
         return Earning(name, says, (), str(stopped))
 
 
-# ------------------------------------------------------------------ verdicts
-
-
 def returns(subject: Subject) -> Verdict:
     """The floor (silence, random replies) is below the ceiling (the expert)."""
-    floor = f"silence {mean(subject.silence):+.3f}, random {subject.floor:+.3f}"
+    silence = play_attack(subject.make_env, always("silence", "", ""), subject.episodes, seed=subject.seed)
+    floor = f"silence {mean(silence):+.3f}, random {subject.floor:+.3f}"
     for cause, records in (
-        ("a reply makes the environment fail; a bad reply is something to answer", subject.silence + subject.random),
-        ("the expert makes the environment fail", subject.expert or []),
+        ("a reply makes the environment fail; a bad reply is something to answer", silence + subject.random),
+        ("the expert makes the environment fail", subject.expert),
     ):
         if failures := [record for record in records if record.failed]:
             return Verdict("returns", "fail", cause, f"{failures[0].stop}: {failures[0].failure}")
-    if subject.expert is None:
+    if not subject.expert:
         cause = "no scripted expert: neither the ceiling nor how near a cheap policy comes to it can be judged; define"
         return Verdict("returns", "skipped", f"{cause} demonstration(rng)", floor)
     ceiling, careless = mean(subject.expert), None
@@ -85,7 +89,7 @@ def returns(subject: Subject) -> Verdict:
         careless = mean(play_script(subject.make_env, "careless", subject.episodes, seed=subject.seed))
     evidence = f"{floor}, expert {ceiling:+.3f} (solved {solved(subject.expert):.1%})"
     evidence += f", careless {'-' if careless is None else f'{careless:+.3f}'}"
-    if ceiling <= max(subject.floor, mean(subject.silence)):
+    if ceiling <= max(subject.floor, mean(silence)):
         cause = "the expert earns no more than silence or random replies: tasks are judged wrongly, or nothing is paid"
         return Verdict("returns", "fail", cause, evidence)
     if careless is not None and careless >= ceiling:
@@ -106,7 +110,7 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
         yield Verdict("attacks", "warning" if isinstance(subject.env, Imported) else "fail", cause)
     if subject.env.attack_margin < 0.1:
         yield Verdict("attacks", "fail", "attack_margin is below 0.1", f"{subject.env.attack_margin:g}")
-    if subject.expert is None:
+    if not subject.expert:
         yield Verdict("attacks", "skipped", "no scripted expert to compare them with", f"{len(attacks)} attacks")
         return
     for attack in attacks:
@@ -135,9 +139,101 @@ def judge_attack(
     return verdict
 
 
+class WithExpert(Policy):
+    """Cheap replies of one who may ask the expert: ``reply`` is called with the environment, randomness and the turn.
+
+    Its knowledge alone, without its work, must not be paid. Each is compared with the expert on the same episodes.
+    """
+
+    def __init__(self, reply: Callable[[TextEnv[Any], np.random.Generator, int], Any]) -> None:
+        self.reply = reply
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        rng = np.random.default_rng([seed, 4])
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            return Reply(await settle(self.reply(env, rng, env.state.assistant_turns)))
+
+        return play
+
+
+async def _deliver_or_wait(env: TextEnv[Any], rng: np.random.Generator, turn: int) -> Any:
+    """The expert's reply where it ends the episode or earns something, and "." in place of every other."""
+    future = env.fork()
+    reply = future.demonstration(rng)
+    _, reward, *_ = await future.astep(reply)
+    return reply if future.state.done or reward > 0 else "."
+
+
+def unasked(subject: Subject) -> Verdict:
+    """What the expert says before its last reply is worth something: "." in its place earns less."""
+    check = "filler, then the expert's last reply"
+    if not subject.expert:
+        return Verdict(check, "skipped", "no scripted expert")
+    longer = [record for record in subject.expert if any(reward <= 0 for reward in record.turn_rewards[:-1])]
+    if not longer:
+        return Verdict(check, "skipped", "every turn of the expert earns something or ends the episode")
+    records = subject.play_again(WithExpert(_deliver_or_wait), longer)
+    floor, ceiling = mean(same_tasks(subject.random, longer)), mean(longer)
+    evidence = f"mean return {mean(records):+.3f}; expert {ceiling:+.3f} on the same {len(longer)} episodes"
+    too_much = (
+        'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is told '
+        "anyway; volunteer nothing, and let an idle turn cost patience"
+    )
+    needed = "what the expert says before its last reply is needed"
+    return judge(check, records, below_expert(subject.env, ceiling, floor), evidence, too_much, needed)
+
+
+def failing_first(subject: Subject) -> Verdict:
+    """Failing and then succeeding earns no more than succeeding."""
+    check = "fail first, then the expert"
+    if not subject.expert:
+        return Verdict(check, "skipped", "no scripted expert")
+    ceiling = mean(subject.expert)
+    more = ceiling + _MORE * (ceiling - subject.floor)
+    too_much = "a failure before the success is paid: an improvement earns more than being right at once"
+    for wrong in ("#### 0.5", "I do not know.", "\\boxed{0.5}", ""):
+
+        def reply(env: TextEnv[Any], rng: np.random.Generator, turn: int, wrong: str = wrong) -> Any:
+            return env.demonstration(rng) if turn else wrong
+
+        records = subject.play_again(WithExpert(reply), subject.expert)
+        evidence = f"mean return {mean(records):+.3f} after {wrong!r}; expert {ceiling:+.3f}"
+        verdict = judge(check, records, more, evidence, too_much, "it earns no more than being right at once")
+        if verdict.status != "pass":
+            break
+    return verdict
+
+
+def remembering(subject: Subject) -> Verdict:
+    """What the expert said to other tasks is no answer to a task."""
+    check = "memorised answers"
+    if not subject.expert:
+        return Verdict(check, "skipped", "no scripted expert")
+    indices, others = subject.tasks(subject.episodes, _REHEARSED, seed=1)
+    if not others:
+        return Verdict(check, "skipped", "there is one task")
+    expert, random = ScriptedPolicy("expert"), ScriptedPolicy("random")
+    rehearsed = [record.messages for record in subject.play(expert, others, subject.seed + 1)]
+    ceiling, floor = (mean(subject.play(policy, indices, subject.seed)) for policy in (expert, random))
+    limit = below_expert(subject.env, ceiling, floor)
+    too_much = (
+        "a table of the expert's answers to other tasks answers new ones: tasks repeat; draw more of what an answer "
+        "depends on for every task"
+    )
+    for last in (False, True):
+        attack = Attack(check, "", functools.partial(remember, last=last))
+        records = subject.play(AttackPolicy(attack, rehearsed), indices, subject.seed)
+        evidence = f"mean return {mean(records):+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
+        verdict = judge(check, records, limit, evidence, too_much, "answers to other tasks are no answers to a new one")
+        if verdict.status != "pass":
+            break
+    return verdict
+
+
 def cost(subject: Subject) -> Verdict:
     """Time and memory of an episode, reported and not judged: the expert's, or else of random replies."""
-    script = ScriptedPolicy("random" if subject.expert is None else "expert")
+    script = ScriptedPolicy("expert" if subject.expert else "random")
     indices, _ = subject.tasks(_TIMED)
     started = time.perf_counter()
     records = subject.play(script, indices, subject.seed)

@@ -5,7 +5,6 @@ The function and its arguments travel as a pickle, and its result as JSON.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -15,8 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..text import excerpt
-from .contract import Played
-from .subject import Subject, Verdict
 
 _TIMEOUT_S = 300.0
 
@@ -59,42 +56,6 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
     if "result" in answer:
         return answer["result"]
     raise Unpicklable(answer["unpicklable"]) if "unpicklable" in answer else Unfinished(answer["raised"])
-
-
-def processes(subject: Subject, episodes: list[Played]) -> Verdict:
-    """The same seed and replies give the same episode in another process."""
-    replies = [(played.seed, [reply for reply, _ in played.turns]) for played in episodes]
-    here = [[_digest(each) for each in (played.opening, *(turn for _, turn in played.turns))] for played in episodes]
-    try:
-        there = elsewhere(replay, subject.make_env, replies)
-    except Unpicklable as error:
-        cause = "what makes the environment cannot be sent to another process; give a class of a module, or an id"
-        return Verdict("processes", "skipped", cause, str(error))
-    except (Died, Unfinished) as error:
-        return Verdict("processes", "fail", "another process could not play the same episodes", str(error))
-    for played, ours, theirs in zip(episodes, here, there, strict=True):
-        if ours != theirs:
-            turn = next(number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
-            cause = (
-                "another process plays the same seed and replies differently; depend on no order of a set, no hash() "
-                "or id(), and draw from self.np_random alone"
-            )
-            return Verdict("processes", "fail", cause, f"seed {played.seed}, turn {turn}")
-    return Verdict("processes", "pass", "another process plays the same episodes", f"{len(episodes)} episodes")
-
-
-def replay(make_env: Callable[[], Any], episodes: list[tuple[int, list[Any]]]) -> list[list[str]]:
-    """Digests of all that is seen when replies are played again, an episode a list: the opening, then the turns."""
-    seen = []
-    for seed, replies in episodes:
-        env = make_env()
-        seen.append([_digest(env.reset(seed=seed)), *(_digest(env.step(reply)) for reply in replies)])
-        env.close()
-    return seen
-
-
-def _digest(result: Any) -> str:
-    return hashlib.sha256(repr(result).encode(errors="backslashreplace")).hexdigest()[:16]
 
 
 def main() -> None:

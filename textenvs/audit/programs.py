@@ -67,7 +67,7 @@ def programs(subject: Subject) -> Verdict:
                 "a program runs in the environment's own process, where it can patch the checker and read what it "
                 "compares with: run it in a sandbox, and judge outside of it"
             )
-        elif subject.limit is not None and mean(records) > subject.limit:
+        elif mean(records) > subject.limit:
             cause = "a program that patches its checker passes: the verdict must be made outside of its process"
         if cause:
             return Verdict(check, "fail", cause, said, show(records))

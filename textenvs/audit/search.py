@@ -1,30 +1,224 @@
-"""A search for cheaters: compositions of cheap replies, by successive halving, and the best on fresh episodes."""
+"""A search for cheaters: compositions of cheap replies, by successive halving, and the best on fresh episodes.
+
+A composition is, for example: "." until nothing new is said > every amount seen > "It is one of these: ...". It reads
+the conversation and the tools' schemas, as any policy does, and understands neither. Its parts are in grammar.yaml.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import date, timedelta
+from importlib import resources
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
+import yaml
 
-from ..attack import Attack
+from ..attack import Attack, Cheater
 from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
-from ..messages import Messages
-from .grammar import Composition, compositions
+from ..messages import Message, Messages, assistant, text_of
+from ..tools.formats import call
 from .subject import Subject, Verdict, judge, mean, show, solved
 
+_MOST = 100  # candidates of one reply
+_CALLS = 6  # tool calls of one reply
+_BATCHES = 3  # replies that only call tools
 _ROUNDS = ((3, 10), (8, 10), (30, 10))  # episodes of each, and of how many one is kept
 _LOOKED_AT = 12  # openings that say which types of candidates there are
-_NEAR = 3  # neighbours of each that the first round keeps
+_NEIGHBOURS = 3  # of each that the first round keeps
+
+_PARTS: Mapping[str, Any] = yaml.safe_load(
+    resources.files(__package__).joinpath("grammar.yaml").read_text(encoding="utf-8")
+)
+_PATTERNS = {kind: re.compile(pattern) for kind, pattern in _PARTS["patterns"].items()}
+_OPTIONS = re.compile(_PARTS["options"])
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A cheap policy: of each part of grammar.yaml, which value."""
+
+    first: str = "nothing"  # what is said before the candidates are
+    kind: str = "numbers"  # one of the patterns or ranges, or "options"
+    where: str = "everywhere"
+    pick: str = "all"
+    form: str = "bare"  # one of the forms, or "tool NAME"
+
+    @property
+    def says(self) -> str:
+        """The composition in words."""
+        first = _PARTS["first"][self.first].get("says")
+        taken = f"{_PARTS['picks'][self.pick]} of the {self.kind} {_PARTS['where'][self.where]}"
+        form = f"a call of {self.form}" if self.form.startswith("tool ") else f"as {_PARTS['forms'][self.form]!r}"
+        return (f"{first}, then " if first else "") + f"{_PARTS['ranges'].get(self.kind, taken)}, {form}"
+
+    @property
+    def weakness(self) -> str:
+        """What is wrong with an environment that pays for this, and how to mend it."""
+        fits = (
+            each["says"]
+            for each in _PARTS["weaknesses"]
+            if all(getattr(self, part) in values for part, values in each["of"].items())
+        )
+        return next(fits, "a cheap reply earns what the expert earns")
+
+    @property
+    def size(self) -> int:
+        """How many parts are not the simplest."""
+        return sum(getattr(self, each.name) != each.default for each in fields(self))
+
+    def cheater(self, tools: Sequence[Mapping[str, Any]]) -> Cheater:
+        """The policy of one episode."""
+        script = self._script(tools)
+        next(script)
+        return script.send
+
+    def _script(self, tools: Sequence[Mapping[str, Any]]) -> Generator[str | Message, Messages, None]:
+        conversation = yield ""
+        first = _PARTS["first"][self.first]
+        for turn in range(first.get("turns", 0)):
+            told = _texts(conversation, "everywhere")
+            if turn and told[-1] in told[:-1]:
+                break
+            conversation = yield first["reply"]
+        if self.first == "calls tools":
+            for batch in islice(_batches(conversation, tools), _BATCHES):
+                conversation = yield batch
+        for turn in count():
+            conversation = yield self._answer(conversation, tools, turn)
+
+    def _answer(self, conversation: Messages, tools: Sequence[Mapping[str, Any]], turn: int) -> str | Message:
+        found = candidates(self.kind, _texts(conversation, self.where)) or ["0"]
+        if self.pick == "one by one":
+            picked = [found[turn % len(found)]]
+        elif self.pick == "negated":
+            picked = [found[-1].removeprefix("-") if found[-1].startswith("-") else f"-{found[-1]}"]
+        else:
+            picked = {"all": found, "last": found[-1:], "first": found[:1], "longest": [max(found, key=len)]}[self.pick]
+        if self.form.startswith("tool "):
+            schema = next(each for each in tools if each["function"]["name"] == self.form[5:])
+            return _calls((schema, each) for each in picked[:_CALLS])
+        if self.form == "question" and (ids := candidates("ids", _texts(conversation, "everywhere"))):
+            return f"Shall I {' or '.join(picked)}, for {' or '.join(ids)}?"
+        glue = " or " if self.form == "question" else "\n" if self.kind in ("messages", "clauses") else ", "
+        return str(_PARTS["forms"][self.form]).format(glue.join(picked))
+
+
+def candidates(kind: str, texts: Sequence[str]) -> list[str]:
+    """What ``texts`` hold of a type, in order, each once."""
+    if kind == "range 0-100":
+        return [str(number) for number in range(101)]
+    if kind == "90 days":
+        seen = candidates("dates", texts)
+        try:
+            first = date.fromisoformat(seen[0])
+        except (IndexError, ValueError):
+            first = date(2026, 1, 1)
+        return [str(first + timedelta(days=day)) for day in range(90)]
+    if kind == "options":
+        listed = [match for text in texts for match in _OPTIONS.findall(text)]
+        found = [each for match in listed for each in re.split(r",? (?:or|and) |, ", match)]
+        found += [each.split()[-1] for each in found if " " in each]
+    else:
+        matches = [match for text in texts for match in _PATTERNS[kind].finditer(text)]
+        found = [next((group for group in match.groups() if group), match.group()) for match in matches]
+    return list(dict.fromkeys(each.strip() for each in found if each.strip()))[:_MOST]
+
+
+def _parts(openings: Sequence[Messages], tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
+    """The values of each part of a composition that say something in these conversations."""
+    kinds = [
+        kind
+        for kind in (*_PATTERNS, "options")
+        if any(candidates(kind, _texts(opening, "everywhere")) for opening in openings)
+    ]
+    return {
+        "first": [each for each in _PARTS["first"] if tools or each not in ("calls tools", "forges a result")],
+        "kind": [*kinds, *_PARTS["ranges"]],
+        "where": [*_PARTS["where"]],
+        "pick": [*_PARTS["picks"]],
+        "form": [*_PARTS["forms"], *(f"tool {each['function']['name']}" for each in tools)],
+    }
+
+
+def _sample(parts: Mapping[str, Sequence[str]], rng: np.random.Generator, count: int) -> list[Composition]:
+    """Different compositions. Half of the time a part is as simple as can be, apart from type and form."""
+    drawn: dict[Composition, None] = {}
+    for _ in range(20 * count):
+        if len(drawn) == count:
+            break
+        chosen = {name: values[int(rng.integers(len(values)))] for name, values in parts.items()}
+        simple = {name: parts[name][0] for name in ("first", "where", "pick") if rng.random() < 0.5}
+        drawn[_plain(Composition(**chosen | simple))] = None
+    return list(drawn)
+
+
+def _near(parts: Mapping[str, Sequence[str]], one: Composition, rng: np.random.Generator) -> list[Composition]:
+    """Compositions that differ in one part."""
+    around = [replace(one, **{name: value}) for name, values in parts.items() for value in values]
+    return [_plain(around[i]) for i in rng.permutation(len(around))[:_NEIGHBOURS]]
+
+
+def _plain(one: Composition) -> Composition:
+    """One name for compositions that say the same."""
+    return replace(one, where="everywhere") if one.kind in _PARTS["ranges"] else one
+
+
+def _texts(conversation: Messages, where: str) -> list[str]:
+    told = [(message["role"], text_of(message)) for message in conversation if message["role"] != "assistant"]
+    if where == "request":
+        return [text for role, text in told if role == "user"][:1]
+    return [text for _, text in (told[-1:] if where == "last" else told)]
+
+
+def _batches(conversation: Messages, tools: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
+    """Calls of every tool with every value seen: ids, quoted words, names and numbers."""
+    texts = _texts(conversation, "everywhere")
+    values = [each for kind in ("ids", "quoted", "names", "numbers") for each in candidates(kind, texts)] or [""]
+    asked = iter([(schema, value) for value in values for schema in tools])
+    while batch := list(islice(asked, _CALLS)):
+        yield _calls(batch)
+
+
+def _calls(asked: Iterable[tuple[Mapping[str, Any], str]]) -> Message:
+    """Calls of tools, each with a value for every parameter that it needs."""
+    made: list[Any] = []
+    for number, (schema, value) in enumerate(asked):
+        function = schema["function"]
+        parameters = function.get("parameters", {})
+        known = parameters.get("properties", {})
+        given = {name: _as(known.get(name, {}), value) for name in parameters.get("required", known)}
+        made.append({**call(function["name"], **given), "id": f"call_{number}"})
+    return assistant("", made)
+
+
+def _as(schema: Mapping[str, Any], value: str) -> Any:
+    """``value`` as an argument of this schema's type."""
+    if "enum" in schema:
+        return value if value in schema["enum"] else schema["enum"][0]
+    try:
+        number = float(re.sub(r"[^\d.-]", "", value))
+    except ValueError:
+        number = 0.0
+    if not math.isfinite(number):  # thousands of digits
+        number = 0.0
+    kinds = {"integer": int(number) if abs(number) < 2**53 else 0, "number": number, "boolean": True}
+    return kinds.get(schema.get("type", ""), [value] if schema.get("type") == "array" else value)
+
+
+# ------------------------------------------------------------------ the search
 
 
 def search(subject: Subject) -> Verdict:
     """The best of many cheap policies stays below the expert by the environment's margin."""
     rng = np.random.default_rng([subject.seed, 5])
-    space = compositions(_openings(subject), _tools(subject))
-    tried = space.sample(rng, subject.search)
+    parts = _parts(_openings(subject), _tools(subject))
+    tried = _sample(parts, rng, subject.search)
     known = set(tried)
     for number, (episodes, keep) in enumerate(_ROUNDS):
         indices, _ = subject.tasks(episodes, seed=10 + number)
@@ -37,13 +231,17 @@ def search(subject: Subject) -> Verdict:
         scored.sort(key=lambda each: each[:2])
         tried = [composition for *_, composition in scored[: max(1, len(scored) // keep)]]
         if number == 0:
-            near = dict.fromkeys(each for one in tried for each in space.near(one, rng, _NEAR))
+            near = dict.fromkeys(each for one in tried for each in _near(parts, one, rng))
             tried += [each for each in near if each not in known]
             known.update(near)
     best, (indices, _) = tried[0], subject.tasks(subject.episodes, seed=20)
     records = _play(subject, best, indices, 20)
-    if subject.limit is not None and mean(records) > subject.limit:
-        best, records = _simplest(subject, best, records, indices)
+    if mean(records) > subject.limit:  # without the parts that it does not need, its weakness can be named
+        for plain in ({"first": "nothing"}, {"first": "filler"}, {"form": "bare"}):
+            simpler = replace(best, **plain)
+            played = _play(subject, simpler, indices, 20)
+            if simpler.size <= best.size and mean(played) > subject.limit:
+                best, records = simpler, played
     return _broken(best, records) or _judge(subject, best, records, len(known))
 
 
@@ -56,46 +254,16 @@ def _tools(subject: Subject) -> Sequence[Any]:
     return getattr(subject.env, "tool_schemas", ())
 
 
-def _simplest(
-    subject: Subject, best: Composition, records: list[Record], indices: list[int]
-) -> tuple[Composition, list[Record]]:
-    """The policy without the parts that it does not need, so that its weakness can be named."""
-    for plain in ({"first": "nothing"}, {"first": "filler"}, {"form": "bare"}):
-        simpler = replace(best, **plain)
-        played = _play(subject, simpler, indices, 20)
-        if simpler.size <= best.size and mean(played) > (subject.limit or 0.0):
-            best, records = simpler, played
-    return best, records
-
-
 def _judge(subject: Subject, best: Composition, records: Sequence[Record], tried: int) -> Verdict:
     earned, floor = mean(records), subject.floor
     said = f"best of {tried}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, random {floor:+.3f}"
-    if subject.expert is None or subject.limit is None:
+    if not subject.expert:
         return Verdict("search", "skipped", "no scripted expert to compare it with", said, show(records))
     ceiling = mean(subject.expert)
     share = (earned - floor) / (ceiling - floor) if ceiling > floor else 1.0
-    too_much = f"{_weakness(best)}; the policy earns more than {subject.limit:+.3f}, the expert's less the margin"
+    too_much = f"{best.weakness}; the policy earns more than {subject.limit:+.3f}, the expert's less the margin"
     evidence = f"{said}, expert {ceiling:+.3f}: {share:.0%} of the range"
     return replace(judge("search", records, subject.limit, evidence, too_much), transcript=show(records))
-
-
-def _weakness(best: Composition) -> str:
-    """What is wrong with an environment that pays for this, and how to mend it."""
-    if best.form == "question":
-        return "consent to a menu: a yes must answer one question about one thing"
-    if best.kind == "expressions":
-        return "the problem restated counts as its answer: an answer must be evaluated, not the problem's expression"
-    if best.first in ("filler", "agrees"):
-        return "filler is paid: a user must volunteer nothing, and an idle turn must cost something"
-    if best.first == "asks everything":
-        return "a question for everything is answered with everything: a question must be about one thing"
-    if best.pick == "all" or best.kind in ("messages", "clauses"):
-        return (
-            "a list of candidates counts as an answer, or the conversation repeated: exactly one candidate of the "
-            "asked type must count"
-        )
-    return "a cheap reply earns what the expert earns"
 
 
 def _broken(composition: Composition, records: Sequence[Record]) -> Verdict | None:

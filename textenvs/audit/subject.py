@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from ..attack import always
 from ..env import TextEnv
-from ..evaluate.baselines import has_script, play_attack, play_policy, play_script, split_tasks
+from ..evaluate.baselines import has_script, play_policy, play_script, split_tasks
 from ..evaluate.plan import Job, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.records import Record
@@ -21,33 +21,22 @@ from ..text import excerpt
 
 Status = Literal["pass", "fail", "warning", "skipped"]
 
-SILENCE = always("silence", "says nothing", "")
-
 _SHOWN_CHARS = 400  # of a message in a transcript
 _SHOWN_MESSAGES = 12
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check found.
-
-    Args:
-        check: The check's name.
-        status: ``"warning"`` and ``"skipped"`` do not fail an audit.
-        cause: What is wrong and how to mend it, what was not judged and why, or what was found to hold.
-        evidence: The numbers, the seed or the words that it rests on.
-        transcript: The conversation of a policy that was found, where there is one.
-    """
+    """What one check found."""
 
     check: str
-    status: Status
-    cause: str
-    evidence: str = ""
-    transcript: str = ""
+    status: Status  # "warning" and "skipped" do not fail an audit
+    cause: str  # what is wrong and how to mend it, what was not judged and why, or what was found to hold
+    evidence: str = ""  # the numbers, the seed or the words that it rests on
+    transcript: str = ""  # the conversation of a policy that was found, where there is one
 
     @property
     def failed(self) -> bool:
-        """Whether the audit fails because of it."""
         return self.status == "fail"
 
 
@@ -76,20 +65,15 @@ class Subject:
         return play_script(self.make_env, "random", self.episodes, seed=self.seed)
 
     @functools.cached_property
-    def silence(self) -> list[Record]:
-        """The same episodes, without a word."""
-        return play_attack(self.make_env, SILENCE, self.episodes, seed=self.seed)
-
-    @functools.cached_property
-    def expert(self) -> list[Record] | None:
-        """The same episodes, of the scripted expert; ``None`` where there is none, or not with these options."""
+    def expert(self) -> list[Record]:
+        """The same episodes, of the scripted expert; empty where there is none, or not with these options."""
         if not has_script(self.env, "expert"):
-            return None
+            return []
         try:
             return play_script(self.make_env, "expert", self.episodes, seed=self.seed)
         except Stopped as stopped:
             if "NotImplementedError" in str(stopped):
-                return None
+                return []
             raise
 
     @property
@@ -98,16 +82,18 @@ class Subject:
         return mean(self.random)
 
     @property
-    def limit(self) -> float | None:
-        """The mean return that no cheap policy may exceed; ``None`` without an expert."""
-        return None if self.expert is None else below_expert(self.env, mean(self.expert), self.floor)
+    def limit(self) -> float:
+        """The mean return that no cheap policy may exceed; infinite without an expert."""
+        return below_expert(self.env, mean(self.expert), self.floor) if self.expert else math.inf
 
     def play(self, policy: Policy, indices: Sequence[int], seed: int) -> list[Record]:
         """Let a policy play tasks. What makes the environment raise is a failed record."""
-        return self.play_jobs(policy, jobs(indices, 1, seed))
+        return play_policy(self.env.fork(), policy, jobs(indices, 1, seed), max_failures=2**31)
 
-    def play_jobs(self, policy: Policy, played: Iterable[Job]) -> list[Record]:
-        return play_policy(self.env.fork(), policy, played, max_failures=2**31)
+    def play_again(self, policy: Policy, records: Iterable[Record]) -> list[Record]:
+        """Let a policy play the episodes of ``records``."""
+        again = [Job(record.task, record.sample, record.task_index, record.seed) for record in records]
+        return play_policy(self.env.fork(), policy, again, max_failures=2**31)
 
     def tasks(self, count: int, others: int = 0, *, seed: int = 0) -> tuple[list[int], list[int]]:
         """Indices of tasks, and of others; see :func:`~textenvs.evaluate.baselines.split_tasks`."""
@@ -120,7 +106,7 @@ def below_expert(env: TextEnv[Any], expert: float, floor: float) -> float:
 
 
 def mean(records: Sequence[Record]) -> float:
-    """The mean return of the episodes that did not fail; 0 where all did, which :func:`broken` reports."""
+    """The mean return of the episodes that did not fail; 0 where all did."""
     good = [record.total for record in records if not record.failed]
     return float(np.mean(good)) if good else 0.0
 
@@ -130,8 +116,7 @@ def solved(records: Sequence[Record]) -> float:
     return float(np.mean([record.success for record in records]))
 
 
-def broken(check: str, records: Sequence[Record]) -> Verdict | None:
-    """The verdict on a policy that could not be played, if an episode failed."""
+def _broken(check: str, records: Sequence[Record]) -> Verdict | None:
     failures = [record for record in records if record.failed]
     if not failures:
         return None
@@ -145,7 +130,7 @@ def judge(
     check: str, records: Sequence[Record], limit: float, evidence: str, too_much: str, below: str = ""
 ) -> Verdict:
     """Whether a policy could be played and earned no more than ``limit``; ``too_much`` is what is wrong if not."""
-    if (failure := broken(check, records)) is not None:
+    if (failure := _broken(check, records)) is not None:
         return failure
     if mean(records) > limit:
         return Verdict(check, "fail", too_much, evidence, show(records))

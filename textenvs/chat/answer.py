@@ -20,39 +20,24 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """Of the request and the answer."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer.
+    """An answer."""
 
-    Args:
-        text: What the model says; empty where it only calls tools.
-        message: The same as an assistant message, with tool calls and the service's ``reasoning_content``, if any.
-        finish_reason: ``stop``, ``length`` (cut off at ``max_tokens``), ``tool_calls`` or what else the service says.
-        usage: The tokens it took when it was made; ``None`` where the service does not say.
-        cached: It came from the cache: it cost nothing now.
-        attempts: How often the service was asked for it now; 0 when ``cached``.
-        cost: Dollars that were spent on it now, failed attempts included, as far as the spec's ``price`` says.
-    """
-
-    text: str
-    message: Message
-    finish_reason: str
-    usage: Usage | None
-    cached: bool = False
-    attempts: int = 1
-    cost: float = 0.0
+    text: str  # what the model says; empty where it only calls tools
+    message: Message  # the same, with tool calls and the service's ``reasoning_content``, if any
+    finish_reason: str  # ``stop``, ``length`` (cut off at ``max_tokens``), ``tool_calls`` or what else the service says
+    usage: Usage | None  # the tokens it took when it was made; ``None`` where the service does not say
+    cached: bool = False  # it came from the cache: it cost nothing now
+    attempts: int = 1  # how often the service was asked for it now; 0 when ``cached``
+    cost: float = 0.0  # dollars spent on it now, failed attempts included, as far as the spec's ``price`` says
 
 
 def read_answer(body: str) -> Completion:
-    """The completion in the body of an answer; ``usage`` is ``None`` where the service gives none.
-
-    Raises:
-        ValueError: It is not a chat completion; the message says where.
-    """
+    """The completion in the body of an answer; ``ValueError`` says where it is none."""
     problem = ""
     try:
         return _completion(_Answer.model_validate_json(body))

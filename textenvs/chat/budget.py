@@ -22,11 +22,7 @@ class _Spent:
 
 
 class Ledger:
-    """What is spent of a spec's budget by all clients of the process that share it: by ``budget.name``, else by spec.
-
-    Raises:
-        ValueError: The name is in use with other limits.
-    """
+    """What is spent of a spec's budget by all clients that share it: by ``budget.name``, else by spec."""
 
     def __init__(self, spec: ChatSpec) -> None:
         name = spec.key if spec.budget is None or spec.budget.name is None else f"named {spec.budget.name}"
@@ -57,7 +53,6 @@ class Ledger:
 
 
 def reset_budgets() -> None:
-    """Start every budget of this process anew, for a new run."""
     for each in _ledgers.values():
         each.tokens, each.dollars = 0, 0.0
 

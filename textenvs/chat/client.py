@@ -2,9 +2,6 @@
 
 The cache is asked, then the budget; each attempt waits for a slot, and what it cost is booked; the answer is kept.
 Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
-
-Two requests are equal when everything the service is told is equal, and the ``sample`` index too; with a cache, equal
-ones have one answer. To get several answers to one question, ask with different samples.
 """
 
 from __future__ import annotations
@@ -73,10 +70,6 @@ class Statistics:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
-    def metrics(self) -> dict[str, float]:
-        """By name, for a logger."""
-        return {each.name: float(getattr(self, each.name)) for each in fields(self)}
-
 
 @dataclass
 class _Request:
@@ -105,7 +98,6 @@ class ChatClient:
 
     Raises:
         KeyMissing: No key where one is needed; a ``ValueError``, too.
-        ImportError: The ``openai`` package is not installed.
     """
 
     def __init__(self, spec: SpecLike, *, api_key: str | None = None, **options: Any) -> None:
@@ -162,13 +154,13 @@ class ChatClient:
             response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
                 the answer checks it (:func:`~textenvs.chat.structured.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
-            seed: Instead of the spec's.
-            sample: Which of the answers to this request. The seed that is sent, if there is one, is ``seed + sample``.
-                ``None``: a fresh answer, neither looked up in the cache nor kept.
+            seed: Instead of the spec's; ``seed + sample`` is sent.
+            sample: Which of the answers to this request. ``None``: a fresh one, neither looked up in the cache nor
+                kept.
 
         Raises:
-            ChatFailure: No answer after the retries, or a fault that retries cannot mend; :class:`PromptTooLong` where
-                the service says that the conversation does not fit into the model's context.
+            ChatFailure: No answer after the retries, or a fault that retries cannot mend (:class:`PromptTooLong` is
+                one).
             BudgetExceeded: It might cost more than the budget has left; nothing was sent.
             CacheError: The cache file cannot be used.
         """
@@ -208,7 +200,6 @@ class ChatClient:
         return True
 
     async def aclose(self) -> None:
-        """Close the connections, and with them what is under way; safe to call twice."""
         self._closed = True
         await self._service.close()
 
@@ -220,14 +211,11 @@ class ChatClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        """Model and service; never the key."""
         return f"ChatClient({self.spec.model!r} at {self.base_url})"
 
     def __reduce__(self) -> Any:
         """Refuse: connections belong to one event loop of one process."""
         raise TypeError(f"{self!r} cannot be copied or pickled; pass its spec on, and make a client from it there")
-
-    # ------------------------------------------------------------------ inside
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -239,7 +227,6 @@ class ChatClient:
             raise RuntimeError(f"{self!r} belongs to another event loop; client_for(spec) gives each loop its own")
 
     async def _fetch(self, body: dict[str, Any]) -> tuple[Completion, str]:
-        """The service's answer, and its text."""
         openai = self._openai
         rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
         size = len(json.dumps(body, ensure_ascii=False).encode()) + _TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])

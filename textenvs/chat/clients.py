@@ -1,7 +1,6 @@
 """One client per spec and event loop, made when it is first asked for and closed with the loop.
 
-Environments hold specs, which are data; clients are found here. So environments can be copied, pickled and forked, and
-a thousand of them on one loop share connections, cache, budget and concurrency cap.
+Environments hold specs, which are data, so that they can be copied, pickled and forked.
 """
 
 from __future__ import annotations
@@ -14,22 +13,8 @@ from collections.abc import AsyncGenerator
 from .client import ChatClient, Statistics
 from .spec import ChatSpec, SpecLike
 
-
-class _LoopClients(dict[str, ChatClient]):
-    """The clients of one loop, by their specs' keys."""
-
-    async def keep(self) -> AsyncGenerator[None, None]:
-        """Closes the clients: a loop that shuts down closes the asynchronous generators that are still open."""
-        try:
-            yield
-        finally:
-            clients = list(self.values())
-            self.clear()
-            for client in clients:
-                await client.aclose()
-
-
-_open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_LoopClients, AsyncGenerator[None, None]]]
+# By loop: the clients by their specs' keys, and what closes them.
+_open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[dict[str, ChatClient], AsyncGenerator[None, None]]]
 _open = weakref.WeakKeyDictionary()
 _statistics: list[tuple[str, Statistics]] = []
 _inherited: list[object] = []
@@ -43,8 +28,8 @@ async def client_for(spec: SpecLike) -> ChatClient:
     spec = ChatSpec.of(spec)
     loop = asyncio.get_running_loop()
     if loop not in _open:
-        clients = _LoopClients()
-        _open[loop] = clients, clients.keep()
+        clients: dict[str, ChatClient] = {}
+        _open[loop] = clients, _closing(clients)
         await anext(_open[loop][1])
     clients, _ = _open[loop]
     if spec.key not in clients:
@@ -58,6 +43,15 @@ async def close_clients() -> None:
     _, keeper = _open.pop(asyncio.get_running_loop(), (None, None))
     if keeper is not None:
         await keeper.aclose()
+
+
+async def _closing(clients: dict[str, ChatClient]) -> AsyncGenerator[None, None]:
+    """Closes the clients: a loop that shuts down closes the asynchronous generators that are still open."""
+    try:
+        yield
+    finally:
+        while clients:
+            await clients.popitem()[1].aclose()
 
 
 def statistics() -> dict[str, Statistics]:

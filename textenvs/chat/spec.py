@@ -1,7 +1,6 @@
-"""Which model to talk to, and how: the part of a chat client that is plain data.
+"""Which model to talk to, and how: plain data, which may stand in a registry entry or a task row.
 
-A :class:`ChatSpec` is what environments take as an option. It is JSON, so it may stand in a registry entry or a task
-row, and it never holds a key: only the *name* of the environment variable that does.
+It never holds a key: only the *name* of the environment variable that does.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .answer import Usage
 
@@ -52,7 +51,6 @@ class Price(_Options):
     )
 
     def of(self, usage: Usage) -> float:
-        """What a request costs, in dollars."""
         cached_price = self.input if self.cached_input is None else self.cached_input
         asked = (usage.input_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached_price
         return (asked + usage.output_tokens * self.output) / 1e6
@@ -75,11 +73,7 @@ class Budget(_Options):
 
 
 class ChatSpec(_Options):
-    """A model behind an OpenAI-compatible service, and how to ask it.
-
-    Raises:
-        ValueError: An unknown option (the nearest one is named), or a value outside of what is allowed.
-    """
+    """A model behind an OpenAI-compatible service, and how to ask it; a ``ValueError`` names a bad option."""
 
     model: str = Field(min_length=1, description="the model's name at the service")
     base_url: str | None = Field(
@@ -102,20 +96,14 @@ class ChatSpec(_Options):
     max_retries: int = Field(default=5, ge=0, description="attempts after the first")
     concurrency: int = Field(default=64, ge=1, description="requests under way at once, per event loop")
     cache: str | None = Field(default=None, min_length=1, description="an SQLite file on a local disk; None: no cache")
-    budget: Budget | None = Field(default=None, description="what a process may spend")
-    price: Price | None = Field(default=None, description="of a million tokens, for costs and budgets in dollars")
+    budget: Budget | None = Field(default=None, strict=False, description="what a process may spend")
+    price: Price | None = Field(default=None, strict=False, description="of a million tokens, for costs and budgets")
     extra: dict[str, Any] = Field(default_factory=dict, description="more fields of the request, as the service wants")
 
     @field_validator("cache", mode="before")
     @classmethod
     def _path_as_text(cls, value: Any) -> Any:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-    @field_validator("budget", "price", mode="before")
-    @classmethod
-    def _from_mapping(cls, value: Any, field: ValidationInfo) -> Any:
-        options = Budget if field.field_name == "budget" else Price
-        return options(**value) if isinstance(value, Mapping) else value
 
     @field_validator("base_url")
     @classmethod
@@ -147,12 +135,7 @@ class ChatSpec(_Options):
 
     @classmethod
     def of(cls, value: SpecLike, **options: Any) -> ChatSpec:
-        """The spec that a model's name, a mapping of options or a spec stands for; ``options`` replace those of it.
-
-        Raises:
-            ValueError: As the class.
-            TypeError: ``value`` is none of these.
-        """
+        """The spec that a model's name, a mapping of options or a spec stands for; ``options`` replace those of it."""
         if isinstance(value, ChatSpec):
             return cls(**(value.to_dict() | options)) if options else value
         if isinstance(value, str):
@@ -162,12 +145,10 @@ class ChatSpec(_Options):
         raise TypeError(f"a chat model is a name, a mapping of options or a ChatSpec, not a {type(value).__name__}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: the options that are not at their defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @property
     def key(self) -> str:
-        """A text that is equal for equal specs, and only for them."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     def __hash__(self) -> int:

@@ -42,7 +42,7 @@ async def ask(
     the bad answer: that may hold words of a conversation, and they must not come back as ours.
 
     Args:
-        client: Whom to ask.
+        client: Which service.
         messages: The request, a system message first.
         read: Makes what is wanted of the answer's text (its private reasoning is left out), or raises ``ValueError``
             with what is wrong, in words that quote nothing of it.
@@ -54,7 +54,6 @@ async def ask(
 
     Raises:
         InvalidReply: No answer could be used. The message holds nothing of them; the log has them, at level DEBUG.
-        ChatFailure, BudgetExceeded, CacheError: As :meth:`~textenvs.chat.client.ChatClient.complete`.
     """
     rules = text_of(messages[0])
     if schema is not None:
@@ -80,12 +79,6 @@ async def ask(
     raise InvalidReply(f"{client!r}: no usable reply in {tries} tries; the last one: {problem}{hint}")
 
 
-def check_tries(tries: object) -> None:
-    """Raise ``ValueError`` unless it is an integer of at least 1."""
-    if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
-        raise ValueError(f"tries must be an integer of at least 1, not {tries!r}")
-
-
 def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON schema of ``model`` in the subset that OpenAI calls strict: all fields required, no others allowed."""
     schema: dict[str, Any] = _strict(model.model_json_schema())
@@ -109,10 +102,8 @@ def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
     """Read an answer that must be one JSON object and nothing else; a code fence around the whole of it is allowed.
 
     No object is ever searched for *inside* of an answer: what stands there may be a quotation. Types are not converted
-    (``"1"`` is no number), and a name that occurs twice, ``NaN`` and infinities are refused.
-
-    Raises:
-        ValueError: What is wrong, in words that hold nothing of the answer.
+    (``"1"`` is no number), and a name that occurs twice, ``NaN`` and infinities are refused. The words of the
+    ``ValueError`` hold nothing of the answer.
     """
     text = text.strip()
     if fenced := _FENCE.fullmatch(text):

@@ -14,33 +14,12 @@ from ..audit.earnings import makers
 from ..registry import describe, list_environments
 from ..sandbox import SandboxUnavailable
 from ..text import printable
-from .common import CommandError, check_least, open_environment, parse_options
+from .common import CommandError, open_environment, parse_options
 
 _CAUSE = 100  # columns of text
 
 
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "audit",
-        help="what is wrong with one of them, and what a cheater earns",
-        usage="textenvs audit (ID [key=value ...] | --all) [--episodes N] [--search N] [--seed N] [--json]",
-        description=(
-            "Check an environment's contract (determinism, snapshots, terms, secrets), what silence, random replies\n"
-            "and the expert earn, and its own attacks, and search for cheap policies that earn what the expert earns;\n"
-            "at every level, unless one is given. The exit status is 1 if something fails."
-        ),
-    )
-    parser.add_argument("id", nargs="?", help="an id of `textenvs list`, or module:id or module:Class of your own")
-    parser.add_argument("--all", action="store_true", help="every environment of `textenvs list`")
-    parser.add_argument("--episodes", type=int, default=200, metavar="N", help="of each policy (default 200)")
-    parser.add_argument("--search", type=int, default=200, metavar="N", help="cheap policies that are tried (200)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks, replies and the search (default 0)")
-    parser.add_argument("--json", action="store_true", help="as JSON, one object a verdict")
-    return parser
-
-
 def run(arguments: argparse.Namespace) -> int:
-    check_least(arguments, episodes=1, search=1, seed=0)
     if arguments.id is None and not arguments.all:
         raise CommandError("what is audited? Give an id, or --all", 2)
     options = parse_options(arguments.options)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import docstring_parser
 import gymnasium
@@ -23,23 +21,11 @@ _LITERALS = {"None": None, "True": True, "False": False}
 
 
 class CommandError(Exception):
-    """A mistake of the user or of the outside world, in words; shown without a traceback.
-
-    Args:
-        message: What was wrong, where, and what to do next.
-        status: The exit status: 2 for a command that makes no sense, 1 for one that could not be done.
-    """
+    """A mistake of the user (status 2) or of the outside world (1), in words; shown without a traceback."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
-
-
-def check_least(arguments: argparse.Namespace, **least: float) -> None:
-    """Raise ``CommandError`` for a number of the command line that is below its least value."""
-    for name, lowest in least.items():
-        if (value := getattr(arguments, name)) is not None and value < lowest:
-            raise CommandError(f"--{name.replace('_', '-')} must be at least {lowest:g}, not {value}", 2)
 
 
 def import_from_here() -> None:
@@ -92,12 +78,10 @@ def class_of(env_id: str) -> Callable[..., Any]:
         raise CommandError(f"{env_id}: {error}") from error
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of an environment's constructor."""
+class Option(NamedTuple):
+    """An option of a constructor; its default is ``inspect.Parameter.empty`` where it must be given."""
 
-    name: str
-    default: Any  # ``inspect.Parameter.empty`` where it must be given
+    default: Any
     doc: str
 
 
@@ -108,7 +92,7 @@ def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
         for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
             said.setdefault(param.arg_name, param.description or "")
     found, complete = parameters(maker)
-    return {name: Option(name, each.default, said.get(name, "")) for name, each in found.items()}, complete
+    return {name: Option(each.default, said.get(name, "")) for name, each in found.items()}, complete
 
 
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
@@ -117,10 +101,9 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     try:
         return make(env_id, **options)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
-        given = " ".join(f"{name}={show_value(value)}" for name, value in options.items())
-        raise CommandError(
-            f"{env_id}{' ' if given else ''}{given}: {error}", 1 if isinstance(error, (ImportError, OSError)) else 2
-        ) from error
+        given = "".join(f" {name}={show_value(value)}" for name, value in options.items())
+        status = 1 if isinstance(error, (ImportError, OSError)) else 2
+        raise CommandError(f"{env_id}{given}: {error}", status) from error
 
 
 def _value(text: str) -> Any:

@@ -20,31 +20,14 @@ from ..evaluate.summary import summarize
 from ..messages import transcript
 from ..registry import describe, list_environments
 from ..text import printable
-from .common import check_least, class_of, open_environment, options_of, parse_options, show_value
+from .common import class_of, open_environment, options_of, parse_options, show_value
 
 _WIDTH = 100
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")  # Sphinx's :class:`~a.b.Name`
 _CODE = re.compile(r"``([^`]+)``")
 
 
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "describe",
-        help="what one of them asks and pays",
-        usage="textenvs describe ID [key=value ...] [--episodes N] [--seed N]",
-        description=(
-            "Show an environment: options, limits, reward terms, a conversation of its scripted expert, and what the\n"
-            "expert, careless and random replies and each of its attacks earn, at every level unless one is given."
-        ),
-    )
-    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
-    parser.add_argument("--episodes", type=int, default=200, metavar="N", help="tasks for the returns (default 200)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks and scripts (default 0)")
-    return parser
-
-
 def run(arguments: argparse.Namespace) -> int:
-    check_least(arguments, episodes=1, seed=0)
     options = parse_options(arguments.options)
     env = open_environment(arguments.id, options)
     env.close()

@@ -19,11 +19,8 @@ INTERRUPTED = 130
 def interruptible(last_words: Callable[[], str]) -> Iterator[None]:
     """Within the block SIGINT and SIGTERM raise ``KeyboardInterrupt``; in the main thread alone.
 
-    A process that has not ended :data:`GRACE_S` later, or gets a second signal, is ended here: some environment, policy
-    or library is in a call that does not return. Nothing that is kept may depend on an orderly end.
-
-    Args:
-        last_words: What is then written to stderr: what is kept, and how to resume.
+    A process that has not ended :data:`GRACE_S` later, or gets a second signal, is ended here, with ``last_words``:
+    some environment, policy or library is in a call that does not return.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
 from ..evaluate.report import table
 from ..registry import EnvironmentSpec, describe, list_environments, make
 
-
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "list", help="the environments", description="List the environments that ship with textenvs."
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON, one object an environment")
-    return parser
+_LIMITS = ("max_assistant_turns", "max_user_turns")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,8 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         [
             each["id"],
             str(each["version"]),
-            _limit(each, "max_assistant_turns"),
-            _limit(each, "max_user_turns"),
+            *(_limit(each, name) for name in _LIMITS),
             ", ".join(each["extras"]) + (" (missing)" if each["unavailable"] else "") or "-",
             each["description"],
         ]
@@ -42,28 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def entry(spec: EnvironmentSpec) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "id": spec.id,
-        "version": spec.version,
-        "description": spec.description,
-        "entry_point": spec.entry_point,
-        "kwargs": dict(spec.kwargs),
-        "nondeterministic": spec.nondeterministic,
-        "extras": list(spec.extras),
-        "requires": list(spec.requires),
-        "max_assistant_turns": None,
-        "max_user_turns": None,
-        "unavailable": None,
-    }
+    known: dict[str, Any] = {**asdict(spec), **dict.fromkeys(_LIMITS), "unavailable": None}
     if spec.requires:
         return known
     try:
         env = make(spec.id)
     except ImportError as error:
         return known | {"unavailable": str(error)}
-    limits = {"max_assistant_turns": env.max_assistant_turns, "max_user_turns": env.max_user_turns}
     env.close()
-    return known | limits
+    return known | {name: getattr(env, name) for name in _LIMITS}
 
 
 def _limit(entry: dict[str, Any], name: str) -> str:

@@ -9,37 +9,13 @@ import sys
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from ..evaluate.records import write_text
+from .arguments import COMMANDS
 from .common import CommandError
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _TAKEN = {*sys.stdlib_module_names, "gymnasium", "numpy", "pytest", "textenvs", "trainers"}
-
-NEXT = Template('''\
-wrote $environment and $test
-
-try it:    textenvs play $module:$id
-           textenvs describe $module:$id
-test it:   python -m pytest $test
-use it:    import $module; env = gymnasium.make("$id")
-to have it in textenvs itself: move it to textenvs/envs/, and add to envs_registry.yaml
-  textenv/$id:
-    version: 1
-    entry_point: "textenvs.envs.$module:$cls"
-    description: "One line for people."''')
-
-
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "new",
-        help="an environment of your own to start from",
-        description="Write a small environment that works, and its test, to change into yours.",
-    )
-    parser.add_argument("name", help="for example word-chain")
-    parser.add_argument("-o", "--out", default=".", metavar="DIR", help="the folder (default: this one)")
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,5 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
             write_text(Path(names[what]), Template(template).substitute(names))
     except OSError as error:
         raise CommandError(f"{folder}: {error}") from error
-    print(NEXT.substitute(names))
+    print(Template(COMMANDS["new"]["next"]).substitute(names))
     return 0

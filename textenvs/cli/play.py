@@ -14,43 +14,20 @@ from ..chat.errors import ChatError
 from ..env import EnvironmentFailure, TextEnv
 from ..evaluate.baselines import has_script
 from ..evaluate.runner import tools_of
-from ..messages import Message, assistant, transcript
+from ..messages import FunctionCall, Message, assistant, transcript
 from ..text import printable
-from .common import CommandError, check_least, open_environment, parse_options
+from .arguments import COMMANDS
+from .common import CommandError, open_environment, parse_options
 
 #: Begins and ends a reply of several lines.
 FENCE = '"""'
 
-HELP = f"""\
-Type the assistant's reply. Enter sends it; a reply of several lines stands between {FENCE} and {FENCE}.
-An empty line is ignored; {FENCE}{FENCE} is the empty reply.
-:hint               what the scripted expert would say here
-:undo               take back the last reply
-:tools              the tools, where the environment has some
-:call NAME JSON     call a tool, for example  :call search {{"query": "Rome"}}
-:next               leave this episode and start another
-:help               this
-:quit               leave (so do Ctrl-D and Ctrl-C)
-A reply that begins with a colon is typed with two of them."""
-
-
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "play",
-        help="play one yourself",
-        usage="textenvs play ID [key=value ...] [--seed N] [--task-index N]",
-        description=f"Play an environment in the terminal.\n\n{HELP}",
-    )
-    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the first episode; later ones follow from it")
-    parser.add_argument("--task-index", type=int, metavar="N", help="play this task (the same one after :next)")
-    return parser
+HELP: str = COMMANDS["play"]["epilog"]
 
 
 def run(arguments: argparse.Namespace) -> int:
     with suppress(ImportError):
         import readline  # noqa: F401  line editing and history in input()
-    check_least(arguments, seed=0)
     env = open_environment(arguments.id, parse_options(arguments.options))
     try:
         Game(env, task_index=arguments.task_index).play(arguments.seed)
@@ -62,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Game:
-    """A person's episodes in one environment.; ``read`` shows a prompt and returns a line, or raises ``EOFError``."""
+    """A person's episodes in one environment; ``read`` shows a prompt and returns a line, or raises ``EOFError``."""
 
     def __init__(self, env: TextEnv[Any], *, task_index: int | None = None, read: Callable[[str], str] = input) -> None:
         self.env = env
@@ -75,6 +52,14 @@ class Game:
 
     def play(self, seed: int | None) -> None:
         """Play until the person leaves."""
+        commands: dict[str, Callable[[str], None]] = {
+            ":next": self._next,
+            ":call": self._call,
+            ":undo": self._undo,
+            ":hint": self._hint,
+            ":tools": self._tools,
+            ":help": lambda rest: _say(HELP),
+        }
         self._open(seed)
         while True:
             line = self._read_reply()
@@ -83,12 +68,8 @@ class Game:
                 self._step(line.replace("::", ":", 1) if command.startswith("::") else line)
             elif command == ":quit":
                 return
-            elif command == ":next":
-                self._next()
-            elif command == ":call":
-                self._call(rest)
-            elif command in (":undo", ":hint", ":tools", ":help"):
-                getattr(self, f"_{command[1:]}")()
+            elif command in commands:
+                commands[command](rest)
             else:
                 _say(f"There is no {command}; :help lists the commands.")
 
@@ -103,7 +84,7 @@ class Game:
             self._tools()
         self._show_new()
 
-    def _next(self) -> None:
+    def _next(self, rest: str) -> None:
         before = self.env.snapshot()
         try:
             self._open(None)
@@ -152,14 +133,10 @@ class Game:
             _say(':call needs the tool\'s name and its arguments: :call search {"query": "Rome"}')
             return
         self._calls += 1
-        call_id = f"typed_{self._calls}"
-        self._step(
-            assistant(
-                "", [{"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}]
-            )
-        )
+        function: FunctionCall = {"name": name, "arguments": arguments or "{}"}
+        self._step(assistant("", [{"id": f"typed_{self._calls}", "type": "function", "function": function}]))
 
-    def _undo(self) -> None:
+    def _undo(self, rest: str) -> None:
         if not self._before:
             _say("There is nothing to take back.")
             return
@@ -168,7 +145,7 @@ class Game:
         _say(f"Taken back. Return so far {self._return:+g}. The last message was:")
         _say(transcript(self.env.state.messages[-1:]))
 
-    def _hint(self) -> None:
+    def _hint(self, rest: str) -> None:
         if self.env.state.done:
             _say("The episode is over: :next, :undo or :quit.")
         elif not has_script(self.env, "expert"):
@@ -181,7 +158,7 @@ class Game:
                 return
             _say(hint if isinstance(hint, str) else transcript([hint]))
 
-    def _tools(self) -> None:
+    def _tools(self, rest: str = "") -> None:
         schemas = getattr(self.env, "tool_schemas", ())
         for schema in schemas:
             function = schema["function"]
@@ -189,9 +166,6 @@ class Game:
             _say(f"  {json.dumps(function.get('parameters', {}), ensure_ascii=False)}")
         if not schemas:
             _say("This environment has no tools.")
-
-    def _help(self) -> None:
-        _say(HELP)
 
     def _show_new(self) -> None:
         messages = self.env.state.messages

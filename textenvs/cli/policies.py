@@ -10,58 +10,37 @@ from typing import Any
 from ..env import TextEnv
 from ..evaluate.baselines import has_script
 from ..evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
+from .arguments import COMMANDS, add_arguments
 from .common import CommandError, import_from_here, parse_options
 
-# Options of a service whose flags have the name that lengths have everywhere here.
-_FLAGS = {"max_tokens": "max_response_length"}
+# With which of the three ways to name a policy an option goes, and which packages these ways need.
+_GOES_WITH = {
+    **dict.fromkeys(("base_url", "api_key_env", "chat", "no_request_seed"), ("model",)),
+    **dict.fromkeys(("temperature", "max_response_length"), ("model", "local")),
+    "chat_template": ("local",),
+}
+_NEEDS = {"model": ("openai",), "local": ("torch", "transformers")}
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    who = parser.add_argument_group("the policy")
-    who.add_argument("--policy", metavar="POLICY", help=f"{', '.join(SCRIPTS)}, or module:function of yours")
-    who.add_argument("--model", metavar="NAME", help="a model behind an OpenAI-compatible service")
-    who.add_argument("--local", metavar="FOLDER", help="a model computed here: a folder that transformers loads")
-    who.add_argument("--base-url", metavar="URL", help="the service, as http://localhost:8000/v1 (default: OpenAI's)")
-    who.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
-    who.add_argument("--temperature", type=float, metavar="T", help="default: the service's; 1 for --local")
-    who.add_argument("--max-response-length", type=int, metavar="N", help="tokens a reply has at most (default 1024)")
-    who.add_argument("--max-tokens", help=argparse.SUPPRESS)  # its former name
-    who.add_argument(
-        "--chat",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another option of textenvs.chat.ChatSpec, for example timeout_s=300 or extra='{\"top_p\":0.9}'",
-    )
-    who.add_argument(
-        "--chat-template",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="with --local: a variable for the model's chat template, for example enable_thinking=false",
-    )
-    who.add_argument("--no-request-seed", action="store_true", help="send no seed, for services that refuse one")
+    add_arguments(parser.add_argument_group("the policy"), COMMANDS["evaluate"]["the policy"])
 
 
 def check_policy_arguments(arguments: argparse.Namespace) -> None:
     """Raise ``CommandError`` unless they name one policy, and only what goes with it."""
     if arguments.max_tokens is not None:
         raise CommandError("--max-tokens is called --max-response-length", 2)
-    if sum(who is not None for who in (arguments.policy, arguments.model, arguments.local)) != 1:
+    given = [who for who in ("policy", "model", "local") if getattr(arguments, who) is not None]
+    if len(given) != 1:
         raise CommandError("who plays? Give --model NAME, --local FOLDER or --policy POLICY, one of the three", 2)
-    for name in ("base_url", "api_key_env", "chat", "no_request_seed"):
-        if arguments.model is None and getattr(arguments, name) not in (None, False, []):
-            raise CommandError(f"--{name.replace('_', '-')} goes with --model", 2)
-    if arguments.local is None and arguments.chat_template:
-        raise CommandError("--chat-template goes with --local; services take extra, see --chat", 2)
-    if arguments.model is not None and importlib.util.find_spec("openai") is None:
-        raise CommandError("--model asks a service through the openai package: pip install 'textenvs[chat]'")
-    for module in ("torch", "transformers"):
-        if arguments.local is not None and importlib.util.find_spec(module) is None:
-            raise CommandError(f"--local computes a model here, which needs {module}: pip install 'textenvs[train]'")
-    for name in ("temperature", "max_response_length"):
-        if arguments.policy is not None and getattr(arguments, name) is not None:
-            raise CommandError(f"--{name.replace('_', '-')} goes with --model or --local", 2)
+    for name, goes_with in _GOES_WITH.items():
+        if given[0] not in goes_with and getattr(arguments, name) not in (None, False, []):
+            flags = " or ".join(f"--{who}" for who in goes_with)
+            raise CommandError(f"--{name.replace('_', '-')} goes with {flags}", 2)
+    for module in _NEEDS.get(given[0], ()):
+        if importlib.util.find_spec(module) is None:
+            extra = "chat" if module == "openai" else "train"
+            raise CommandError(f"--{given[0]} needs the package {module}: pip install 'textenvs[{extra}]'")
 
 
 def policy_of(env: TextEnv[Any], env_id: str, arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
@@ -69,44 +48,43 @@ def policy_of(env: TextEnv[Any], env_id: str, arguments: argparse.Namespace) -> 
 
     ``arguments.concurrency`` is how many replies may be wanted at a time.
     """
-    if arguments.model is not None:
-        return _endpoint(arguments)
-    if arguments.local is not None:
-        return _local(arguments)
-    name = arguments.policy
-    if name in SCRIPTS:
-        if not has_script(env, name):
-            raise CommandError(f"{env_id} has no script {name!r}", 2)
-        return ScriptedPolicy(name), {"script": name}
-    import_from_here()
     try:
-        function = load_function(name)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
-    return FunctionPolicy(function), {"function": name}
-
-
-def _endpoint(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    try:
-        from ..chat import ChatSpec
-        from ..evaluate.endpoint import EndpointPolicy
-
-        given = {name: getattr(arguments, name) for name in ("base_url", "api_key_env", "temperature")}
-        given["max_tokens"] = arguments.max_response_length  # as the service's interface has it
-        options = {name: value for name, value in given.items() if value is not None}
-        more = parse_options(arguments.chat)
-        if twice := [name for name in more if name in options or name == "model"]:
-            flag = _FLAGS.get(twice[0], twice[0]).replace("_", "-")
-            raise CommandError(f"--chat {twice[0]}=... has an option of its own: --{flag}", 2)
-        spec = ChatSpec.of(arguments.model, **{"concurrency": arguments.concurrency, **options, **more})
-        seeded = not arguments.no_request_seed
-        policy = EndpointPolicy(spec, request_seed=seeded)
+        if arguments.model is not None:
+            return _endpoint(arguments)
+        if arguments.local is not None:
+            return _local(arguments)
+        name = arguments.policy
+        if name in SCRIPTS:
+            if not has_script(env, name):
+                raise CommandError(f"{env_id} has no script {name!r}", 2)
+            return ScriptedPolicy(name), {"script": name}
+        import_from_here()
+        return FunctionPolicy(load_function(name)), {"function": name}
     except ImportError as error:
         raise CommandError(str(error)) from error
     except ValueError as error:
         raise CommandError(str(error), 2) from error
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def _endpoint(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
+    from ..chat import ChatSpec
+    from ..evaluate.endpoint import EndpointPolicy
+
+    options = _given(arguments, "base_url", "api_key_env", "temperature")
+    if arguments.max_response_length is not None:
+        options["max_tokens"] = arguments.max_response_length  # as the service's interface has it
+    more = parse_options(arguments.chat)
+    if twice := [name for name in more if name in options or name == "model"]:
+        flag = {"max_tokens": "max_response_length"}.get(twice[0], twice[0]).replace("_", "-")
+        raise CommandError(f"--chat {twice[0]}=... has an option of its own: --{flag}", 2)
+    spec = ChatSpec.of(arguments.model, **{"concurrency": arguments.concurrency, **options, **more})
+    seeded = not arguments.no_request_seed
     described = {name: getattr(spec, name) for name in ("model", "base_url", "temperature", "max_tokens", "extra")}
-    return policy, {**described, "request_seed": seeded}
+    return EndpointPolicy(spec, request_seed=seeded), {**described, "request_seed": seeded}
 
 
 def _local(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
@@ -114,13 +92,11 @@ def _local(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
     found = [point for point in importlib.metadata.entry_points(group="textenvs.policies") if point.name == "local"]
     if not found:
         raise CommandError("nothing installed here computes models; reinstall textenvs to have its entry points")
-    given = {name: getattr(arguments, name) for name in ("temperature", "max_response_length")}
-    options = {name: value for name, value in given.items() if value is not None}
+    options = _given(arguments, "temperature", "max_response_length")
     if arguments.chat_template:
         options["chat_template_kwargs"] = parse_options(arguments.chat_template)
     try:
-        make = found[0].load()
-        policy = make(arguments.local, concurrency=arguments.concurrency, **options)
+        policy = found[0].load()(arguments.local, concurrency=arguments.concurrency, **options)
     except ImportError as error:
         raise CommandError(f"--local needs torch and transformers ({error}): pip install 'textenvs[train]'") from error
     except ValueError as error:

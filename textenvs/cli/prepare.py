@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..data.files import write_parquet
-from ..data.gsm8k import INSTRUCTION, READER, problem_with, with_instruction
+from ..data.gsm8k import READER, problem_with, with_instruction
 from ..data.sources import read_source
 from ..scoring.gsm8k import score
 from ..task import SPLITS, Rows, Task, TaskError
@@ -19,29 +18,6 @@ from .common import CommandError
 
 #: How many rejected rows are listed, of each file.
 _LISTED = 50
-
-
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "prepare",
-        help="rows from files or the Hub, checked, as Parquet",
-        description=(
-            "Check rows in GSM8K's shape (question, worked answer ending in '#### N') or verl's columns, and write\n"
-            "them as Parquet: a data set of the Hub to DIR/SPLIT.parquet, a file to DIR/NAME.parquet. Environments\n"
-            "play them with tasks=DIR/NAME.parquet."
-        ),
-    )
-    parser.add_argument("source", help="a .jsonl or .parquet file, or hub:REPOSITORY, for example hub:openai/gsm8k")
-    parser.add_argument("-o", "--out", metavar="DIR", required=True, help="the folder to write to")
-    parser.add_argument("--split", choices=SPLITS, help="only this split of a data set of the Hub")
-    parser.add_argument(
-        "--instruction",
-        default=INSTRUCTION,
-        metavar="TEXT",
-        help=f"put after a question that does not say how to answer; '' for nothing (default: {INSTRUCTION})",
-    )
-    parser.add_argument("--skip-bad", action="store_true", help="write the good rows, and say which are left out")
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
                 "(above). Correct or remove them, or leave them out with --skip-bad."
             )
         for split, tasks in read.items():
-            told = [_told(tasks[index], arguments.instruction) for index in range(tasks.size)]
+            read_in = (tasks[index] for index in range(tasks.size))
+            told = [replace(task, prompt=with_instruction(task.prompt, arguments.instruction)) for task in read_in]
             path = write_parquet(told, folder / f"{split}.parquet")
             left_out = f"; {len(bad[split])} left out" if bad[split] else ""
             print(f"{path}: {tasks.size} rows ({_data_sources(tasks)}){left_out}")
@@ -89,10 +66,6 @@ def _problem_with(task: Task) -> str | None:
 
 
 _CHECKED = replace(READER, check=_problem_with)
-
-
-def _told(task: Task, instruction: str) -> Task:
-    return replace(task, prompt=with_instruction(task.prompt, instruction))
 
 
 def _data_sources(tasks: Rows) -> str:

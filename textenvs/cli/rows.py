@@ -5,33 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from ..integrations import SpecError, episode_specs
-from ..integrations.rows import SCHEMAS, write_episodes
+from ..integrations.rows import write_episodes
 from ..registry import list_environments
-from ..task import SPLITS, TaskError
+from ..task import TaskError
 from ..trust import person_only
 from .common import CommandError, open_environment, parse_options
-
-
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "rows",
-        help="episodes as another library's dataset",
-        usage="textenvs rows LIBRARY ID [key=value ...] -n COUNT -o FILE [--seed N] [--split SPLIT]",
-        description=(
-            "Write the episodes with the seeds N, N + 1, ... as Parquet rows: what each opens with, and what the\n"
-            "library's adapter needs to play it."
-        ),
-    )
-    parser.add_argument("library", choices=tuple(SCHEMAS), metavar="LIBRARY", help=", ".join(SCHEMAS))
-    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
-    parser.add_argument("-n", "--count", type=int, required=True, metavar="COUNT", help="how many episodes")
-    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the Parquet file")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first episode (default 0)")
-    parser.add_argument("--split", choices=SPLITS, default="train", help="noted in the rows (default train)")
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -38,7 +38,6 @@ class Endless(ABC):
 
     @property
     def name(self) -> str:
-        """Which tasks these are, in a line."""
         return f"generated {getattr(self, 'level', '')} {self.what} ({self.split}, seed {self.seed})"
 
     @property

@@ -1,8 +1,4 @@
-"""Rows in files: JSON lines and Parquet.
-
-Every row is checked when a file is read, and the error lists the first few bad ones: file, row (counted from 1) and
-column. pyarrow is imported only where Parquet is read or written.
-"""
+"""Rows in files, JSON lines and Parquet: every row is checked, and the error lists the first few bad ones."""
 
 from __future__ import annotations
 
@@ -27,10 +23,7 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
     """The rows of a ``.jsonl`` or ``.parquet`` file, numbered from 1; for one that is no JSON object, its error.
 
     Blank lines of a ``.jsonl`` file are skipped, and a row's number is its line's. ``columns`` stands in errors.
-
-    Raises:
-        ImportError: The file is Parquet, and pyarrow is not installed.
-        TaskError: The file is missing, empty or cannot be read.
+    ``TaskError``: the file is missing, empty or cannot be read.
     """
     path = Path(path).expanduser()
     rows = _json_rows(path, columns) if path.suffix == ".jsonl" else _parquet_rows(path)
@@ -46,19 +39,17 @@ def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
         # utf-8-sig: some editors put a byte order mark first. Of all that Unicode takes for one, only "\n" ends a line.
         with _existing(path).open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _object(line, f"row {number}", columns)
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line)
+                except (json.JSONDecodeError, RecursionError) as error:
+                    value = TaskError(f"row {number}: not JSON ({error}); each line must be one object")
+                if not isinstance(value, (dict, TaskError)):
+                    value = TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
+                yield number, value
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
-
-
-def _object(line: str, where: str, columns: str) -> dict[str, Any] | TaskError:
-    try:
-        value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        return TaskError(f"{where}: not JSON ({error}); each line must be one object")
-    wrong = TaskError(f"{where}: a {type(value).__name__}, not an object with {columns}")
-    return value if isinstance(value, dict) else wrong
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -89,11 +80,9 @@ def _existing(path: Path) -> Path:
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT], rejected: list[str] | None = None
 ) -> list[MadeT]:
-    """What ``make`` makes of each row of the source ``name``.
+    """What ``make`` makes of each row of the source ``name``; a :class:`TaskError` lists the first few bad rows.
 
-    Raises:
-        TaskError: ``make`` raised it for some rows; the first few are listed. Where ``rejected`` is given, such rows
-            are left out and listed there, unless they are all there are.
+    Where ``rejected`` is given, bad rows are left out and listed there, unless they are all there are.
     """
     made: list[MadeT] = []
     problems: list[str] = []
@@ -117,15 +106,8 @@ def collect(
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:
     """Write tasks in verl's schema; the file appears whole or not at all.
 
-    Args:
-        tasks: What to write.
-        path: Where to; its folder is made.
-        count: Write the first ``count`` tasks; needed when the set is endless.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        ValueError: An endless set without ``count``, or nothing to write.
-        TaskError: Rows whose columns have no common type.
+    ``count`` writes the first so many tasks; it is needed when the set is endless. Rows whose columns have no common
+    type are a ``TaskError``.
     """
     if isinstance(tasks, TaskSet):
         if tasks.size is None and count is None:

@@ -26,7 +26,7 @@ def without_annotations(answer: str) -> str:
 
 
 def says_how(text: object) -> bool:
-    r"""Whether ``text`` says how to answer: it has ``####``, ``\boxed`` or "answer is", as verl's rows have."""
+    r"""Whether ``text`` says how to answer: it has ``####``, ``\boxed`` or "answer is", as verl\'s rows have."""
     return _SAYS_HOW.search(str(text)) is not None
 
 

@@ -1,8 +1,6 @@
-"""From what a user names to a task set.
+"""From what a user names to a task set: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, several, or a task set.
 
-A family says how its rows are read and how its generated tasks are made (:class:`Reader`); the names of sources are
-the same for all: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, a sequence of these, or a task set. Nothing else
-decides what is played: no environment variable, no folder that is looked into.
+Nothing else decides what is played: no environment variable, no folder that is looked into.
 """
 
 from __future__ import annotations
@@ -28,28 +26,17 @@ _DEFAULT_CONFIG = {"openai/gsm8k": "main"}
 
 @dataclass(frozen=True)
 class Reader:
-    """How a family's tasks come to be. Its functions belong to modules: what was read is kept by them.
+    """How a family's tasks come to be. Its functions belong to modules: what was read is kept by them."""
 
-    Args:
-        generated: Makes the generated tasks of a ``level``, a ``split`` and a ``seed``, given by these names.
-        levels: The levels there are; the first is the default.
-        row: Makes a task of a row, its key, its place for errors, and its data source; raises ``TaskError`` for a row
-            that cannot be used.
-        columns: What a row needs, named in errors.
-        example: A data set on the Hub, named in errors.
-        check: Says why a task cannot be used, or ``None``; applied to rows of every shape.
-        data_source: What rows of a file that name no data source come from; ``None`` for the file's name.
-        distinct: Of tasks for which this is equal only the first is kept; ``None`` to keep them all.
-    """
-
-    generated: Callable[..., TaskSet]
-    levels: tuple[str, ...]
+    generated: Callable[..., TaskSet]  # given ``level``, ``split`` and ``seed``
+    levels: tuple[str, ...]  # the first is the default
+    #: Makes a task of a row, its key, its place for errors, and its data source, or raises ``TaskError``.
     row: Callable[[Mapping[str, Any], str, str, str], Task]
-    columns: str
-    example: str
-    check: Callable[[Task], str | None] | None = None
-    data_source: str | None = None
-    distinct: Callable[[Task], str] | None = None
+    columns: str  # what a row needs, named in errors
+    example: str  # a data set on the Hub, named in errors
+    check: Callable[[Task], str | None] | None = None  # why a task cannot be used, for rows of every shape
+    data_source: str | None = None  # of a file's rows that name none; ``None`` for the file's name
+    distinct: Callable[[Task], str] | None = None  # of tasks for which this is equal only the first is kept
 
 
 def open_source(source: Source, reader: Reader, *, level: str | None, split: Split, seed: int) -> TaskSet:
@@ -57,8 +44,8 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
 
     Args:
         source: A task set, which is returned as it is; a ``.jsonl`` or ``.parquet`` file; ``"generated:LEVEL"``;
-            ``"hub:REPOSITORY"`` or ``"hub:REPOSITORY:CONFIGURATION"``; a sequence of these names; or ``None`` for
-            the generated tasks of ``level``.
+            ``"hub:REPOSITORY"`` or ``"hub:REPOSITORY:CONFIGURATION"``; a sequence of these names; or ``None`` for the
+            generated tasks of ``level``.
         reader: The family's.
         level: Short for ``"generated:LEVEL"``; ``None`` for the first.
         split: Which half of a generated source, or which split of one on the Hub. A file is one split already.
@@ -67,7 +54,6 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
     Raises:
         ValueError: Both ``source`` and ``level``, or an unknown split, level or kind of source.
         TaskError: Rows that cannot be used, listed by file, row and column.
-        ImportError: The source needs a library that is not installed; the message names the extra.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
@@ -86,11 +72,7 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
 def read_source(source: str | Path, reader: Reader, split: str, rejected: list[str] | None = None) -> Rows:
     """Read a file or a data set of the Hub, whatever was read before; ``split`` is of the latter.
 
-    Raises:
-        ValueError: Another kind of source.
-        TaskError: Rows that cannot be used, listed by file, row and column. Where ``rejected`` is given, these are left
-            out and listed there, a line each.
-        ImportError: The source needs a library that is not installed; the message names the extra.
+    Where ``rejected`` is given, rows that cannot be used are left out and listed there, a line each.
     """
     text = str(source)
     kind, _, rest = text.partition(":")
@@ -186,5 +168,4 @@ def _read_once(source: str | Path, stamp: tuple[int, int] | None, reader: Reader
 
 @functools.cache
 def _announce(name: str, size: int | None) -> None:
-    """One log line for each source."""
     log.info("tasks: %s, %s", name, "endless" if size is None else f"{size} rows")

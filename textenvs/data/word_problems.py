@@ -45,17 +45,11 @@ _AST_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.
 
 
 class Dials(NamedTuple):
-    """How difficult problems are.
+    """How difficult problems are; each pair is the fewest and the most."""
 
-    Args:
-        steps: The fewest and the most calculations of a problem.
-        size: What the ranges of the story's numbers are stretched by, at least 1.
-        distractors: The fewest and the most sentences whose numbers have no part in the answer.
-    """
-
-    steps: tuple[int, int]
-    size: int = 1
-    distractors: tuple[int, int] = (0, 0)
+    steps: tuple[int, int]  # calculations of a problem
+    size: int = 1  # what the ranges of the story's numbers are stretched by
+    distractors: tuple[int, int] = (0, 0)  # sentences whose numbers have no part in the answer
 
 
 #: The levels that tell stories; the easy level has sentences of its own.
@@ -97,7 +91,6 @@ class Grammar:
 
 @functools.cache
 def grammar() -> Grammar:
-    """The sentences that problems are made of, read once."""
     content = yaml.safe_load(files(__package__).joinpath("word_problems.yaml").read_text(encoding="utf-8"))
     content["stories"] = [Story(**each) for each in content["stories"]]
     content["then"] = {unit: [Story(**each) for each in listed] for unit, listed in content["then"].items()}

@@ -23,26 +23,11 @@ from .runner import run
 def play_script(
     make_env: Callable[[], TextEnv[Any]], script: Script, episodes: int = 200, *, seed: int = 0
 ) -> list[Record]:
-    """Let one of an environment's scripts play, each episode another task.
-
-    Args:
-        make_env: Makes the environment; the call is ``textenvs.make(id)`` for one with an id.
-        script: ``"expert"``, ``"careless"`` or ``"random"``.
-        episodes: How many, at most as many as there are tasks.
-        seed: Decides tasks and randomness.
-
-    Returns:
-        The episodes' records, in order; :func:`~textenvs.evaluate.summary.summarize` makes numbers of them.
+    """Records of an environment's script, in order: each episode another task, at most as many as there are.
 
     Raises:
         NotImplementedError: The environment has no such script.
         Stopped: Episodes in a row failed.
-
-    Example:
-        >>> import textenvs
-        >>> records = play_script(lambda: textenvs.make("textenv/gsm8k", level="easy"), "expert", 20)
-        >>> sum(record.success for record in records)
-        20
     """
     env = make_env()
     if not has_script(env, script):
@@ -57,15 +42,8 @@ def play_attack(
 ) -> list[Record]:
     """Let an attack play the episodes of :func:`play_script` with the same seed.
 
-    Args:
-        make_env: Makes the environment.
-        attack: One of the environment's :meth:`~textenvs.TextEnv.attacks`. What it rehearses are episodes of the
-            expert's on other tasks: a set that is too small for both is divided (see :func:`split_tasks`).
-        episodes: How many, at most as many as there are tasks.
-        seed: Decides tasks and randomness.
-
-    Raises:
-        Stopped: Episodes in a row failed.
+    What it rehearses are episodes of the expert's on other tasks: a set that is too small for both is divided
+    (:func:`split_tasks`).
     """
     env = make_env()
     indices, others = split_tasks(env, episodes, attack.rehearse, seed)
@@ -105,11 +83,7 @@ def has_script(env: TextEnv[Any], script: Script) -> bool:
 
 
 def play_policy(env: TextEnv[Any], policy: Policy, played: Iterable[Job], *, max_failures: int = 8) -> list[Record]:
-    """Let a policy play ``env``, and close it; give a fork where it is needed afterwards.
-
-    Raises:
-        Stopped: ``max_failures`` episodes in a row failed.
-    """
+    """Let a policy play ``env``, and close it; give a fork where it is needed afterwards."""
     records: list[Record] = []
 
     async def play() -> list[Record]:

@@ -13,14 +13,8 @@ from .policies import OutOfContext, Player, PolicyFailure, Reply, Stop, ToolSche
 class EndpointPolicy:
     """Every turn is one request: the conversation goes there, the reply comes back, and its tokens are counted.
 
-    Args:
-        spec: The model, the service, and how to ask it.
-        request_seed: Send a seed with every request, a function of the episode's and of the turn, so that a service
-            that honours it answers alike when an evaluation is repeated. Some services refuse the field.
-
-    Raises:
-        ValueError: No key where one is needed.
-        ImportError: The ``openai`` package is not installed.
+    With ``request_seed`` every request has a seed, a function of the episode's and of the turn, so that a service that
+    honours it answers alike when an evaluation is repeated. Some services refuse the field.
     """
 
     def __init__(self, spec: ChatSpec, *, request_seed: bool = True) -> None:

@@ -35,22 +35,14 @@ class Job:
 
 
 def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...]:
-    """The indices of the tasks to play, in ascending order: ``count`` of them without repeats, or all (``None``).
-
-    Raises:
-        ValueError: ``count`` is below 1 or more than there are, or ``None`` for an endless set.
-    """
+    """The indices of the tasks to play, in ascending order: ``count`` of them without repeats, or all (``None``)."""
     size = tasks.size
-    if count is None:
-        if size is None:
-            raise ValueError(f"{tasks.name} is endless; say how many tasks to play")
-        return tuple(range(size))
-    if count < 1:
-        raise ValueError(f"cannot play {count} tasks; it must be at least 1")
-    if size is not None and count > size:
-        raise ValueError(f"cannot play {count} tasks: {tasks.name} has {size}")
-    if count == size:
-        return tuple(range(count))
+    if count is None and size is None:
+        raise ValueError(f"{tasks.name} is endless; say how many tasks to play")
+    if count is not None and (count < 1 or (size is not None and count > size)):
+        raise ValueError(f"cannot play {count} tasks: {tasks.name} has {'no end' if size is None else size}")
+    if count is None or count == size:
+        return tuple(range(size or 0))
     rng = np.random.default_rng([seed, 0])
     if size is not None:
         return tuple(sorted(int(index) for index in rng.choice(size, count, replace=False)))

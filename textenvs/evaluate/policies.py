@@ -19,8 +19,8 @@ from ..env import TextEnv
 from ..messages import Message, Messages
 from ..options import resolve
 
-Script = Literal["expert", "careless", "random"]
 #: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
+Script = Literal["expert", "careless", "random"]
 SCRIPTS: tuple[Script, ...] = ("expert", "careless", "random")
 
 ToolSchemas = Sequence[Mapping[str, Any]]
@@ -59,12 +59,7 @@ class Policy(Protocol):
     """Replies in any number of episodes at once."""
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player for the episode that ``env`` has been reset to.
-
-        Args:
-            env: The environment; only scripts look at more than its conversation.
-            seed: The randomness of this episode's player.
-        """
+        """A player for the episode that ``env`` has been reset to; only scripts look at more than its conversation."""
         ...
 
     async def aclose(self) -> None:
@@ -73,16 +68,7 @@ class Policy(Protocol):
 
 
 class ScriptedPolicy(Policy):
-    """The environment's own script.
-
-    Args:
-        script: ``"expert"`` (its demonstrations), ``"careless"`` (right in form, mostly wrong) or ``"random"`` (samples
-            of its action space).
-        careless_rate: The chance, at each turn, of the environment's careless reply in place of that, in [0, 1].
-
-    Raises:
-        ValueError: An unknown script, or a chance that is none.
-    """
+    """The environment's own script, with the chance ``careless_rate``, at each turn, of its careless reply instead."""
 
     def __init__(self, script: Script, *, careless_rate: float = 0.0) -> None:
         if script not in SCRIPTS:
@@ -125,12 +111,7 @@ class AttackPolicy(Policy):
 
 
 class FunctionPolicy(Policy):
-    """A function of the conversation.
-
-    Args:
-        function: Called with the conversation (a tuple of messages), and with the tools' schemas if it takes a second
-            argument. Returns the reply (text or an assistant message), or something to await for it.
-    """
+    """A function of the conversation, and of the tools' schemas if it takes a second argument; it may be ``async``."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -147,7 +128,7 @@ class FunctionPolicy(Policy):
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names.; a ``ValueError`` where there is none."""
+    """The function that ``module:function`` names, or a ``ValueError``."""
     if not all(name.partition(":")):
         raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
     return resolve("policy", name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -43,35 +46,24 @@ class Stats:
         return ", ".join([*parts, f"{seconds:.0f} s"])
 
 
-class StatusLine:
-    """Shows the counts: one line that is written over on a terminal, and else a line now and then."""
+@asynccontextmanager
+async def shown(stats: Stats, stream: TextIO | None = None) -> AsyncIterator[None]:
+    """Within the block, show the counts: one line that is written over on a terminal, and else a line now and then."""
+    stream = sys.stderr if stream is None else stream
+    terminal, started = stream.isatty(), time.monotonic()
 
-    def __init__(self, stats: Stats, stream: TextIO | None = None, *, quiet: bool = False) -> None:
-        self.stats = stats
-        self.quiet = quiet
-        self._stream = sys.stderr if stream is None else stream
-        self._terminal = self._stream.isatty()
-        self._started = time.monotonic()
-        self._shown = False
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(ON_TERMINAL_S if terminal else ELSEWHERE_S)
+            line = printable(stats.line(time.monotonic() - started))
+            if terminal:
+                line = f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K"
+            print(line, end="" if terminal else "\n", file=stream, flush=True)
 
-    @property
-    def every_s(self) -> float:
-        """How often :meth:`show` is to be called, in seconds."""
-        return ON_TERMINAL_S if self._terminal else ELSEWHERE_S
-
-    def show(self) -> None:
-        if self.quiet:
-            return
-        line = printable(self.stats.line(time.monotonic() - self._started))
-        if self._terminal:
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]}\x1b[K", end="", file=self._stream, flush=True)
-        else:
-            print(line, file=self._stream, flush=True)
-        self._shown = True
-
-    def clear(self) -> None:
-        """Leave the terminal's line empty, for what is written next."""
-        if self._terminal and self._shown:
-            print("\r\x1b[K", end="", file=self._stream, flush=True)
-        self._shown = False
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        showing.cancel()
+        if terminal:
+            print("\r\x1b[K", end="", file=stream, flush=True)

@@ -16,7 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -100,22 +100,18 @@ class Record:
         """A flat row for a table: terms and metrics are columns, the conversation is JSON text."""
         row = asdict(self)
         terms, metrics, messages, notes = (row.pop(name) for name in ("terms", "metrics", "messages", "notes"))
-        row["turn_rewards"] = list(self.turn_rewards)
-        row["return"] = self.total
+        row |= {"turn_rewards": list(self.turn_rewards), "return": self.total}
         row |= {f"term/{name}": value for name, value in terms.items()}
         row |= {f"metric/{name}": value for name, value in metrics.items()}
-        row["messages"] = json.dumps(messages, ensure_ascii=False)
-        return row | ({"notes": json.dumps(notes, ensure_ascii=False)} if notes else {})
+        texts = {"messages": messages, **({"notes": notes} if notes else {})}
+        return row | {name: json.dumps(value, ensure_ascii=False) for name, value in texts.items()}
 
 
-class Folder:
-    """The folder of one evaluation, held by one process at a time; use it as a context manager.
+class Folder(AbstractContextManager["Folder"]):
+    """The folder of one evaluation, held by one process at a time, within a ``with`` block.
 
     An earlier run of the same evaluation (``configuration`` has all that may change a result, as JSON values) is
     resumed; ``retry_failed`` forgets its failed episodes, so that they are played again.
-
-    Raises:
-        FolderError: The folder belongs to another evaluation or another process, or a line of it is damaged.
     """
 
     def __init__(self, path: str | Path, configuration: Mapping[str, Any], *, retry_failed: bool = False) -> None:
@@ -168,9 +164,6 @@ class Folder:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -183,13 +176,10 @@ class Folder:
             write_json(path, wanted)
             return
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise FolderError(f"{path} is not JSON ({error}); name another folder with --out") from error
-        if not isinstance(found, dict):
-            raise FolderError(f"{path} is not a manifest; name another folder with --out")
-        if lines := list(_differences(found, wanted)):
-            listed = "\n  ".join(lines)
+            found = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise FolderError(f"{path} is not a manifest ({error}); name another folder with --out") from error
+        if listed := "\n  ".join(_differences(found, wanted)):
             raise FolderError(
                 f"{self.path} belongs to another evaluation:\n  {listed}\n"
                 "Name another folder with --out, or give the command of the earlier run."
@@ -203,9 +193,7 @@ class Folder:
         except BlockingIOError as error:
             raise FolderError(f"{self.path}: another process is evaluating into this folder; wait for it") from error
         except OSError as error:
-            raise FolderError(
-                f"{self.path}: its file system has no locks ({error}); name a folder on another"
-            ) from error
+            raise FolderError(f"{self.path}: {error}; name a folder on a file system with locks") from error
 
     def _read(self) -> None:
         path = self.path / EPISODES
@@ -243,12 +231,7 @@ class Folder:
 
 
 def lock(descriptor: int) -> None:
-    """Take the lock of an open file until it is closed; do without on a system that has no such locks.
-
-    Raises:
-        BlockingIOError: Another process has it.
-        OSError: The file system has no locks.
-    """
+    """Take the lock of an open file until it is closed: a ``BlockingIOError`` where another process has it."""
     try:
         import fcntl
     except ImportError:  # Windows has other locks; there, one process at a time is up to the user

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .summary import COUNTED
+
 #: How many causes of failures are listed.
 _CAUSES = 5
+_PERCENT, _SIGNED = "{:.1%}".format, "{:+.3f}".format
 
 
 def report(summary: Mapping[str, Any]) -> str:
@@ -43,20 +46,19 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), right: Sequ
 
 
 def _lines(numbers: Mapping[str, Any]) -> Iterator[list[str]]:
-    yield _line("success", numbers["success"], _percent)
-    for k in _some(list(numbers["pass_hat_k"])):
-        yield _line(f"pass^{k}", numbers["pass_hat_k"][k], _percent)
-    for k in _some(list(numbers["pass_at_k"])):
-        yield _line(f"pass@{k}", numbers["pass_at_k"][k], _percent)
-    yield _line("return", numbers["return"], _signed)
+    yield _line("success", numbers["success"], _PERCENT)
+    for name, mark in (("pass_hat_k", "^"), ("pass_at_k", "@")):
+        for k in _some(list(numbers[name])):
+            yield _line(f"pass{mark}{k}", numbers[name][k], _PERCENT)
+    yield _line("return", numbers["return"], _SIGNED)
     for name, value in numbers["terms"].items():
-        yield _line(f"  {name}", value, _signed)
+        yield _line(f"  {name}", value, _SIGNED)
     yield _line("assistant turns", numbers["assistant_turns"], _plain)
     yield _line("user turns", numbers["user_turns"], _plain)
-    yield _line("truncated", numbers["truncated"], _percent)
+    yield _line("truncated", numbers["truncated"], _PERCENT)
     if numbers["cut_replies"]["value"]:
         yield _line("replies cut at their length", numbers["cut_replies"], _plain)
-    for name in ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens"):
+    for name in COUNTED:
         if name in numbers:
             yield _line(name.replace("_", " "), numbers[name], _plain)
     if "cost" in numbers:
@@ -77,14 +79,6 @@ def _line(name: str, estimate: Mapping[str, Any], show: Any) -> list[str]:
     return [name, show(estimate["value"]), "" if low is None else f"{show(low)} to {show(high)}"]
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3f}"
-
-
 def _plain(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
 
@@ -98,10 +92,10 @@ def _sources(sources: Mapping[str, Any]) -> str:
             rows.append([*row, *["-"] * (3 + (most > 1))])
             continue
         success, hat = numbers["success"], numbers["pass_hat_k"].get(str(most))
-        row += [_percent(success["value"]), f"{_percent(success['low'])} to {_percent(success['high'])}"]
+        row += [_PERCENT(success["value"]), f"{_PERCENT(success['low'])} to {_PERCENT(success['high'])}"]
         if most > 1:
-            row.append("-" if hat is None else _percent(hat["value"]))
-        rows.append([*row, _signed(numbers["return"]["value"])])
+            row.append("-" if hat is None else _PERCENT(hat["value"]))
+        rows.append([*row, _SIGNED(numbers["return"]["value"])])
     header = ["data source", "tasks", "episodes", "failed", "success", "interval"]
     header += [f"pass^{most}"] * (most > 1) + ["return"]
     return table(rows, header, right=(1, 2, 3, 4, *range(6, len(header))))

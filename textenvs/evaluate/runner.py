@@ -11,6 +11,7 @@ environment, and its worker gets a new one. An asynchronous hook that blocks the
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,17 +32,12 @@ from .records import Record
 
 Number = TypeVar("Number", int, float)
 
-#: The environment's word for success.
-SOLVED = "solved"
-
+SOLVED = "solved"  # the environment's word for success
 #: Stops of failed episodes that the environment did not report itself.
 ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out"
-
 #: The stop of an episode whose conversation has outgrown the policy's context: truncated, and not failed.
 MAX_CONTEXT = "max_context"
-
 _FAILURE_CHARS = 1000  # of the words for what failed
-
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.
 _TOOL_COUNTS = {"tool_calls", "tool_errors"}
 
@@ -63,21 +59,11 @@ async def run(
     episode_timeout_s: Seconds | None = None,
     stats: Stats | None = None,
 ) -> None:
-    """Play all jobs.
+    """Play all jobs, ``concurrency`` at a time, and report each when it is over.
 
     Failures that directly follow one another are reported when a success, or the end, follows: where the evaluation
-    stops because of them, they are not reported, so that they are played again.
-
-    Args:
-        jobs: What to play.
-        make_env: Makes an environment; called once a worker. Each is closed at the end.
-        policy: Who replies.
-        on_record: Called with each finished episode, in the order in which they finish.
-        concurrency: How many episodes are played at a time.
-        max_failures: Stop after this many failed episodes in a row.
-        step_timeout_s: Seconds that an environment may take for a reset or a step; ``None`` for no limit.
-        episode_timeout_s: Seconds that an episode may take, with the policy's replies; ``None`` for no limit.
-        stats: Counts what happens, while it happens.
+    stops because of them (``max_failures``), they are not reported, so that they are played again. ``make_env`` is
+    called once a worker. Steps, resets and whole episodes have no time limit where it is ``None``.
 
     Raises:
         Stopped: Too many failures in a row, or the policy cannot go on.
@@ -143,11 +129,7 @@ async def play(
     episode_timeout_s: float | None = None,
     stats: Stats | None = None,
 ) -> Record:
-    """Play one episode, for at most ``episode_timeout_s`` seconds.
-
-    Raises:
-        Stop: The policy, or a simulated user or judge of the environment, cannot go on.
-    """
+    """Play one episode; raises ``Stop`` where the policy, or a simulated user or judge, cannot go on."""
     episode = _Episode(job, calls, policy, Stats() if stats is None else stats)
     clock = asyncio.timeout(episode_timeout_s)
     options = {"task_index": job.task_index}
@@ -166,12 +148,11 @@ async def play(
 
 
 class _Over(Exception):
-    """The episode ends here, because something went wrong."""
+    """The episode ends here, because something went wrong: its stop, and what failed."""
 
     def __init__(self, stop: str, failure: str | None) -> None:
         super().__init__(stop, failure)
-        self.stop = stop
-        self.failure = failure
+        self.stop, self.failure = stop, failure
 
 
 class _Episode:
@@ -223,9 +204,7 @@ class _Episode:
         self._stats.completion_tokens += reply.completion_tokens or 0
         conversation, reward, terminated, truncated, info = result
         old, state = self.record, self.env.state
-        terms = dict(old.terms)
-        for name, value in info["terms"].items():
-            terms[name] = terms.get(name, 0.0) + value
+        terms = {**old.terms, **{name: old.terms.get(name, 0.0) + value for name, value in info["terms"].items()}}
         with _environments_errors():
             check_numbers("an episode's rewards and terms, summed,", {"return": old.total + reward, **terms})
             check_numbers("the metrics", info["metrics"])
@@ -235,14 +214,11 @@ class _Episode:
             turn_rewards=(*old.turn_rewards, reward),
             terms=terms,
             metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _TOOL_COUNTS}},
-            assistant_turns=info["assistant_turns"],
-            user_turns=info["user_turns"],
             tool_calls=state.calls_made if isinstance(state, ToolState) else None,
             tool_errors=state.tool_errors if isinstance(state, ToolState) else None,
             terminated=terminated,
             truncated=truncated,
-            stop=info["stop"],
-            failed=info["failed"],
+            **{name: info[name] for name in ("assistant_turns", "user_turns", "stop", "failed")},
             failure=excerpt(info["failure"], _FAILURE_CHARS) if info["failed"] else None,
             prompt_tokens=_add(old.prompt_tokens, reply.prompt_tokens),
             completion_tokens=_add(old.completion_tokens, reply.completion_tokens),
@@ -286,10 +262,8 @@ def tools_of(env: TextEnv[Any]) -> ToolSchemas:
 
 def describe_error(error: BaseException) -> str:
     """An exception in one line: its type, what it says, and where it was raised."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {excerpt(str(error), _FAILURE_CHARS // 2)} ({place})"
 
 
@@ -301,6 +275,5 @@ def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
 
 
 def _add(total: Number | None, more: Number | None) -> Number | None:
-    if total is None or more is None:
-        return more if total is None else total
-    return total + more
+    """The sum of what is known."""
+    return more if total is None else total if more is None else total + more

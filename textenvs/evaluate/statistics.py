@@ -28,8 +28,6 @@ def pass_hat_k(successes: int, episodes: int, k: int) -> float:
     """The chance that ``k`` episodes of a task all succeed: ``C(c, k) / C(n, k)``, unbiased.
 
     Source: tau-bench, arXiv 2406.12045, where it is written pass^k.
-
-    ``c`` of ``n`` episodes succeeded; ``k`` is from 1 to ``n``.
     """
     _check(successes, episodes, k)
     return math.comb(successes, k) / math.comb(episodes, k)
@@ -39,8 +37,6 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
     """The chance that at least one of ``k`` episodes of a task succeeds: ``1 - C(n - c, k) / C(n, k)``, unbiased.
 
     Source: arXiv 2107.03374, section 2.1.
-
-    ``c`` of ``n`` episodes succeeded; ``k`` is from 1 to ``n``.
     """
     _check(successes, episodes, k)
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
@@ -71,11 +67,7 @@ def rate_interval(
     The effective number of trials is ``p (1 - p) / v``, where ``v`` is the variance of the mean between tasks (the
     ratio estimator's, clustered by task). It is at least the number of tasks (all values of a task alike), at most
     ``worth`` (none alike), and the number of tasks where ``p`` is 0 or 1 and nothing can be estimated.
-
-    Args:
-        groups: For each task its values, at least one; outcomes of episodes, for example.
-        worth: How many independent trials the values are at most; by default, as many as there are.
-        confidence: The level, in (0, 1).
+    ``worth`` is how many independent trials the values are at most; by default, as many as there are.
     """
     sums, counts = _sums(groups)
     tasks, total = len(groups), float(counts.sum())

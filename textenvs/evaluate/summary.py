@@ -14,24 +14,19 @@ from .records import Record
 from .statistics import CONFIDENCE, mean_interval, pass_at_k, pass_hat_k, rate_interval
 
 Estimate = dict[str, Any]
+#: Fields of a record that only some episodes have.
+COUNTED = ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens")
 
 
 def summarize(records: Iterable[Record]) -> dict[str, Any]:
-    """Everything a report needs, as JSON values.
+    """Everything a report needs, as JSON values: of ``all`` episodes, and of each of the ``data_sources``.
 
     An estimate is ``{"value", "low", "high"}``: a 95% interval, clustered by task (see :mod:`.statistics`); the ends
-    are ``None`` where one task is all there is.
-
-    Returns:
-        ``confidence``; ``all``, the numbers of all episodes; and ``data_sources``, the same for each source. The
-        numbers: ``tasks``, ``episodes`` and ``failed`` (counts), ``stops`` (counts of all episodes by their end),
-        ``failures`` (counts by cause), and over the episodes that did not fail: ``success``, ``pass_hat_k`` and
-        ``pass_at_k`` (by ``k``, over the tasks with at least ``k`` such episodes, whose number is ``tasks``),
-        ``return``, ``terms`` (an episode's sum, 0 where it has none), ``metrics`` (the last value, over the
-        episodes that have it), ``assistant_turns``, ``user_turns``, ``truncated`` and ``cut_replies`` (means), and,
-        where they were counted, ``tool_calls``, ``tool_errors``, ``prompt_tokens`` and ``completion_tokens`` (means)
-        and ``cost`` (the sum over all episodes, in US dollars). What cannot be said (the mean of no episodes) is
-        absent.
+    are ``None`` where one task is all there is. Counts are ``tasks``, ``episodes``, ``failed``, and by their kinds
+    ``stops`` and ``failures``; all else is over the episodes that did not fail. ``pass_hat_k`` and ``pass_at_k`` are
+    over the tasks with at least ``k`` such episodes (``tasks``), ``terms`` an episode's sums (0 where it has none),
+    ``metrics`` the last value, over the episodes that have it. :data:`COUNTED` are there where they were counted,
+    ``cost`` is the sum over all episodes, in US dollars. What cannot be said (the mean of no episodes) is absent.
     """
     ordered = sorted(records, key=lambda record: record.place)
     sources: dict[str, list[Record]] = {}
@@ -58,21 +53,20 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
         return numbers
     outcomes = _by_task((record.task, record.success) for record in good)
     numbers["success"] = _rate(outcomes)
-    largest = max(len(outcome) for outcome in outcomes)
-    numbers["pass_hat_k"] = {str(k): _over_tasks(outcomes, k, pass_hat_k) for k in range(1, largest + 1)}
-    numbers["pass_at_k"] = {str(k): _over_tasks(outcomes, k, pass_at_k) for k in range(1, largest + 1)}
+    for name, formula in (("pass_hat_k", pass_hat_k), ("pass_at_k", pass_at_k)):
+        ks = range(1, max(map(len, outcomes)) + 1)
+        numbers[name] = {str(k): _over_tasks(outcomes, k, formula) for k in ks}
     numbers["return"] = _mean((record.task, record.total) for record in good)
     terms = dict.fromkeys(name for record in good for name in record.terms)
     numbers["terms"] = {name: _mean((record.task, record.terms.get(name, 0.0)) for record in good) for name in terms}
-    metrics = dict.fromkeys(name for record in good for name in record.metrics)
     numbers["metrics"] = {
         name: _mean((record.task, record.metrics[name]) for record in good if name in record.metrics)
-        for name in metrics
+        for name in dict.fromkeys(name for record in good for name in record.metrics)
     }
     numbers["truncated"] = _rate(_by_task((record.task, record.truncated) for record in good))
     for name in ("assistant_turns", "user_turns", "cut_replies"):
         numbers[name] = _mean((record.task, getattr(record, name)) for record in good)
-    for name in ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens"):
+    for name in COUNTED:
         if counted := [(record.task, getattr(record, name)) for record in good if getattr(record, name) is not None]:
             numbers[name] = _mean(counted)
     if costs := [record.cost for record in records if record.cost is not None]:

@@ -16,7 +16,7 @@ from typing import Any
 from ..data.files import write_rows
 from ..messages import Messages, has_images, text_of
 from ..task import Task
-from .spec import EpisodeSpec, SpecError
+from .session import EpisodeSpec, SpecError
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,11 @@ class Opening:
 
     @property
     def prompt(self) -> list[dict[str, str]]:
-        """The messages as a column that every chat template takes: roles and texts.
-
-        Raises:
-            SpecError: A message has more than that.
-        """
+        """The messages as a column that every chat template takes: roles and texts; else raises ``SpecError``."""
         for message in self.messages:
             if more := [*(set(message) - {"role", "content"}), *(["an image"] if has_images(message) else [])]:
                 raise SpecError(f"{self.spec.env} opens with a message that has {sorted(more)}: a prompt column cannot")
-        return [{"role": role, "content": text} for role, text in said(self.messages)]
+        return [{"role": role, "content": text} for role, text in _said(self.messages)]
 
     @property
     def ground_truth(self) -> str:
@@ -49,9 +45,13 @@ class Opening:
         return json.dumps(self.spec.to_row(), ensure_ascii=False)
 
 
-def said(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Who said what: all that a prompt column keeps of messages."""
+def _said(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(message["role"], text_of(message)) for message in messages]
+
+
+def same_messages(prompt: Iterable[Mapping[str, Any]], opening: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a prompt says what the opening says; other keys, which Arrow fills with null, do not count."""
+    return _said(prompt) == _said(opening)
 
 
 def openings(specs: Iterable[EpisodeSpec]) -> Iterator[Opening]:
@@ -91,16 +91,7 @@ SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {"verl": 
 
 
 def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:
-    """A row for each episode.
-
-    Args:
-        schema: One of :data:`SCHEMAS`.
-        specs: The episodes.
-        split: Noted in the rows.
-
-    Raises:
-        SpecError: An unknown schema, or an opening that a prompt column cannot hold.
-    """
+    """A row for each episode, in one of :data:`SCHEMAS`; raises ``SpecError`` where a prompt column cannot hold one."""
     if schema not in SCHEMAS:
         raise SpecError(f"unknown schema {schema!r}; known are {', '.join(SCHEMAS)}")
     for number, opening in enumerate(openings(specs)):
@@ -108,12 +99,7 @@ def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "tra
 
 
 def write_episodes(schema: str, specs: Iterable[EpisodeSpec], path: str | Path, *, split: str = "train") -> Path:
-    """Write :func:`episode_rows` as Parquet; the file appears whole or not at all.
-
-    Raises:
-        SpecError: As there, or no episode.
-        ImportError: pyarrow is not installed.
-    """
+    """Write :func:`episode_rows` as Parquet; the file appears whole or not at all."""
     rows = list(episode_rows(schema, specs, split=split))
     if not rows:
         raise SpecError(f"{path}: no episode to write")

@@ -1,17 +1,115 @@
-"""One episode, message by message: the core that every adapter is a shell of."""
+"""The core of every adapter: which episode a row of a host's dataset stands for, and that episode, reply by reply."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import weakref
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..env import EnvironmentFailure, StepResult, TextEnv
 from ..messages import Message, Messages, copy_messages, text_of
-from .spec import EpisodeSpec
+from ..registry import make
+from ..trust import Environments, Trust
+
+
+class SpecError(ValueError):
+    """An episode's description is malformed; the message says where, and what was expected."""
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """One episode: the same spec and the same replies give the same messages, rewards and end.
+
+    Args:
+        env: The environment's id.
+        seed: What ``reset`` is given.
+        env_kwargs: Arguments of the environment's constructor, as in JSON.
+        task_index: A task of the set; ``None`` where the seed draws one.
+
+    Raises:
+        SpecError: A field has the wrong type, or ``env_kwargs`` is not JSON.
+    """
+
+    env: str
+    seed: int
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    task_index: int | None = None
+
+    def __post_init__(self) -> None:
+        where = "an episode's description"
+        if not isinstance(self.env, str) or not self.env:
+            raise SpecError(f"{where}: env must be an environment's id, not {self.env!r}")
+        for name, number in (("seed", self.seed), ("task_index", 0 if self.task_index is None else self.task_index)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise SpecError(f"{where}: {name} must be an integer of at least 0, not {number!r}")
+        if not isinstance(self.env_kwargs, Mapping):
+            raise SpecError(f"{where}: env_kwargs must be a mapping, not {type(self.env_kwargs).__name__}")
+        try:
+            json.dumps(dict(self.env_kwargs), allow_nan=False)
+        except (TypeError, ValueError) as problem:
+            raise SpecError(f"{where}: env_kwargs must be JSON: {problem}") from None
+
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """What ``reset`` is given beside the seed."""
+        return None if self.task_index is None else {"task_index": self.task_index}
+
+    def make(self) -> TextEnv[Any]:
+        return make(self.env, **self.env_kwargs)
+
+    def to_row(self) -> dict[str, Any]:
+        """Plain values with one type a column, as Arrow tables want them: ``env_kwargs`` is a JSON text."""
+        kwargs = json.dumps(dict(self.env_kwargs), sort_keys=True, ensure_ascii=False)
+        return {"env": self.env, "seed": self.seed, "env_kwargs": kwargs, "task_index": self.task_index}
+
+    @classmethod
+    def from_row(cls, row: Any, where: str = "the row", environments: Environments | None = None) -> EpisodeSpec:
+        """The opposite of :meth:`to_row`; ``env_kwargs`` may be a mapping, too.
+
+        Args:
+            row: A mapping, or its JSON text.
+            where: Named in errors.
+            environments: What the person who runs the program allows rows beyond the environments that ship and their
+                harmless options; see :class:`~textenvs.trust.Trust`.
+
+        Raises:
+            SpecError: It is not such a row, or it chooses what a row may not.
+        """
+        row = _parsed(row, where)
+        if not isinstance(row, Mapping):
+            raise SpecError(f"{where}: expected a mapping, not {type(row).__name__}")
+        kwargs = _parsed(row.get("env_kwargs") or {}, f"{where}: env_kwargs")
+        try:
+            spec = cls(**{**row, "env_kwargs": kwargs})
+        except (TypeError, SpecError) as problem:  # an unknown or a missing field; a value
+            raise SpecError(f"{where}: {problem}") from None
+        if refused := Trust(environments or {}).problem(spec.env, spec.env_kwargs):
+            raise SpecError(f"{where}: {refused}")
+        return spec
+
+
+def _parsed(value: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as problem:  # it may be nested too deeply, or have a number of too many digits
+        raise SpecError(f"{where}: not JSON: {problem}") from None
+
+
+def episode_specs(
+    env: str, count: int | None, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None
+) -> Iterator[EpisodeSpec]:
+    """``count`` episodes (``None``: endless), with the seeds ``seed``, ``seed + 1``, ..."""
+    if count is not None and (not isinstance(count, int) or count < 1):
+        raise SpecError(f"count must be an integer of at least 1, not {count!r}")
+    for number in itertools.count() if count is None else range(count):
+        yield EpisodeSpec(env, seed + number, env_kwargs or {})
 
 
 def text_of_all(messages: Messages) -> str:
@@ -21,7 +119,7 @@ def text_of_all(messages: Messages) -> str:
 
 @dataclass(frozen=True)
 class SessionTurn:
-    """What an environment made of one reply: ``messages`` is what it said, ``info`` as ``step`` gives it."""
+    """What an environment made of one reply: ``messages`` is what it said."""
 
     messages: Messages
     reward: float
@@ -50,21 +148,14 @@ class Session:
     Plain and awaitable methods come in pairs, as in the environment; an environment that may block its thread gets one
     of asyncio's own for the awaitable ones. After an exception out of :meth:`reply` the episode is as it was before,
     and the reply may be tried again.
-
-    Args:
-        env: The environment; closed with the session, or when the session is collected: many hosts never close.
-
-    Attributes:
-        turns: The turns of the running episode.
-        info: What ``reset`` said of the task.
     """
 
     def __init__(self, env: TextEnv[Any]) -> None:
         self.env = env
-        self.turns: list[SessionTurn] = []
-        self.info: Mapping[str, Any] = {}
+        self.turns: list[SessionTurn] = []  # of the running episode
+        self.info: Mapping[str, Any] = {}  # what reset said of the task
         self._messages: Messages = ()
-        self._close = weakref.finalize(self, env.close)
+        self._close = weakref.finalize(self, env.close)  # also when it is collected: many hosts never close
 
     @classmethod
     def of(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
@@ -100,7 +191,6 @@ class Session:
 
     @property
     def reward(self) -> float:
-        """The sum of the turns' rewards."""
         return sum(self.turn_rewards)
 
     @property
@@ -126,25 +216,21 @@ class Session:
         return not self._close.alive
 
     def check(self) -> None:
-        """For hosts that have no place for a failed episode: a reward of 0 would be a lie.
-
-        Raises:
-            EnvironmentFailure: A simulator, judge or tool gave up.
-        """
+        """Raise ``EnvironmentFailure`` for a failed episode, where the host has no place for one."""
         if self.failed:
             raise EnvironmentFailure(str(self.stop), str(self.turns[-1].info.get("failure", "no reason given")))
 
-    def start(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
-        """Begin an episode, and give its opening messages; raises what ``reset`` raises."""
-        return self._opened(*self.env.reset(seed=seed, options=None if options is None else dict(options)))
+    def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Messages:
+        """Begin an episode, and return its opening messages; raises what ``reset`` raises."""
+        return self._opened(*self.env.reset(seed=seed, options=options))
 
-    async def astart(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
+    async def astart(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Messages:
         if self.env.blocking:
             return await asyncio.to_thread(self.start, seed, options)
-        return self._opened(*await self.env.areset(seed=seed, options=None if options is None else dict(options)))
+        return self._opened(*await self.env.areset(seed=seed, options=options))
 
     def reply(self, action: str | Message) -> SessionTurn:
-        """Play the assistant's reply: its raw text, or a message; raises what ``step`` raises."""
+        """Play the assistant's reply; raises what ``step`` raises."""
         return self._played(self.env.step(action))
 
     async def areply(self, action: str | Message) -> SessionTurn:
@@ -153,18 +239,11 @@ class Session:
         return self._played(await self.env.astep(action))
 
     def close(self) -> None:
-        """Release what the environment holds; safe to call twice."""
         self._close()
 
     async def aclose(self) -> None:
         if self._close.detach():
             await self.env.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _opened(self, messages: Messages, info: Mapping[str, Any]) -> Messages:
         self.turns, self.info, self._messages = [], info, messages

@@ -5,8 +5,8 @@
     from textenvs.integrations.skyrl import register
     register("textenv/gsm8k-interact")  # inside SkyRL's entrypoint task
 
-The rows (``textenvs rows skyrl``) name it as their ``env_class`` and say which episode to play. SkyRL puts a step's
-reward on the turn's last token. See docs/adapters/skyrl.md.
+The rows (``textenvs rows skyrl``) name it as their ``env_class`` and say which episode to play. See
+docs/adapters/skyrl.md.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 
 from ..registry import list_environments
 from ..trust import Environments
-from .rows import said
-from .session import Session
-from .spec import EpisodeSpec, SpecError
+from .rows import same_messages
+from .session import EpisodeSpec, Session, SpecError
 
 try:
     import skyrl_gym
@@ -32,10 +31,8 @@ _CLASS = f"{__name__}:SkyRLTextEnv"
 def register(*ids: str, environments: Environments | None = None) -> None:
     """Make environments known to ``skyrl_gym.make``; what was registered here before stays as it is.
 
-    Args:
-        ids: Of this library or your own; without any, all that ship here.
-        environments: By id, options that their rows may have beyond the harmless ones (docs/security.md). These ids are
-            registered besides, anew where they were registered before.
+    Without ``ids``, all that ship here. ``environments`` has, by id, options that rows may have beyond the harmless
+    ones (docs/security.md); these ids are registered besides, anew where they were registered before.
     """
     environments = environments or {}
     for env_id in dict.fromkeys((*(ids or list_environments()), *environments)):
@@ -54,11 +51,9 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
 
     Args:
         env_config: Must be empty: options belong to the rows, or else a group's episodes could differ.
-        extras: The row's other columns; ``textenv`` says which episode to play (:class:`EpisodeSpec` as JSON text or a
-            mapping). With ``max_turns``, which SkyRL sets to its ``generator.max_turns``, the episode is truncated
-            after as many replies, the last of them judged.
-        env_id: The environment's id; the row's must be the same.
-        options: What :func:`register` was given for it.
+        extras: The row's other columns; ``textenv`` says which episode to play. With ``max_turns``, which SkyRL sets to
+            its ``generator.max_turns``, the episode is truncated after as many replies, the last of them judged.
+        env_id: As registered, and so are ``options``; the row's environment must be the same.
     """
 
     def __init__(
@@ -85,20 +80,14 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         if self.episode.env != env_id:
             raise SpecError(f"the row's env_class is {env_id!r}, and its episode one of {self.episode.env!r}")
         self.max_turns = extras.get("max_turns")
-        if self.max_turns is not None and self.max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, not {self.max_turns!r}")
         self._session: Session | None = None
 
     def init(self, prompt: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Begin the episode: its opening, and what ``reset`` says of the task.
-
-        Raises:
-            SpecError: The row's prompt is neither the opening nor empty: the rows were written by another version.
-        """
+        """Begin the episode: its opening, and what ``reset`` says of the task."""
         self.close()
         self.turns = 0
         self._session, opening = Session.of(self.episode)
-        if prompt and said(prompt) != said(opening):
+        if prompt and not same_messages(prompt, opening):
             self.close()
             raise SpecError(
                 f"the row's prompt is not what {self.episode.env} opens with at seed {self.episode.seed}: the rows "
@@ -107,13 +96,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         return [dict(message) for message in opening], dict(self._session.info)
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Play one reply.
-
-        Raises:
-            EnvironmentFailure: A simulator or judge gave up. SkyRL has no place for an episode that says nothing about
-                the policy, and a reward of 0 would be a lie.
-            RuntimeError: ``init`` was not called, or the episode is over.
-        """
+        """Play one reply; raises ``EnvironmentFailure`` where a simulator or judge gave up."""
         session = self._session
         if session is None or session.closed:
             raise RuntimeError("there is no episode to step in: init() begins one")
@@ -135,7 +118,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         )
 
     def close(self) -> None:
-        """Release what the episode holds; safe to call twice. Its metrics stay."""
+        """Release what the episode holds. Its metrics stay."""
         if self._session is not None:
             self._session.close()
 

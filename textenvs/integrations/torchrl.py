@@ -24,8 +24,6 @@ try:
 except ImportError as error:
     raise ImportError("this needs TorchRL: pip install 'textenvs[torchrl]'") from error
 
-__all__ = ["InfoReader", "TextGymWrapper", "drop_failed"]
-
 
 def _register(space: type, example: Any) -> None:
     @register_gym_spec_conversion(space)
@@ -39,10 +37,7 @@ _register(Unicode, "")
 
 
 class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
-    """Writes ``info`` (the whole dictionary, as non-tensor data) and ``failed`` (a bool of shape [1]) at each step.
-
-    TorchRL's own reader takes arrays only.
-    """
+    """Writes ``info`` (non-tensor data, for which TorchRL has no reader) and ``failed`` (a bool of shape [1])."""
 
     def __init__(self) -> None:
         failed = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
@@ -60,7 +55,7 @@ class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
         return tensordict
 
     def reset(self) -> None:
-        """Nothing is kept of what was read."""
+        pass  # nothing is kept of what was read
 
 
 class TextGymWrapper(GymWrapper):  # type: ignore[misc]
@@ -71,19 +66,15 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
     ``info``.
 
     ``env.reset(seed=..., options=...)`` begins a given episode; ``rollout`` plays it when it is given the result and
-    ``auto_reset=False``. (``set_seed`` resets, too, and a plain ``rollout`` resets once more after it.)
+    ``auto_reset=False``.
 
-    Args:
-        env: The environment, or its id.
-        env_kwargs: Arguments of the environment's constructor; only with an id.
-        **kwargs: Of ``GymWrapper``, for example ``device``.
+    ``env_kwargs`` are arguments of the environment's constructor, where an id is given; other keywords are those of
+    ``GymWrapper``, for example ``device``.
     """
 
     def __init__(self, env: TextEnv[Any] | str, *, env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         if isinstance(env, str):
             env = make(env, **(env_kwargs or {}))
-        elif env_kwargs is not None:
-            raise TypeError("env_kwargs belong to an environment's id; this environment is made already")
         elif not isinstance(env, TextEnv):
             raise TypeError(
                 f"TextGymWrapper takes an id or a TextEnv, not a {type(env).__name__}; GymWrapper takes wrapped ones, "
@@ -93,8 +84,7 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
         self.set_info_dict_reader(InfoReader())
 
     def read_action(self, action: Any) -> Any:
-        """A string, or a message, which a TensorDict may have taken apart."""
-        return _plain(action)
+        return _plain(action)  # a message may have been taken apart by a TensorDict
 
 
 def drop_failed(batch: TensorDictBase) -> TensorDictBase:
@@ -104,8 +94,8 @@ def drop_failed(batch: TensorDictBase) -> TensorDictBase:
         batch: What ``rollout`` or a collector gave, of shape [T] or [B, T], with ``("next", "failed")``.
 
     Returns:
-        Its other steps, of shape [N]. Episodes are told apart by the collector's ``traj_ids``, where they are there,
-        else by ``("next", "done")``. Of an episode that an earlier batch began, only the steps in this one are dropped.
+        Its other steps, of shape [N]. Episodes are told apart by the collector's ``traj_ids``, or else by ``("next",
+        "done")``. Of an episode that an earlier batch began, only the steps in this one are dropped.
     """
     failed = batch["next", "failed"].squeeze(-1)
     if ("collector", "traj_ids") in batch.keys(True):
@@ -121,7 +111,6 @@ def drop_failed(batch: TensorDictBase) -> TensorDictBase:
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and lists out of what TensorDict makes of them."""
     if isinstance(value, TensorDictBase):
         return {name: _plain(value[name]) for name in value.keys()}  # noqa: SIM118  a TensorDict iterates over rows
     if isinstance(value, Mapping):

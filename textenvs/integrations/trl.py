@@ -1,12 +1,8 @@
 """TRL's ``GRPOTrainer``: rows that name episodes, and environments whose tools are methods (``environment_factory``).
 
-TRL has two places for an environment. Its ``rollout_func`` plays whole conversations and takes simulated users as they
-are; it needs the model's tokens, so it is :class:`trainers.hosts.trl.TextEnvRollout`. Its ``environment_factory`` calls
-methods of an environment as the model's tools and ends an episode at the first reply without a call; that is here, and
-needs no trainer of ours. Both read the rows of :func:`textenv_dataset`.
-
-A row's ``prompt`` is the episode's opening. TRL hands nothing else of a row to a ``rollout_func``, so the last message
-of a prompt carries the :class:`EpisodeSpec` under the key :data:`KEY`, which chat templates do not look at.
+TRL's other place for an environment, ``rollout_func``, needs the model's tokens and is therefore in
+:class:`trainers.hosts.trl.TextEnvRollout`. TRL gives it nothing of a row but the prompt, so the prompt's last message
+carries the :class:`EpisodeSpec` under the key :data:`KEY`, which chat templates do not look at.
 """
 
 from __future__ import annotations
@@ -25,9 +21,8 @@ from ..registry import make
 from ..tool_env import ToolEnv
 from ..tools.formats.base import make_call
 from ..trust import Environments
-from .rows import openings, said
-from .session import Session, text_of_all
-from .spec import EpisodeSpec, SpecError, episode_specs
+from .rows import openings, same_messages
+from .session import EpisodeSpec, Session, SpecError, episode_specs, text_of_all
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,24 +35,11 @@ KEY = "textenv"
 _OVER = "The episode is over."
 
 
-# ------------------------------------------------------------------ rows
-
-
 def textenv_dataset(env: str, count: int, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> Dataset:
     """Episodes of one environment as a dataset for TRL: the seeds ``seed``, ``seed + 1``, ...
 
-    Args:
-        env: The environment's id.
-        count: How many rows.
-        seed: Of the first.
-        env_kwargs: Arguments of the environment, as in JSON.
-
-    Returns:
-        ``prompt`` (the opening messages), and ``env``, ``seed``, ``env_kwargs`` and ``task_index`` (the episode).
-
-    Raises:
-        SpecError: A count below 1, or arguments that are not JSON.
-        ModuleNotFoundError: ``datasets`` is not installed.
+    Its columns are ``prompt`` (the opening messages), and ``env``, ``seed``, ``env_kwargs`` and ``task_index`` (the
+    episode). Raises ``SpecError`` for a count below 1, or arguments that are not JSON.
     """
     return dataset_of(episode_specs(env, count, seed=seed, env_kwargs=env_kwargs))
 
@@ -71,7 +53,7 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
             "TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets"
         ) from error
 
-    rows = [{"prompt": embed(each.spec, each.messages), **each.spec.to_row()} for each in openings(specs)]
+    rows = [{"prompt": _prompt(each.spec, each.messages), **each.spec.to_row()} for each in openings(specs)]
     if not rows:
         raise SpecError("there is no episode to make a dataset of")
     features = Dataset.from_list(rows).features
@@ -79,21 +61,14 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
     return Dataset.from_list(rows, features=features)
 
 
-def embed(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any]]:
-    """A prompt for TRL: the opening messages, the last of which carries the episode."""
+def _prompt(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [dict(message) for message in opening]
     messages[-1][KEY] = json.dumps(spec.to_row(), sort_keys=True)
     return messages
 
 
 def spec_of(prompt: Any, where: str = "the prompt", environments: Environments | None = None) -> EpisodeSpec:
-    """The episode that a prompt carries; raises ``SpecError`` where there is not one that can be read.
-
-    Args:
-        prompt: The prompt's messages.
-        where: Named in errors.
-        environments: As of :meth:`EpisodeSpec.from_row`.
-    """
+    """The episode that a prompt carries; otherwise as :meth:`EpisodeSpec.from_row`."""
     messages = prompt if isinstance(prompt, list | tuple) else ()
     found = [message.get(KEY) for message in messages if isinstance(message, Mapping)]
     found = [each for each in found if each is not None]
@@ -105,19 +80,8 @@ def spec_of(prompt: Any, where: str = "the prompt", environments: Environments |
     return EpisodeSpec.from_row(found[0], f"{where}, key {KEY!r}", environments)
 
 
-def same_messages(prompt: Sequence[Mapping[str, Any]], opening: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a prompt says what the opening says; other keys, which Arrow fills with null, do not count."""
-    return said(prompt) == said(opening)
-
-
-# ------------------------------------------------------------------ environment_factory
-
-
 class _Environment:
-    """One rollout's environment, as TRL wants it: ``reset``, and a public method for each tool.
-
-    TRL takes every public function of the class for a tool, so nothing here is public but properties.
-    """
+    """One rollout's environment. TRL takes every public function of the class for a tool."""
 
     _env_id: str
     _env_kwargs: Mapping[str, Any]
@@ -129,15 +93,7 @@ class _Environment:
         self._last_played = False
 
     def reset(self, **columns: Any) -> str | None:
-        """Begin the episode of a row of :func:`textenv_dataset`.
-
-        Returns:
-            What TRL appends to the prompt's last message: nothing where the prompt is the episode's opening already,
-            else the opening as one text.
-
-        Raises:
-            SpecError: The row names no episode of this environment.
-        """
+        """Begin the episode of a row of :func:`textenv_dataset`. TRL appends what it returns to the prompt."""
         named = {name: columns[name] for name in ("env", "seed", "env_kwargs", "task_index") if name in columns}
         where = "the row of the dataset (made with textenv_dataset?)"
         spec = EpisodeSpec.from_row(named, where, {self._env_id: self._env_kwargs})
@@ -155,7 +111,6 @@ class _Environment:
 
     @property
     def session(self) -> Session:
-        """The episode, with its turns and their rewards; raises ``RuntimeError`` before the first reset."""
         if self._session is None:
             raise RuntimeError("no episode has begun: TRL calls reset(**row) before anything else")
         return self._session
@@ -177,7 +132,7 @@ class _Environment:
         try:
             turn = self.session.reply(action)
         except Exception as problem:
-            self._problem = problem  # TRL tells the model of it and goes on; the reward raises it
+            self._problem = problem  # TRL shows it to the model and continues; the reward raises it
             raise
         return turn.text or (_OVER if turn.done else "")
 
@@ -217,7 +172,6 @@ class _WithUser(_Environment):
         return self._play(answer)
 
     def get_reward(self) -> float | None:
-        """The sum of the turns' rewards; ``None`` where the episode failed."""
         return self._earned()
 
 
@@ -235,16 +189,8 @@ def environment_class(
     says. The environment then owns the reward (``get_reward``). That changes the protocol: the policy speaks through
     calls, and what it says outside of them is not heard.
 
-    Args:
-        env: The environment's id.
-        env_kwargs: The arguments that the rows have: which tools there are may depend on them.
-        submit: As above; ``None`` is ``True`` for environments without tools.
-
-    Returns:
-        A class without arguments.
-
-    Raises:
-        ValueError: A tool has a name that TRL keeps for itself.
+    Give it the ``env_kwargs`` that the rows have: which tools there are may depend on them. A tool with a name that TRL
+    keeps for itself is a ``ValueError``.
     """
     with closing(make(env, **(env_kwargs or {}))) as made:
         schemas = [each["function"] for each in made.tool_schemas] if isinstance(made, ToolEnv) else []
@@ -272,16 +218,8 @@ def environment_reward(
 ) -> list[float | None]:
     """A reward function for :func:`environment_class` without ``submit``: plays the last reply, and adds all turns up.
 
-    Args:
-        completions: One list of messages a rollout.
-        environments: Their environments.
-        log_metric: TRL's; the means of the reward's terms are logged.
-
-    Returns:
-        The sum of each episode's turn rewards; ``None``, which TRL leaves out, where a simulator or judge gave up.
-
-    Raises:
-        RuntimeError: An environment raised an exception.
+    The means of the reward's terms are logged. An episode in which a simulator or judge gave up has the reward
+    ``None``, which TRL leaves out; an environment that raised an exception is a ``RuntimeError``.
     """
     rewards = []
     for completion, environment in zip(completions, environments, strict=True):
@@ -304,16 +242,7 @@ def log_terms(log_metric: Callable[[str, float], None], episodes: Sequence[Seque
         log_metric(f"terms/{name}", sum(sums) / len(sums))
 
 
-# ------------------------------------------------------------------ a method from a schema
-
-_TYPES: Mapping[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": float,
-    "boolean": bool,
-    "object": dict,
-    "null": type(None),
-}
+_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict, "null": type(None)}
 
 
 def _method(function: Mapping[str, Any]) -> Callable[..., str]:

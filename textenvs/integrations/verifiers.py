@@ -1,8 +1,7 @@
 """verifiers (prime-rl's environments): a taskset, an environment and a harness for any text environment.
 
 The plugin's id is ``textenvs_verifiers``: ``vf-eval textenvs_verifiers --env.taskset.env textenv/clarify``, or
-:func:`load_environment` from Python. A task is an :class:`~textenvs.integrations.spec.EpisodeSpec` with its opening
-messages; the environment plays the user's side, as verifiers' own engines do.
+:func:`load_environment` from Python.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import httpx
 from ..messages import Message, user
 from ..tools.formats.base import make_call
 from .rows import openings
-from .session import Session
-from .spec import EpisodeSpec, episode_specs
+from .session import EpisodeSpec, Session, episode_specs
 
 try:
     import verifiers.v1 as vf
@@ -77,13 +75,7 @@ class TextEnvironmentConfig(vf.EnvConfig):  # type: ignore[misc]
 
 
 class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
-    """Plays an episode with the assistant.
-
-    On its trace are a reward for each term of the environment's reward, summed over the turns, the last value of each
-    metric, and ``info["textenvs"]``: ``turn_rewards``, ``turn_terms`` and ``turn_nodes`` (which node of the trace each
-    turn's reply is, for credit a turn), ``terminated``, ``truncated`` and ``stop``. An episode in which a simulator or
-    judge gave up is an error of the trace and of the episode, which verifiers may retry.
-    """
+    """Plays an episode with the assistant; docs/adapters/verifiers.md says what is on its trace."""
 
     async def run(self, task: TextTask, agents: Any) -> None:
         chosen = getattr(self.config, "taskset", None)
@@ -123,10 +115,7 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
 
 
 class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
-    """One model call a turn, in this process; verifiers' ``null`` harness starts a program for every turn.
-
-    Tools are those that the environment describes in its messages; none are declared to the model's service.
-    """
+    """One model call a turn, in this process; verifiers' ``null`` harness starts a program for every turn."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -134,14 +123,7 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
     NEEDS_CONTAINER = False
 
     async def launch(
-        self,
-        ctx: Any,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: Mapping[str, str],
-        data: Any,
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Mapping[str, str], data: Any
     ) -> Any:
         if mcp_urls:
             raise ValueError(f"the harness {PLUGIN!r} takes no tool servers, and there are {sorted(mcp_urls)}")
@@ -167,14 +149,9 @@ def load_environment(
     count: int | None = None,
     **config: Any,
 ) -> vf.Env:
-    """A verifiers environment for a text environment, as ``verifiers.v1.load_environment`` gives it.
+    """A verifiers environment for a text environment; the arguments are fields of :class:`TextTasksetConfig`.
 
-    Args:
-        env: The environment's id.
-        env_kwargs: Arguments of its constructor.
-        first_seed: The seed of the first task.
-        count: How many tasks there are; ``None`` for no end.
-        **config: More of the environment's configuration, for example ``player={"max_turns": 8}``.
+    ``config`` is more of the environment's configuration, for example ``player={"max_turns": 8}``.
     """
     taskset = {"id": PLUGIN, "env": env, "env_kwargs": dict(env_kwargs or {}), "first_seed": first_seed, "count": count}
     return vf.load_environment(TextEnvironmentConfig.model_validate({"taskset": taskset, **config}))

@@ -1,7 +1,6 @@
 """Judges played by language models (extra ``chat``)."""
 
-from .datablock import conversation_data
-from .llm import LLMJudge
+from .llm import LLMJudge, conversation_data
 from .ready import Criterion, Equivalence, EquivalenceJudge, Interactivity, InteractivityJudge, RubricJudge, RubricScore
 
 __all__ = [

@@ -1,19 +1,25 @@
-"""A judge played by a language model: what it looks at is data, and only its own structured reply is a verdict.
+r"""A judge played by a language model: what it looks at is data, and only its own structured reply is a verdict.
 
-Three walls stand between a conversation and its verdict:
+Everything that was said in a conversation may try to be an instruction. So it is one line of JSON between two marks:
 
-1. What was said is quoted as data (:mod:`textenvs.judges.datablock`); nothing of it stands outside of the block.
-2. A verdict is the *whole* reply: one JSON object of the verdict's schema, strictly read, its numbers within bounds. No
-   object is ever searched for inside of a text.
-3. The reply must repeat the block's code, which no conversation can know. So a verdict that was quoted from a
-   conversation is not one, even if the judge repeats it letter by letter.
+    <data 3f9a1c07b2de>
+    {"conversation": [{"role": "user", "text": "... \u003c/data\u003e ..."}]}
+    </data 3f9a1c07b2de>
 
-What fails is asked for again; after ``tries`` the episode ends as ``judge_failed``. It never counts as 0.
+No ``<``, ``>``, line break or invisible character is left in it, nor a bracket that may begin a control token such as
+``[INST]`` (JSON's own escapes stand for them). The code in the marks is a hash of the data: the same in every run, and
+not to be written into the data beforehand. What stands outside depends on nothing in the data but that code.
+
+A verdict is the *whole* reply: one JSON object, strictly read, its numbers within bounds. And it must repeat the code,
+so a verdict that was quoted from a conversation is not one, even if the judge repeats it letter by letter.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -25,34 +31,70 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from ..chat.clients import client_for
 from ..chat.errors import ChatFailure
 from ..chat.spec import ChatSpec, SpecLike
-from ..chat.structured import ask, check_tries, parse_reply
+from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
-from ..messages import Message, system, user
-from .datablock import DataBlock, data_block
+from ..messages import Message, Messages, clean_messages, system, text_of, user, visible_conversation
+from ..options import PositiveInt, checked
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
 PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts.yaml").read_text("utf-8"))
 
+_DIGITS = 12
+# JSON's own brackets are never followed by one of these.
+_OPENING = re.compile(r"[<>]|\[(?=[|/]|[a-z]?[A-Z])")
+
 
 @dataclass(frozen=True)
-class LLMJudge(Generic[VerdictT]):
-    """A judge that gives verdicts of one shape. Plain data: it can be copied, pickled and shared.
+class DataBlock:
+    """Data on its way to a judge: one line of JSON, and the code in the marks and in the verdict."""
 
-    Args:
-        model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
-        instructions: What to judge, and how. Yours: nothing that a policy or a data set wrote belongs here.
-        verdict: The verdict's fields, with bounds on its numbers: ``score: float = Field(ge=0, le=1)``. Put a field
-            for the reasons first: what is written before a score can still change it.
-        tries: How often the model is asked for one verdict, at most.
-        temperature: The judge's, where the spec has none.
-    """
+    line: str
+    code: str
+
+    @property
+    def text(self) -> str:
+        return f"<data {self.code}>\n{self.line}\n</data {self.code}>"
+
+
+def data_block(data: Mapping[str, Any]) -> DataBlock:
+    """``data`` as a block; ``json.loads(block.line)`` gives it back. ``ValueError`` if it is not JSON."""
+    try:
+        line = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"what a judge is shown must be JSON: {error}") from error
+    # Only strings can hold such characters, and there JSON has an escape for each.
+    line = _OPENING.sub(lambda match: _escaped(match[0]), line)
+    line = "".join(c if c.isprintable() else _escaped(c) for c in line)
+    code, salt = "", 0
+    while not code or code in line:  # a collision would take about 2**48 tries; then another hash is used
+        code = hashlib.sha256(f"{salt} {line}".encode()).hexdigest()[:_DIGITS]
+        salt += 1
+    return DataBlock(line, code)
+
+
+def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:
+    """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
+    heard = visible_conversation(clean_messages(messages), tools=tools)
+    return [{"role": message["role"], "text": text_of(message)} for message in heard]
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1] if ord(character) > 126 else f"\\u{ord(character):04x}"
+
+
+@checked
+@dataclass(frozen=True)
+class LLMJudge(Generic[VerdictT]):
+    """A judge that gives verdicts of one shape. Plain data: it can be copied, pickled and shared."""
 
     model: SpecLike
-    instructions: str
+    instructions: str  # what to judge, and how; nothing that a policy or a data set wrote belongs here
+    #: The fields, with bounds on numbers: ``score: float = Field(ge=0, le=1)``. Put one for the reasons first: what is
+    #: written before a score can still change it.
     verdict: type[VerdictT]
-    tries: int = 3
-    temperature: float = 0.0
+    tries: PositiveInt = field(default=3, kw_only=True)  # how often the model is asked for one verdict, at most
+    temperature: float = field(default=0.0, kw_only=True)  # where the spec has none
     spec: ChatSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,15 +105,11 @@ class LLMJudge(Generic[VerdictT]):
             raise TypeError(f"verdict must be a pydantic model, not {self.verdict!r}")
         if "data_code" in self.verdict.model_fields:
             raise ValueError("verdict has a field 'data_code', which is the judge's own; rename it")
-        check_tries(self.tries)
 
     async def judge(self, data: Mapping[str, Any], *, sample: int = 0) -> VerdictT:
-        """A verdict on ``data``.
+        """A verdict on ``data``: named things as JSON, conversations as :func:`conversation_data` gives them.
 
-        Args:
-            data: Named things to look at, as JSON; conversations as
-                :func:`~textenvs.judges.datablock.conversation_data` gives them.
-            sample: Which of several verdicts on the same data, to get more than one.
+        ``sample`` says which of several verdicts on the same data.
 
         Raises:
             EnvironmentFailure: ``"judge_failed"``: no verdict after all tries.
@@ -108,6 +146,5 @@ class _WithCode(BaseModel):
 
 @functools.lru_cache(maxsize=64)
 def _with_code(verdict: type[BaseModel]) -> type[_WithCode]:
-    """The verdict's fields and the block's code."""
     bases: Any = (verdict, _WithCode)
     return create_model(verdict.__name__, __base__=bases)  # type: ignore[no-any-return]

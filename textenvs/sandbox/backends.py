@@ -1,7 +1,6 @@
-"""The boxes there are, how each is started, and the proof that it holds on this machine.
+"""The backends, what each run of them needs, and the proof that one holds on this machine.
 
-A backend is not believed because its program is installed: before the first run :func:`choose` runs code in it that
-tries what it must not be able to do. What fails that is refused, and the refusal says why and what to do.
+Before the first run, :func:`choose` runs code in a backend that tries what it must not be able to do.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ _runs = itertools.count()
 def _unprivileged() -> tuple[int, int] | None:
     """A user and a group of the host's for one run of root's code; ``None`` where root is the only one there is.
 
-    Another one for every run that is there at the same time: what the kernel counts for a user, it counts over all of
-    its boxes. Neither has to have a name; the upper half of the numbers mostly has none.
+    Runs at the same time have different ones, because the kernel counts a user's processes over all boxes. Neither has
+    to have a name; the upper half of the numbers mostly has none.
     """
     turn = os.getpid() * 257 + next(_runs)
     ids = []
@@ -83,11 +82,7 @@ def _unprivileged() -> tuple[int, int] | None:
 
 
 def choose(backend: Backend | None) -> Backend:
-    """The first backend that holds on this machine, or the one that is named, if it does.
-
-    Raises:
-        SandboxUnavailable: None does; the message has the reason of each, and the remedies.
-    """
+    """The first backend that holds on this machine, or the one that is named, if it does."""
     reasons = []
     for name in BACKENDS if backend is None else (backend,):
         problem = _problem_with(name, os.geteuid())
@@ -99,7 +94,6 @@ def choose(backend: Backend | None) -> Backend:
 
 @functools.cache
 def _problem_with(backend: Backend, user: int) -> str | None:
-    """Why ``backend`` cannot be used here; found out once a process and user."""
     if sys.platform != "linux":
         return f"needs Linux, and this is {platform.system()}"
     if platform.machine() not in seccomp.MACHINES:
@@ -160,7 +154,6 @@ print("; ".join(problems) or "it holds")
 
 
 def _prove(backend: Backend) -> str | None:
-    """Run code that tries to break out, and say what it could do; ``None`` when the box holds."""
     limits = Limits(processes=4, memory_mb=256)
     job = make_job(backend, (), limits, _PROOF.encode(), b"")
     job["argv"] += [str(limits.memory_mb), ",".join(job["environment"])]

@@ -7,15 +7,14 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from . import layout
 from .backends import BACKENDS, Backend, choose, make_job
-from .launch import launch
-from .process import Run
+from .process import Run, launch
 from .result import Limits, SandboxResult, SandboxUnavailable
 from .worker import CORES, Worker, threads
 
@@ -29,12 +28,9 @@ _SPARE = 9 << 13
 class Sandbox:
     """Runs Python programs that nobody has read.
 
-    Every run is a new process in a new box: nothing of one run is there in the next, so an environment that forks, or
-    moves to another process, has nothing to carry along. (A model that wants to build on what it did before says it
-    again, or prints it.) Results are the same every time as far as that goes: hashes, unseeded random numbers and
-    addresses are; the clock is not.
-
-    A sandbox holds settings only: it is cheap to make, to copy and to pickle, and serves any number of runs at once.
+    Every run is a new process in a new box, which finds nothing of an earlier one. Hashes, unseeded random numbers and
+    addresses are the same in every run; the clock is not. A sandbox holds settings only: it is cheap to make, to copy
+    and to pickle, and serves any number of runs at once.
 
     Args:
         limits: What a run may use.
@@ -65,7 +61,7 @@ class Sandbox:
             raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}, not {backend!r}")
         if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 32):
             raise ValueError(f"seed must be None or an integer from 0 to 2**32 - 1, not {seed!r}")
-        self.limits = limits if limits is not None else Limits()
+        self.limits = limits or Limits()
         self.packages = packages
         self.seed = seed
         self.allow_unsafe = bool(allow_unsafe)
@@ -81,10 +77,6 @@ class Sandbox:
         Args:
             given: A sandbox, a mapping of its options (``packages``, ``allow_unsafe``, ...) and of those of its limits
                 (``cpu_s``, ``memory_mb``, ...), or ``None`` for the defaults.
-
-        Raises:
-            ValueError: An unknown option, or a value that is not allowed.
-            SandboxUnavailable: No sandbox holds on this machine.
         """
         if isinstance(given, Sandbox):
             return given
@@ -116,9 +108,7 @@ class Sandbox:
         return self._found
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
-        """Run a program.
-
-        A cancelled call kills the run.
+        """Run a program; a cancelled call kills the run.
 
         Args:
             code: Its source text; it runs as ``main.py`` in the box's folder.
@@ -132,22 +122,18 @@ class Sandbox:
             SandboxFailure: The box could not be made.
             ValueError: More in ``stdin`` than ``limits.disk_mb`` holds.
         """
-        run = self._run(code, stdin, limits or self.limits)
-        if isinstance(run, SandboxResult):
-            return run
+        run, result = self._start(code, stdin, limits or self.limits)
         try:
-            return await asyncio.get_running_loop().run_in_executor(_threads(), self._finish, run)
+            return await asyncio.wrap_future(result)
         except asyncio.CancelledError:
             run.cancel()
             raise
 
     def run_now(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
         """:meth:`run`, waited for in this thread."""
-        run = self._run(code, stdin, limits or self.limits)
-        if isinstance(run, SandboxResult):
-            return run
+        run, result = self._start(code, stdin, limits or self.limits)
         try:
-            return _threads().submit(self._finish, run).result()
+            return result.result()
         except KeyboardInterrupt:
             run.cancel()
             raise
@@ -158,28 +144,21 @@ class Sandbox:
         Of the limits, ``wall_s`` and ``cpu_s`` are the caller's to keep, question by question: ``cpu_s`` is that of one
         process from its start to its end.
 
-        Args:
-            code: Its source text; it runs as ``main.py`` in the box's folder.
-
         Raises:
             SandboxUnavailable: There is no isolation (``allow_unsafe``): such a program is not started.
             SandboxFailure: The box could not be made, or the program did not start.
         """
         if self.backend == "unsafe":
             raise SandboxUnavailable("a program that stays is started only in a sandbox that isolates it")
-        job = self._job(code, self.limits)
-        process, lines = launch(job, stdin=subprocess.PIPE)
+        process, lines = launch(self._job(code, self.limits), stdin=subprocess.PIPE)
         return Worker(process, max_bytes=self.limits.output_bytes, lines=lines, memory_mb=self.limits.memory_mb)
 
     def __repr__(self) -> str:
-        """The settings."""
         return f"Sandbox(backend={self.backend!r}, limits={self.limits!r}, packages={self.packages!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings; another machine looks for its own backend."""
         return {**self.__dict__, "_found": None}
-
-    # ------------------------------------------------------------------ inside
 
     def _job(self, code: str, limits: Limits, stdin: bytes | None = None) -> dict[str, Any]:
         job = make_job(self.backend, self._folders, limits, code.encode("utf-8", "replace"), stdin)
@@ -187,24 +166,21 @@ class Sandbox:
             job["environment"] |= {"SANDBOX_SEED": str(self.seed)}
         return job
 
-    def _run(self, code: str, stdin: str, limits: Limits) -> Run | SandboxResult:
-        job = self._job(code, limits, stdin.encode("utf-8", "replace"))
+    def _start(self, code: str, stdin: str, limits: Limits) -> tuple[Run, Future[SandboxResult]]:
+        run = Run(self._job(code, limits, stdin.encode("utf-8", "replace")), limits)
         room = (limits.disk_mb << 20) - _SPARE
-        program, given = len(job["program"]), len(job["stdin"])
-        if program + given > room:
-            if program > room // 2:  # whoever wrote the program is to hear of it
-                return SandboxResult("error", "", f"The program is too long: {program} bytes.", None)
+        program, given = len(run.job["program"]), len(run.job["stdin"])
+        if program + given > room >= 2 * program:
             raise ValueError(f"stdin has {given} bytes; limits.disk_mb={limits.disk_mb} has no room")
-        return Run(job, limits)
-
-    def _finish(self, run: Run) -> SandboxResult:
-        if self.backend != "unsafe":
-            return run.finish()
-        with tempfile.TemporaryDirectory(prefix="textenvs-unsafe-", ignore_cleanup_errors=True) as folder:
-            run.job["environment"] |= {"HOME": folder, "TMPDIR": folder}
-            run.job["folder"] = folder
-            return run.finish()
+        return run, threads(CONCURRENCY, "textenvs-sandbox").submit(_finish, run, program + given > room)
 
 
-def _threads() -> ThreadPoolExecutor:
-    return threads(CONCURRENCY, "textenvs-sandbox")
+def _finish(run: Run, too_long: bool) -> SandboxResult:
+    if too_long:
+        return SandboxResult("error", "", f"The program is too long: {len(run.job['program'])} bytes.", None)
+    if run.job["mode"] != "unsafe":
+        return run.finish()
+    with tempfile.TemporaryDirectory(prefix="textenvs-unsafe-", ignore_cleanup_errors=True) as folder:
+        run.job["environment"] |= {"HOME": folder, "TMPDIR": folder}
+        run.job["folder"] = folder
+        return run.finish()

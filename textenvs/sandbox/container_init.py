@@ -1,8 +1,7 @@
-"""What runs on the other side: makes the box, then becomes its first process, and starts the code in it.
+"""Makes the box, then becomes its first process, and starts the code in it.
 
-A program of its own, started by :mod:`.process` in a fresh interpreter without site packages; it imports only what
-starts fast. It knows no policy: what to mount, which limits, which system calls are refused all come in the job. The
-processes, from the outside in:
+A program of its own, started by :mod:`.process` without site packages; it imports only what starts fast. What to mount,
+which limits, which system calls are refused all come in the job. The processes, from the outside in:
 
 * the *launcher* (backend ``namespaces`` only) leaves the host's namespaces and waits for the next one;
 * the *init* is process 1 of its own PID namespace: when it ends, the kernel kills whatever is left of the code;
@@ -31,7 +30,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
 _SYS_MOUNT_SETATTR = 442  # the same number on every architecture
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 24, 38, 22, 36
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 24, 38, 22
 _ADDR_NO_RANDOMIZE = 0x0040000
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -201,10 +200,7 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     unsafe = job["mode"] == "unsafe"
     if unsafe:
-        signal.signal(signal.SIGTERM, lambda *_: _end_children())
-        if sys.platform == "linux":
-            _call("prctl(subreaper)", _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
-            _die_with_parent()
+        _die_with_parent()
     trouble = os.pipe()  # closed by exec: what comes through it is why there was none
     code = os.fork()
     if code == 0:
@@ -225,25 +221,7 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
         pass
     _, ended, usage = child
     _say(status_fd, f"ended {os.waitstatus_to_exitcode(ended)} {usage.ru_utime + usage.ru_stime:.6f}")
-    if unsafe:
-        _end_children()
-    os._exit(0)
-
-
-def _end_children() -> NoReturn:
-    """Kill every process below this one (backend ``unsafe``); those that daemonised come back to a subreaper."""
-    try:
-        while True:
-            with open(f"/proc/self/task/{os.getpid()}/children") as file:
-                children = [int(pid) for pid in file.read().split()]
-            if not children:
-                break
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
-            for pid in children:
-                os.waitpid(pid, 0)
-    except OSError:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if unsafe:  # ends this process, too
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
@@ -267,11 +245,9 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
         file.write(job["program"])
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":
-        _libc.personality(_ADDR_NO_RANDOMIZE)  # the same addresses every time; a refusal costs only that
+    _libc.personality(_ADDR_NO_RANDOMIZE)  # the same addresses every time; a refusal costs only that
     for name, (soft, hard) in job["rlimits"].items():
-        if hasattr(resource, name):
-            _limit(getattr(resource, name), soft, hard)
+        _limit(getattr(resource, name), soft, hard)
     if confined:
         _call("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _drop_capabilities()

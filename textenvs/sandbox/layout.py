@@ -1,12 +1,6 @@
-"""What code in the box can see: the interpreter, its standard library, the system's shared libraries, little else.
+"""What code in the box can see: the interpreter in ``/python``, the system's shared libraries, five devices, ``/tmp``.
 
-The same paths on every machine, so that a traceback reads the same everywhere and tells nothing about the host:
-
-* ``/python``: the interpreter and its library, read-only, without site packages unless they are asked for;
-* the system's folders of shared libraries, where it has them, read-only;
-* ``/dev``: ``null``, ``zero``, ``full``, ``random``, ``urandom``;
-* ``/tmp``: the one folder to write in, where the program starts; it is gone with the run.
-
+The paths are the same on every machine, so that a traceback reads the same everywhere and tells nothing about the host.
 There is no ``/proc``, ``/sys``, ``/etc`` (but for the cache of the dynamic linker), ``/home`` and so on.
 """
 
@@ -20,10 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Where code may write, and where it starts.
-_FOLDER = "/tmp"
-#: The name of the code's own file in it.
-PROGRAM = "main.py"
+# Where code may write, and where it starts: in a file of this name.
+_FOLDER, PROGRAM = "/tmp", "main.py"
 #: The interpreter inside.
 PYTHON = "/python/bin/python3"
 #: Where this package lies inside, for the program that becomes process 1.
@@ -34,12 +26,11 @@ _PACKAGES = "/python/packages"
 
 
 def interpreter() -> str:
-    """The host's interpreter outside any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def package_folders(packages: str | Path | None) -> tuple[str, ...]:
-    """The host's folders that ``packages`` of :class:`~.box.Sandbox` names; a ValueError where it names none."""
+    """The host's folders that ``packages`` of :class:`~.box.Sandbox` names."""
     if packages is None:
         return ()
     if packages == "installed":
@@ -47,10 +38,7 @@ def package_folders(packages: str | Path | None) -> tuple[str, ...]:
         return tuple(dict.fromkeys(os.path.realpath(path) for path in found if os.path.isdir(path)))
     folder = os.path.realpath(os.path.expanduser(packages))
     if not os.path.isdir(folder):
-        raise ValueError(
-            f"packages must be None, 'installed' or a folder (made with pip install --target), and {str(packages)!r} "
-            "is no folder"
-        )
+        raise ValueError(f"packages must be None, 'installed' or a folder, and {str(packages)!r} is no folder")
     if os.geteuid() == 0 and not os.stat(folder).st_mode & 0o005 == 0o005:
         raise ValueError(f"packages: {folder} may be read by its owner alone, and code in the box is another user")
     return (folder,)
@@ -59,10 +47,8 @@ def package_folders(packages: str | Path | None) -> tuple[str, ...]:
 def layout(packages: Sequence[str]) -> dict[str, Any]:
     """The root of the box, for this machine's interpreter.
 
-    Returns:
-        ``binds``, what is mounted read-only: (path on the host, path inside); ``hidden``, folders in these that are
-        covered by an empty one; ``links``: (target, path inside); ``devices``; the ``folder`` to write in; and the
-        ``environment`` of the code.
+    ``binds`` are mounted read-only: (path on the host, path inside); ``hidden`` are folders in these that are covered
+    by an empty one; ``links`` are (target, path inside).
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix, library = os.path.realpath(sys.base_prefix), sys.platlibdir
@@ -80,12 +66,13 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
         elif os.path.isdir(path):
             binds.append((path, path))
     binds += [(path, path) for path in ("/etc/ld.so.cache", "/nix/store", "/gnu/store") if os.path.exists(path)]
-    hidden = []
-    for source, inside in binds:
-        for pattern in ("*-packages", "python*/*-packages"):
-            for found in sorted(glob.glob(f"{glob.escape(source)}/{pattern}")):
-                if os.path.isdir(found) and not os.path.islink(found):
-                    hidden.append(inside + found.removeprefix(source))
+    hidden = [
+        inside + found.removeprefix(source)
+        for source, inside in binds
+        for pattern in ("*-packages", "python*/*-packages")
+        for found in sorted(glob.glob(f"{glob.escape(source)}/{pattern}"))
+        if os.path.isdir(found) and not os.path.islink(found)
+    ]
     inside_packages = [f"{_PACKAGES}{number or ''}" for number in range(len(packages))]
     binds += zip(packages, inside_packages, strict=True)
     return {
@@ -99,7 +86,7 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def _library_folders() -> list[str]:
-    """Where the dynamic linker and its libraries are: on Debian, on Fedora and openSUSE, on others."""
+    """On Debian, on Fedora and openSUSE, on others."""
     machine = getattr(sys.implementation, "_multiarch", None) or f"{os.uname().machine}-linux-gnu"
     if os.path.isdir(f"/usr/lib/{machine}"):
         return [f"/lib/{machine}", "/lib64", f"/usr/lib/{machine}", "/usr/lib64"]
@@ -109,7 +96,7 @@ def _library_folders() -> list[str]:
 
 
 def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/start") -> dict[str, str]:
-    """The environment of the code: nothing of the host's. All paths are as the code sees them."""
+    """Nothing of the host's; all paths are as the code sees them."""
     return {
         "HOME": folder,
         "TMPDIR": folder,

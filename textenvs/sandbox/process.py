@@ -1,4 +1,4 @@
-"""One run: start the box, read what comes out of it, hold it to its limits, and say how it ended.
+"""One run: start the box (by bubblewrap, or by an interpreter that makes it itself), hold it to its limits, report.
 
 The run belongs to the thread that calls :meth:`Run.finish`; only :meth:`Run.cancel` may come from another. What ends a
 run from outside is always one signal, to process 1 of the box: the kernel then kills the rest.
@@ -7,18 +7,21 @@ run from outside is always one signal, to process 1 of the box: the kernel then 
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from . import cgroup, usage
-from .launch import launch
+from . import cgroup, layout, usage
 from .result import Limits, SandboxFailure, SandboxResult, Status
 
 #: Seconds that making the box may take; no code runs meanwhile.
@@ -29,9 +32,83 @@ _END_S = 5.0
 LOOK_S = 0.1
 CHUNK = 65_536
 
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; container_init.main()"
+
+
+def launch(
+    job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
+) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
+    """Start :mod:`.container_init` to read ``job``; the code has ``stdin`` where the job's is ``None``.
+
+    Returns the process, and the file descriptors of its ``status`` and ``pid`` lines, which the caller closes.
+    """
+    status_in, status_out = os.pipe()
+    pid_in, pid_out = os.pipe()
+    entry = None if group is None else group.entry
+    try:
+        with tempfile.TemporaryFile() as file:
+            marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
+            file.flush()
+            passed = (file.fileno(), status_out, pid_out)
+            process = subprocess.Popen(
+                _bubblewrap(job, *passed) if job["mode"] == "bubblewrap" else _launcher(*passed),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=passed if entry is None else (*passed, entry),
+                # Of the host's interpreter; the code has an environment of its own.
+                env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(status_in)
+        os.close(pid_in)
+        raise SandboxFailure(f"the sandbox could not be started: {error}") from error
+    finally:
+        os.close(status_out)
+        os.close(pid_out)
+    return process, {"status": status_in, "pid": pid_in}
+
+
+def _launcher(job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
+    here = str(Path(__file__).resolve().parent)
+    return [layout.interpreter(), "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), str(pid_fd), here]
+
+
+def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
+    program = shutil.which("bwrap")
+    if program is None:
+        raise OSError("bwrap is not installed")
+    argv = [program, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    if os.geteuid() == 0:  # as root it needs no user namespace, and the code changes to an unprivileged user
+        argv += ["--cap-drop", "ALL"]
+        for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            argv += ["--cap-add", name]
+    else:
+        argv += ["--unshare-user", "--uid", str(job["user"][0]), "--gid", str(job["user"][1])]
+    argv += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
+    targets = [*(inside for _, inside in job["binds"]), *job["devices"], *(path for _, path in job["links"])]
+    # It would make the folders above a target for itself alone, and the code may be another user.
+    for folder in sorted({str(parent) for target in targets for parent in Path(target).parents} - {"/"}):
+        argv += ["--perms", "0755", "--dir", folder]
+    for source, inside in job["binds"]:
+        argv += ["--ro-bind", source, inside]
+    for inside in job["hidden"]:
+        argv += ["--size", "4096", "--tmpfs", inside, "--remount-ro", inside]
+    for device in job["devices"]:
+        argv += ["--dev-bind", device, device]
+    for target, path in job["links"]:
+        argv += ["--symlink", target, path]
+    argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]
+    argv += ["--setenv", "LD_LIBRARY_PATH", job["environment"]["LD_LIBRARY_PATH"]]
+    argv += ["--info-fd", str(pid_fd), "--chdir", "/", "--"]
+    return [*argv, layout.PYTHON, "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), "-1", layout.TOOLS]
+
 
 class Run:
-    """A run, from its start to its end; ``limits`` on wall time, output and memory of all processes are kept here."""
+    """A run, whose ``limits`` on wall time, output and memory of all processes are kept here."""
 
     def __init__(self, job: dict[str, Any], limits: Limits) -> None:
         self.job, self._limits = job, limits
@@ -133,8 +210,6 @@ class Run:
                 return
             if self._init is not None:
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            elif self.job["mode"] == "unsafe":
-                self._process.terminate()
             else:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -156,10 +231,8 @@ class Run:
 
     def _conclude(self) -> SandboxResult:
         limits = self._limits
-        stdout, stderr, status = (
-            self._read[name].decode("utf-8", "replace") for name in ("stdout", "stderr", "status")
-        )
-        said = dict(line.split(" ", 1) for line in status.splitlines() if " " in line)
+        stdout, stderr, lines, _ = (text.decode("utf-8", "replace") for text in self._read.values())
+        said = dict(line.split(" ", 1) for line in lines.splitlines() if " " in line)
 
         def result(status: Status, code: int | None, kind: str = "", **more: object) -> SandboxResult:
             return SandboxResult(status, stdout, stderr, code, limits.says(kind, **more) if kind else "")
@@ -167,9 +240,9 @@ class Run:
         if "failed" in said or not self._started:
             late = "it took too long" if self._stopped == "start" else "it ended at once"
             raise SandboxFailure(f"the sandbox could not be made: {said.get('failed') or stderr.strip() or late}")
-        stopped: dict[str | None, Status] = {"output": "output", "wall": "timeout", "memory": "memory"}
+        stopped: dict[str, Status] = {"output": "output", "wall": "timeout", "memory": "memory"}
         if self._stopped in stopped:
-            return result(stopped[self._stopped], None, str(self._stopped))
+            return result(stopped[self._stopped], None, self._stopped)
         if "ended" not in said:  # Not a SandboxFailure: code that can break its box must not escape its score by that.
             return result("killed", None, "broken")
         code, cpu_s = int(said["ended"].split()[0]), float(said["ended"].split()[1])

@@ -30,9 +30,6 @@ class Limits:
         disk_mb: MiB of all files together, and of each.
         open_files: How many files a process may have open.
         output_bytes: Bytes of standard output, and of standard error, before the run is stopped.
-
-    Raises:
-        ValueError: A limit that is not a number of at least its least value.
     """
 
     cpu_s: int = 5
@@ -54,7 +51,7 @@ class Limits:
                 raise ValueError(f"Limits: {field.name} must be {kind} of at least {at_least}, not {value!r}")
 
     def rlimits(self) -> dict[str, tuple[int, int]]:
-        """The part that the kernel's ``RLIMIT_*`` keep, as (soft, hard) by name."""
+        """As (soft, hard) by name."""
         equal = {
             "AS": self.memory_mb * _MIB,
             "NPROC": self.processes,
@@ -95,7 +92,7 @@ class SandboxResult:
         stderr: Tracebacks and the like, cut at the limit.
         exit_code: As of :mod:`subprocess`: minus the signal's number where a signal ended it. ``None`` where it was
             stopped from outside.
-        reason: One sentence for a reader where the status is not ``"ok"`` or ``"error"``; else empty.
+        reason: One sentence where the status is not ``"ok"`` or ``"error"``; else empty.
     """
 
     status: Status
@@ -106,15 +103,10 @@ class SandboxResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the code ran to its end with exit code 0."""
         return self.status == "ok"
 
     def describe(self, max_chars: int = 4000) -> str:
-        """The result as a text for a model: what was printed, what went wrong, and why it was stopped.
-
-        Args:
-            max_chars: Of each of the two streams; a longer one loses its middle, and says so.
-        """
+        """The result as a text for a model; a stream of more than ``max_chars`` loses its middle, and says so."""
         parts = [_shortened(self.stdout.rstrip("\n"), max_chars), _shortened(self.stderr.rstrip("\n"), max_chars)]
         if self.reason:
             parts.append(f"[{self.reason}]")

@@ -1,8 +1,7 @@
 """Programs that stay and answer one question after the other, and pools of them.
 
-For what would cost too much to start for every call: a box, a package to import. Questions and answers are JSON, one
-line each: nothing that comes back is evaluated. It is up to the program to keep one question from changing the next (a
-process for each, for example).
+Questions and answers are JSON, one line each: nothing that comes back is evaluated. It is up to the program to keep one
+question from changing the next (a process for each, for example).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from . import usage
 from .process import CHUNK, LOOK_S, START_S
 from .result import SandboxFailure
 
-#: Cores that this process may use.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 T = TypeVar("T")
 
@@ -40,15 +38,8 @@ class Worker:
     """A program that was started: it writes the line ``ready``, and then an answer to every question.
 
     :meth:`Sandbox.start <textenvs.sandbox.Sandbox.start>` makes one in a box. One thread at a time may use a worker.
-
-    Args:
-        process: The program, or what starts it, with pipes as its standard streams.
-        max_bytes: Of one answer.
-        lines: File descriptors of a box's status lines; closed with the worker.
-        memory_mb: MiB that the program and all below it may use together, while it works on a question.
-
-    Raises:
-        SandboxFailure: The program did not say that it is ready.
+    ``process`` (the program, or what starts it) has pipes as its standard streams; ``max_bytes`` are of one answer,
+    ``lines`` a box's status lines. The program and all below it may use ``memory_mb`` MiB while it works on a question.
     """
 
     def __init__(
@@ -59,9 +50,7 @@ class Worker:
         lines: Mapping[str, int] | None = None,
         memory_mb: int | None = None,
     ) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018
         self.process, self._lines = process, dict(lines or {})
         self._questions, self._answers, self._errors = process.stdin, process.stdout, process.stderr
         self._max_bytes, self._memory_mb = max_bytes, memory_mb
@@ -76,12 +65,7 @@ class Worker:
         self._errors.close()  # a full pipe would stop the program, and this one is not read from here on
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The program's answer to ``question``; both are JSON.
-
-        Raises:
-            TimeoutError: There was none in ``timeout_s``. The worker is of no more use then.
-            WorkerDied: The program ended, used too much memory, or answered what is not JSON or too long.
-        """
+        """The program's answer to ``question``; both are JSON. After a TimeoutError the worker cannot be used again."""
         deadline = time.monotonic() + timeout_s
         text = memoryview(json.dumps(question).encode() + b"\n")
         fd = self._questions.fileno()
@@ -101,7 +85,6 @@ class Worker:
             raise WorkerDied("the program answered what is not JSON") from error
 
     def close(self) -> None:
-        """End the program, and everything in its box; safe to call twice."""
         self._kill()
         for stream in (self._questions, self._answers, self._errors):
             with suppress(OSError):
@@ -143,7 +126,7 @@ class Worker:
 
 
 def threads(size: int, name: str) -> ThreadPoolExecutor:
-    """Threads to wait in, apart from asyncio's own: a hundred that wait must not hold up everything else."""
+    """Threads to wait in, apart from asyncio's own, which they would hold up."""
     return _threads(size, name, os.getpid())
 
 
@@ -153,13 +136,7 @@ def _threads(size: int, name: str, pid: int) -> ThreadPoolExecutor:  # a forked 
 
 
 class Pool:
-    """Workers of one kind, started as they are needed and used again; any thread may ask.
-
-    Args:
-        start: Starts one.
-        size: How many are asked at the same time at most.
-        name: Of the threads of :meth:`in_thread`.
-    """
+    """At most ``size`` workers of one kind, started as they are needed and used again; any thread may ask."""
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
         self._start, self._size, self._name = start, size, name
@@ -167,26 +144,20 @@ class Pool:
         _pools.add(self)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The answer of one of the workers.
-
-        Args:
-            question: As JSON.
-            timeout_s: Seconds from when a worker is free.
+        """The answer of one of the workers; ``timeout_s`` begin when one is free.
 
         Raises:
             TimeoutError: There was none in time; that worker was ended.
             WorkerDied: A worker that was started for this question ended, or gave no proper answer.
-            SandboxFailure: None could be started.
         """
         slots = self.slots
         worker = slots.get()
         try:
             if worker is not None:
-                try:
+                with suppress(WorkerDied):  # it may have ended before this question
                     return worker.ask(question, timeout_s)
-                except WorkerDied:  # it may have ended before this question
-                    worker.close()
-            worker = None
+                worker.close()
+                worker = None
             worker = self._start()
             return worker.ask(question, timeout_s)
         except BaseException:
@@ -205,7 +176,6 @@ class Pool:
             self.slots.put(None)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which asks and waits, without holding up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(threads(self._size, self._name), work)
 
 

@@ -1,11 +1,9 @@
 """CollabLLM's conversation-level reward in its published forms and a corrected one, as pure functions.
 
 A conversation is worth its task scores, minus what its length costs, plus how interactive a judge finds it
-(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree (``paper``; ``repository``, its
-authors' code; ``recipe``, verl's); ``linear`` and ``textenvs`` are ours; docs/environments/collab-math.md compares all.
-
-Only what people read and write counts: messages of user and assistant, without private reasoning. (The recipe's own
-code would count reasoning, too, but it is run with models that have none.)
+(arXiv 2502.00640, equations 2 to 4). ``paper``, ``repository`` (its authors' code) and ``recipe`` (verl's) are in use
+and disagree; ``linear`` and ``textenvs`` are ours; docs/environments/collab-math.md compares all. Only what people read
+and write counts: messages of user and assistant, without private reasoning.
 """
 
 from __future__ import annotations
@@ -31,15 +29,12 @@ _RATES: Mapping[Domain, float] = {"math": 5e-4, "document": 1e-4, "code": 5e-4}
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens ``text`` has: one for every four bytes of UTF-8, rounded up.
-
-    A rule of thumb for English that needs no tokenizer, and that leaving out spaces does not cheat.
-    """
+    """One token for every four bytes of UTF-8, rounded up: a rule that leaving out spaces does not cheat."""
     return -(-len(text.encode("utf-8", "replace")) // 4)
 
 
 def count_words(text: str) -> int:
-    """How many words ``text`` has, as verl's recipe counts them: what stands between white space."""
+    """As verl's recipe counts them: what stands between white space."""
     return len(text.split())
 
 
@@ -62,15 +57,12 @@ class Formula:
 
     Args:
         name: What ``formula=`` calls it.
-        rate: The price of a word or token, at least 0.
+        rate: The price of a word or token, at least 0; another value is a ValueError.
         unit: ``"words"`` (between white space) or ``"tokens"``.
         roles: Whose messages are counted.
         scope: Which messages are counted: ``"all"``, ``"played"`` (from the policy's first reply on) or ``"future"``
             (from the reply that is being rewarded on). Who scores a conversation passes them accordingly.
         clamp: ``"none"``; ``"cost"``: a conversation costs at most 1; ``"terms"``: each term is kept within +-1.
-
-    Raises:
-        ValueError: A value outside the above.
     """
 
     name: str
@@ -81,23 +73,19 @@ class Formula:
     clamp: Literal["none", "cost", "terms"] = "none"
 
     def length(self, messages: Sequence[Message], count_tokens: Callable[[str], int] = estimate_tokens) -> int:
-        """What of ``messages``, those of the formula's scope, is charged for, in the formula's unit."""
+        """What of ``messages`` (those of the formula's scope) is charged for, in the formula's unit."""
         count = count_words if self.unit == "words" else count_tokens
         return sum(count(visible_text(message)) for message in messages if message["role"] in self.roles)
 
     def cost(self, length: float) -> float:
         """What a single conversation of that length costs, at least 0."""
-        cost = self.rate * length
-        return cost if self.clamp == "none" else min(cost, 1.0)
+        return self.rate * length if self.clamp == "none" else min(self.rate * length, 1.0)
 
     def terms(self, outcomes: Sequence[Scored], weights: Mapping[str, float] | None = None) -> dict[str, float]:
         """The reward of conversations (the sampled futures of one reply, or a single whole one) by named terms.
 
         These are the weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where there is a
         judge; the reward is their sum. ``weights`` are of task scores and ``"interactivity"``, 1 where there is none.
-
-        Raises:
-            ValueError: Outcomes with different scores, or a term that is not finite.
         """
         names = outcomes[0].scores.keys()
         if any(outcome.scores.keys() != names for outcome in outcomes):
@@ -130,11 +118,7 @@ FORMULAS: Mapping[str, Formula] = {
 
 
 def formula(name: FormulaName = "linear", *, domain: Domain = "math", rate: float | None = None) -> Formula:
-    """The formula of that name, at ``rate`` (of a token or a word) or the one that is published for ``domain``.
-
-    Raises:
-        ValueError: A rate that is not finite or below 0.
-    """
+    """The formula of that name, at ``rate`` (of a token or a word) or the one that is published for ``domain``."""
     made = FORMULAS[name]
     if rate is None:
         rate = made.rate if made.unit == "words" else _RATES[domain]

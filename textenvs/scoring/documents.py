@@ -17,7 +17,7 @@ Kind = Literal["contains", "contains_one_of", "excludes", "first_line", "line", 
 
 
 class TextRequirement(TypedDict):
-    """What must stand in a document, and the ``rivals`` of it: texts that would be claims of something else."""
+    """``rivals`` are texts that would be claims of something else."""
 
     kind: Kind
     texts: Annotated[list[Text], Field(min_length=1)]
@@ -41,10 +41,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def last_document(text: str) -> str | None:
-    """The last complete document of ``text``: between ``<document>`` and ``</document>``, else in a fenced block.
-
-    Without the marks and the white space around it; ``None`` where there is none, or an empty one.
-    """
+    """What stands in the last ``<document>`` that is closed, else in the last fenced block; never an empty text."""
     closing = text.rfind(CLOSING)
     opening = text.rfind(OPENING, 0, closing) if closing >= 0 else -1
     if opening >= 0:
@@ -53,7 +50,7 @@ def last_document(text: str) -> str | None:
 
 
 def last_block(text: str) -> str | None:
-    """What stands in the last fenced block of ``text`` that is closed; ``None`` where there is none, or an empty one.
+    """What stands in the last closed fenced block that is not empty.
 
     As in Markdown, a fence is closed by one of the same character that is at least as long.
     """
@@ -91,26 +88,20 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
         return any(line.startswith(texts[0]) for line in lines)
     whole = _plain(document)
     if kind == "order":
-        position = 0
         for text in texts:
-            position = whole.find(text, position)
-            if position < 0:
+            _, found, whole = whole.partition(text)
+            if not found:
                 return False
-            position += len(text)
         return True
-    found = [text in whole for text in texts]
-    return {"contains": all(found), "contains_one_of": any(found), "excludes": not any(found)}[kind]
+    held = [text in whole for text in texts]
+    return {"contains": all(held), "contains_one_of": any(held), "excludes": not any(held)}[kind]
 
 
 def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequence[str] = ()) -> list[str]:
-    """What a document claims that nobody told: its numbers, which of ``rivals`` it has, and lines that are no fact.
+    """What a document claims that was not ``told``: numbers, which of ``rivals`` it has, and lines that are no fact.
 
-    Args:
-        document: Numbers of a list (``1.`` at the beginning of a line) are no claims.
-        told: What may be claimed.
-        rivals: Texts that would be claims of something else, each counted once.
-        facts: What may stand behind a label and a colon, each once, on lines but the first. Any other labelled line is
-            a claim; without any fact, none is.
+    Numbers of a list (``1.`` at the beginning of a line) are no claims. Each of the ``facts`` may stand once behind a
+    label and a colon, on lines but the first; any other labelled line is a claim; without any fact, none is.
     """
     plain = " ".join(_plain(_MARKUP.sub("", line.strip())) for line in document.split("\n"))
     known = _plain(told)

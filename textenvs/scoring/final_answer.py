@@ -17,8 +17,7 @@ def final_answer(text: str) -> str | None:
     r"""The answer that ``text`` states last, without its mark; ``None`` where it states none, or an empty one.
 
     An answer is stated as ``#### N`` (to the end of the line), in ``\boxed{N}``, or as "answer is N" or "Answer: N" in
-    any case (to the end of the sentence). Which of them does not matter: the one that begins last counts, so a reply
-    may correct itself and a list of claims is worth its last one. Takes time linear in the text.
+    any case (to the end of the sentence). The one that begins last counts. Takes time linear in the text.
     """
     place, found = -1, None
     for match in _MARK.finditer(text):
@@ -35,15 +34,13 @@ def final_answer(text: str) -> str | None:
 def boxed(text: str) -> str | None:
     r"""The content of the last ``\boxed{...}`` or ``\fbox{...}`` that closes; ``None`` if none does, or it is empty.
 
-    Takes time linear in the text. Of a box within a box, the outer one counts. ``\boxed 5`` counts, as some rows of
-    MATH have it.
+    Takes time linear in the text. Of a box within a box, the outer one counts. ``\boxed 5`` counts, as in rows of MATH.
     """
     box = _last_box(text)
     return None if box is None else box[1]
 
 
 def _last_box(text: str) -> tuple[int, str] | None:
-    """Where the last box starts, and its content."""
     ends: dict[int, int] = {}  # where the brace that opens at a position closes
     open_at: list[int] = []
     for match in _BRACE.finditer(text):

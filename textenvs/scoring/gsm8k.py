@@ -60,18 +60,16 @@ def _canonical(match: re.Match[str]) -> str | None:
 def normalize(number: object) -> str | None:
     """The one spelling of a number, or ``None`` where ``number`` is not a single number.
 
-    Commas, currency signs, a percent sign, a trailing period, leading and trailing zeros and the many minus signs of
-    Unicode go; units are not converted (``50%`` is 50).
+    Commas, currency and percent signs, a trailing period and needless zeros go; units stay (``50%`` is 50).
     """
     match = _ALONE.fullmatch(str(number))
     return _canonical(match) if match else None
 
 
 def extract(text: str, method: Method = "strict") -> str | None:
-    """The number that ``text`` answers with, normalized, or ``None`` when there is none.
+    """The number that ``text`` answers with, normalized, or ``None`` when there is none; takes time linear in the text.
 
-    Takes time linear in the text, and never fails on any text. A number of more than :data:`MAX_DIGITS` digits counts
-    as no answer. For the methods see the module's docstring; another is a ``ValueError``.
+    For the methods see the module's docstring; another is a ``ValueError``.
     """
     _check(method)
     if method == "marked":
@@ -85,7 +83,7 @@ def extract(text: str, method: Method = "strict") -> str | None:
 
 
 def _only_number(claim: str) -> str | None:
-    """The one number of a marked answer, after its last equals sign; ``None`` where there is none, or several."""
+    """The one number of a marked answer, after its last equals sign."""
     result = _LATEX_SPACE.sub("", claim[:_LONGEST_CLAIM]).rpartition("=")[2]
     numbers = {_canonical(match) for match in _ANYWHERE.finditer(result)}
     return numbers.pop() if len(numbers) == 1 else None
@@ -98,12 +96,12 @@ def _last_digits(text: str) -> int:
 
 
 def score(text: str, ground_truth: object, method: Method = "strict") -> float:
-    """1.0 when ``text`` answers with ``ground_truth``, else 0.0; ``ValueError`` as for :func:`judge`."""
+    """1.0 when ``text`` answers with ``ground_truth``, else 0.0; a ground truth that is no number is a ValueError."""
     return float(extract(text, method) == _gold(ground_truth))
 
 
 def compare(answer: str, ground_truth: object) -> int:
-    """-1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly; ``ValueError`` if not numbers."""
+    """-1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly."""
     left, right = normalize(answer), normalize(ground_truth)
     if left is None or right is None:
         raise ValueError(f"cannot compare {quoted(answer)} with {quoted(ground_truth)}: both must be numbers")
@@ -113,9 +111,8 @@ def compare(answer: str, ground_truth: object) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What there is to know about a reply."""
+    """What there is to know about a reply; ``answer`` is the number that counts by the method asked for."""
 
-    #: The number that counts (by the method asked for), or ``None`` when there is none.
     answer: str | None
     correct: bool
     #: Whether there is an answer in the form asked for: an answer line for ``"strict"``, else any marked answer.
@@ -128,7 +125,7 @@ class Verdict:
 
 
 def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict:
-    """Check a reply in all ways; ``method`` says which counts. A ground truth that is no number is a ``ValueError``."""
+    """Check a reply in all ways; ``method`` says which counts."""
     _check(method)
     gold = _gold(ground_truth)
     answers = {each: extract(text, each) for each in get_args(Method)}

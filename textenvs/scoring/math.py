@@ -1,8 +1,8 @@
 r"""Whether an answer is mathematically the right one: ``0.5``, ``\frac12`` and ``1/2`` are the same.
 
 Expressions are read and compared by `Math-Verify <https://github.com/huggingface/Math-Verify>`_ (extra ``math``), on
-SymPy, which some expressions keep busy without end, and no Python code can interrupt it then. So a comparison runs in a
-process of its own (:mod:`.math_worker`) that is killed when its time is over, and replaced.
+SymPy, which some expressions keep busy without end. So a comparison runs in a process of its own (:mod:`.math_worker`)
+that is killed when its time is over.
 """
 
 from __future__ import annotations
@@ -38,13 +38,9 @@ _PERCENT_SIGN = r"\\%"
 
 @dataclass(frozen=True)
 class MathVerdict:
-    """What there is to know about an answer.
+    """What there is to know about an ``answer``, as it stands in the reply (``None`` where it has none).
 
-    Args:
-        reason: ``"equal"``, ``"different"``, ``"restated"`` (equal, but not evaluated: see
-            :mod:`~textenvs.scoring.restated`), ``"no_answer"`` (none was found), ``"unreadable"`` (what was found is no
-            expression) or ``"timeout"`` (the comparison was stopped).
-        answer: The answer as it stands in the reply; ``None`` where none was found.
+    ``"restated"`` is equal, but not evaluated: see :mod:`~textenvs.scoring.restated`.
     """
 
     reason: Reason
@@ -52,7 +48,6 @@ class MathVerdict:
 
     @property
     def correct(self) -> bool:
-        """Whether the answer is the right one."""
         return self.reason == "equal"
 
 
@@ -67,15 +62,10 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
 
     Args:
         reply: The assistant's reply.
-        ground_truth: The right answer, LaTeX or plain, as ``\frac{1}{2}`` or ``1/2``.
+        ground_truth: The right answer, LaTeX or plain; a ValueError where it cannot be read.
         timeout_s: Seconds after which the comparison is stopped.
         problem: What the policy was shown. With it, an answer that only states the problem again is not right, unless
             the ground truth has the same form.
-
-    Raises:
-        ValueError: The ground truth cannot be read.
-        ImportError: Math-Verify is not installed; the message names the extra.
-        RuntimeError: The comparing process cannot be started.
     """
     require_math_verify()
     deadline = time.monotonic() + timeout_s
@@ -99,7 +89,6 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
 
 
 def _consistent(answer: str, gold: str, deadline: float) -> str:
-    """The verdict on an answer that has relations, and that Math-Verify takes for the right one."""
     claims = claims_of(answer)
     pairs = [(chain[-1], side) for chain in claims.chains for side in chain[:-1] if not is_name(side)]
     if claims.hidden or len(pairs) > _SIDES:
@@ -116,12 +105,10 @@ def _consistent(answer: str, gold: str, deadline: float) -> str:
 async def judge_math_async(
     reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem: str | None = None
 ) -> MathVerdict:
-    """:func:`judge_math`, awaitable: other coroutines go on meanwhile."""
     return await _pool.in_thread(lambda: judge_math(reply, ground_truth, timeout_s=timeout_s, problem=problem))
 
 
 def require_math_verify() -> None:
-    """Raise an ImportError that names the extra where Math-Verify is not installed."""
     if importlib.util.find_spec("math_verify") is None:
         raise ImportError("comparing mathematical answers needs Math-Verify: pip install 'textenvs[math]'")
 
@@ -133,10 +120,7 @@ def _start() -> Worker:
     # -P: the folder of that program is not a place to import from; it has a module called `math`.
     command = [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))]
     pipe = subprocess.PIPE
-    try:
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
-    except OSError as error:
-        raise RuntimeError(f"the process that compares answers could not be started: {error}") from error
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
     return Worker(process, max_bytes=1 << 20)
 
 
@@ -144,15 +128,13 @@ _pool = Pool(_start, CORES, "textenvs-math")
 
 
 def _ask(gold: str, target: str, deadline: float) -> str:
-    """The verdict of the process."""
     if (left := deadline - time.monotonic()) <= 0:
         return "timeout"
     boxes = [f"\\boxed{{{_PERCENT.sub(_PERCENT_SIGN, text)}}}" for text in (gold, target)]
     try:
-        # The process also ends itself: it must not compute on when nobody is left to kill it.
-        verdict: str = _pool.ask([*boxes, left + 1.0], left)
+        # The process also ends itself, in case this one is killed.
+        return str(_pool.ask([*boxes, left + 1.0], left))
     except TimeoutError:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed
         return "unreadable"
-    return verdict

@@ -1,8 +1,7 @@
-"""A program that compares mathematical expressions: one question a line, one answer a line.
+"""A program that compares mathematical expressions for :mod:`.math`.
 
-It runs on its own (see :mod:`.math`), so that it can be killed. A line of standard input is a JSON list: the reference
-and the answer, both in boxes, and the seconds after which the program ends itself. A line of standard output is
-``"equal"``, ``"different"``, ``"unreadable"`` or ``"bad gold"``.
+A question is a JSON list: the reference and the answer, both in boxes, and the seconds after which the program ends
+itself. The answer to it is ``"equal"``, ``"different"``, ``"unreadable"`` or ``"bad gold"``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ _MEMORY = 4 << 30
 
 
 def main() -> None:
-    """Answer until standard input ends."""
     answers, nowhere = os.fdopen(os.dup(1), "w"), open(os.devnull, "w")  # noqa: SIM115  (for as long as it runs)
     os.dup2(nowhere.fileno(), 1)  # what a library prints is no answer
     with contextlib.suppress(ImportError, ValueError, OSError):  # where there is no such limit, there is none

@@ -1,8 +1,7 @@
 """Answers to questions of fact: exact match and F1, as SQuAD defines them.
 
-Both compare normalised texts: lower case, without punctuation, without the articles *a*, *an* and *the*, and with
-single spaces (Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", EMNLP 2016, sec. 6.1).
-Where there are several right answers, the best counts.
+Both compare texts in lower case, without punctuation and articles, with single spaces (Rajpurkar et al., "SQuAD:
+100,000+ Questions for Machine Comprehension of Text", EMNLP 2016, sec. 6.1). Of several right answers, the best counts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(answer: str, truths: Sequence[str]) -> float:
-    """1.0 when the normalised answer is one of the normalised truths, else 0.0."""
     given = normalize_answer(answer)
     return float(any(given == normalize_answer(truth) for truth in truths))
 
@@ -47,10 +45,7 @@ def _f1(given: list[str], right: list[str]) -> float:
 
 
 def stated_answer(text: str) -> str | None:
-    """What stands after the last ``Answer:`` that begins a line, or ``None`` where there is none, or nothing after it.
-
-    ``Final answer:``, other capitals, and marks of Markdown around them are understood.
-    """
+    """What stands after the last ``Answer:`` or ``Final answer:`` (in any case and Markdown) that begins a line."""
     for line in reversed(text.split("\n")):
         words = line.strip(_MARKS)
         start = next((start for start in _STARTS if words[: len(start)].lower() == start), None)

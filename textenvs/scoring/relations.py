@@ -95,7 +95,7 @@ def is_name(side: str) -> bool:
 
 
 def _unwrapped(text: str) -> str | None:
-    """The inside of brackets around the whole text; ``None`` where there are none."""
+    """The inside of brackets around the whole text."""
     found = _WRAPPER.match(text)
     if found is None:
         return None

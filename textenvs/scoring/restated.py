@@ -75,13 +75,7 @@ _MOST_TOKENS = 2_000
 
 
 def restates(answer: str, ground_truth: str, problem: str) -> bool:
-    r"""Whether an answer that is equal to the reference only states the problem again.
-
-    Args:
-        answer: In LaTeX or plain text; of a chain ``2 + 2 = 4`` the last side counts.
-        ground_truth: The reference, whose form is the measure.
-        problem: All that the policy was shown.
-    """
+    """Whether an answer that is equal to the reference only states the problem again: all that the policy was shown."""
     said, gold = _form(answer), _form(ground_truth)
     if rational := _rational(gold):
         written = _rational(said)

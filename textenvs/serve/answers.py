@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from ..env import FAILURE_STOPS, LARGEST
 from ..messages import Message, check_conversation, clean_messages
 from ..options import PositiveInt
+from ..task import Task
 from ..text import excerpt
 from .client import RemoteError
 from .protocol import PROTOCOL
@@ -32,18 +33,23 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-class TaskCount(Answer):
-    """What a client knows of a task set."""
+class RemoteTasks(Answer):
+    """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
 
     name: str
     size: PositiveInt | None
     digest: str
 
+    def __getitem__(self, index: int) -> Task:
+        if index < 0 or (self.size is not None and index >= self.size):
+            raise IndexError(f"{self.name}: index {index} is outside its {self.size or 'endless'} tasks")
+        return Task(f"{self.digest}/{index}", "", (), None)
+
 
 class Facts(Answer):
     """What an environment is."""
 
-    tasks: TaskCount
+    tasks: RemoteTasks
     max_assistant_turns: PositiveInt | None
     max_user_turns: PositiveInt | None
     tool_schemas: list[dict[str, Any]]
@@ -92,11 +98,9 @@ class _SteppedInfo(_OpenedInfo):
     failed: bool
 
 
-class Stepped(Answer):
+class Stepped(Opened):
     """Of ``step``, as the contract of environments has it."""
 
-    turn: Count
-    messages: Said
     reward: Number
     terminated: bool
     truncated: bool
@@ -117,11 +121,7 @@ class Stepped(Answer):
 
 
 def checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Message | None = None) -> AnswerT:
-    """An answer of this kind; that of a ``step`` begins with the reply.
-
-    Raises:
-        RemoteError: It is none; the message says why.
-    """
+    """An answer of this kind, or a :class:`RemoteError`; that of a ``step`` begins with the reply."""
     try:
         found = kind.model_validate(answer)
     except (ValidationError, OverflowError) as error:

@@ -42,16 +42,13 @@ MAX_ANSWER_BYTES = 32 * 2**20
 class RemoteError(ConnectionError):
     """The server could not be reached, or refused, or answered nonsense.
 
-    Args:
-        message: What happened, and what to do.
-        kind: The server's word for it (:data:`textenvs.serve.protocol.STATUS`); ``"lost"`` where it did not answer.
-        retry_after_s: When the server has room again.
+    ``kind`` is the server's word for it (:data:`textenvs.serve.protocol.STATUS`), or ``"lost"`` where it did not
+    answer; ``retry_after_s`` says when it has room again.
     """
 
     def __init__(self, message: str, kind: str = "lost", retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.kind = kind
-        self.retry_after_s = retry_after_s
+        self.kind, self.retry_after_s = kind, retry_after_s
 
     def __reduce__(self) -> tuple[Any, ...]:  # with its kind
         return type(self), (str(self), self.kind, self.retry_after_s)
@@ -67,9 +64,7 @@ class Client:
             raise ValueError(f"url must be the server's address, for example 'http://localhost:8123', not {url!r}")
         if parts.username or parts.password:
             raise ValueError("url must not have a password; give token=... or set TEXTENVS_TOKEN")
-        self.url = url.rstrip("/")
-        self.timeout_s = timeout_s
-        self.retry_s = retry_s
+        self.url, self.timeout_s, self.retry_s = url.rstrip("/"), timeout_s, retry_s
         self.sessions: set[str] = set()  # that are open
         self.pid = os.getpid()
         self.loop = _loop(self.pid)
@@ -130,18 +125,16 @@ class Client:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
-        text = bytearray()
         try:
             # A redirection would carry the token elsewhere.
             post = self._connections.post(f"{self.url}{PREFIX}/{op}", data=body, allow_redirects=False)
             async with post as answer:
+                text = bytearray()
                 async for chunk in answer.content.iter_any():
                     text += chunk
                     if len(text) > MAX_ANSWER_BYTES:
-                        raise RemoteError(
-                            f"{self.url} sent an answer of more than {MAX_ANSWER_BYTES} bytes, which is not read",
-                            "too_large",
-                        )
+                        most = f"more than {MAX_ANSWER_BYTES} bytes, which is not read"
+                        raise RemoteError(f"{self.url} sent an answer of {most}", "too_large")
                 return answer.status, bytes(text)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise RemoteError(f"{self.url}: no connection: {error}") from error
@@ -201,6 +194,5 @@ def exception_of(error: Mapping[str, Any], where: str) -> Exception:
     if kind == "unauthorized":
         message += " (token=... or the environment variable TEXTENVS_TOKEN)"
     wait = error.get("retry_after_s")
-    return RemoteError(
-        f"{where}: {kind}: {message}", kind, wait if isinstance(wait, (int, float)) and 0 <= wait < 1e9 else 0.0
-    )
+    wait = wait if isinstance(wait, (int, float)) and 0 <= wait < 1e9 else 0.0
+    return RemoteError(f"{where}: {kind}: {message}", kind, wait)

@@ -81,7 +81,7 @@ class _Session:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call goes on in a thread: what its environment is at is not known."""
+        """Whether a call is still running in a thread, so that the environment's state is not known."""
         return self.thread is not None and not self.thread.done()
 
     @property
@@ -120,11 +120,7 @@ class Host:
     # ------------------------------------------------------------------ requests
 
     async def answer(self, op: str, body: bytes, owner: str) -> bytes:
-        """The answer to a request of the owner of a token.
-
-        Raises:
-            Refusal: It was not carried out; nothing has changed, unless the message says that the session is lost.
-        """
+        """The answer to a request of the owner of a token; a refusal changes nothing, unless the session is lost."""
         request = protocol.parse_request(op, body)
         if isinstance(request, protocol.Close):
             for name in request.sessions:
@@ -365,11 +361,9 @@ class Host:
         environments = {
             name: {
                 "tasks": {"name": env.tasks.name, "size": env.tasks.size, "digest": self._digests[name]},
-                "max_assistant_turns": env.max_assistant_turns,
-                "max_user_turns": env.max_user_turns,
                 "nondeterministic": self.offers[name].nondeterministic,
-                "tool_schemas": list(getattr(env, "tool_schemas", ())),
-                "tools_not_in_prompt": list(getattr(env, "tools_not_in_prompt", ())),
+                **{limit: getattr(env, limit) for limit in ("max_assistant_turns", "max_user_turns")},
+                **{tools: list(getattr(env, tools, ())) for tools in ("tool_schemas", "tools_not_in_prompt")},
             }
             for name, env in self.envs.items()
         }
@@ -417,10 +411,9 @@ async def _refusing(op: str) -> AsyncIterator[None]:
         raise
     except EnvironmentFailure as error:
         raise Refusal("environment_failure", error.reason, stop=error.stop) from error
-    except gymnasium.error.InvalidAction as error:
-        raise Refusal("invalid_action", str(error)) from error
-    except gymnasium.error.ResetNeeded as error:
-        raise Refusal("reset_needed", str(error)) from error
+    except (gymnasium.error.InvalidAction, gymnasium.error.ResetNeeded) as error:
+        kind = "invalid_action" if isinstance(error, gymnasium.error.InvalidAction) else "reset_needed"
+        raise Refusal(kind, str(error)) from error
     except Exception as error:
         raise logged(error, op) from error
 

@@ -156,10 +156,8 @@ def parse_request(op: str, body: bytes) -> Any:
         return OPS[op].model_validate(decode(body))
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False, include_context=False)[:5]
-        found = "; ".join(
-            f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems
-        )
-        raise Refusal("bad_request", f"{op}: {found}") from None
+        found = (f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems)
+        raise Refusal("bad_request", f"{op}: {'; '.join(found)}") from None
     except ValueError as error:
         raise Refusal("bad_request", f"the body of a request is JSON: {error}") from None
 

@@ -37,36 +37,14 @@ URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_EN
 
 @dataclass
 class RemoteState(EpisodeState):
-    """An episode as this side knows it.
-
-    Args:
-        seed: Of the episode.
-        options: Of the reset, as JSON text.
-        events: What happened, as JSON texts: a reply as it was sent, which the conversation may show otherwise, or the
-            seed of a fork.
-        played: How many of these are replies.
-        opened: The info of the reset.
-    """
+    """An episode as this side knows it."""
 
     seed: int | None = None
-    options: str = "{}"
+    options: str = "{}"  # of the reset, as JSON text
+    #: What happened, as JSON: a reply as it was sent, which the conversation may show otherwise, or a fork's seed.
     events: tuple[str, ...] = ()
-    played: int = 0
-    opened: str = "{}"
-
-
-@dataclass(frozen=True)
-class RemoteTasks:
-    """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
-
-    name: str
-    size: int | None
-    digest: str
-
-    def __getitem__(self, index: int) -> Task:
-        if index < 0 or (self.size is not None and index >= self.size):
-            raise IndexError(f"{self.name}: index {index} is outside its {self.size or 'endless'} tasks")
-        return Task(f"{self.digest}/{index}", "", (), None)
+    played: int = 0  # how many of these are replies
+    opened: str = "{}"  # the info of the reset
 
 
 class _Lease:
@@ -132,7 +110,7 @@ class Remote(TextEnv[RemoteState]):
         self.remote_env, facts = _chosen(checked(Described, there, url), env or os.environ.get(ENV_VARIABLE), url)
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
-            RemoteTasks(facts.tasks.name, facts.tasks.size, facts.tasks.digest),
+            facts.tasks,
             max_assistant_turns=facts.max_assistant_turns,
             max_user_turns=facts.max_user_turns,
             render_mode=render_mode,
@@ -295,11 +273,6 @@ class Remote(TextEnv[RemoteState]):
 
 
 def _token_for(url: str) -> str | None:
-    """``TEXTENVS_TOKEN``, if it is for this server.
-
-    Raises:
-        ValueError: It is for another one.
-    """
     token = os.environ.get(TOKEN_VARIABLE)
     if not token or origin(url) == origin(os.environ.get(URL_VARIABLE) or "") or is_loopback(urlsplit(url).hostname):
         return token or None

@@ -41,12 +41,10 @@ class Server:
     async def start(self, bind: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; ``self.port`` is the port then."""
         await self.host.prepare()
-        app = web.Application(
-            client_max_size=max(self.max_message_bytes, CLOSE_BYTES) + 1, middlewares=[self._answered]
-        )
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_post(f"{PREFIX}/{{op}}", self._post)
+        most = max(self.max_message_bytes, CLOSE_BYTES) + 1
+        app = web.Application(client_max_size=most, middlewares=[self._answered])
+        paths = [web.get("/health", self._health), web.get("/metrics", self._metrics)]
+        app.add_routes([*paths, web.post(f"{PREFIX}/{{op}}", self._post)])
         # Compressed bodies are refused: 8 KB may hold 8 MB.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
         await self._runner.setup()
@@ -144,15 +142,12 @@ class Server:
 
     def _refused(self, refusal: Refusal, status: int | None = None) -> web.Response:
         self.host.errors[refusal.kind] += 1
-        headers = {"WWW-Authenticate": "Bearer"} if refusal.kind == "unauthorized" else {}
+        headers = {"Content-Type": "application/json"}
+        if refusal.kind == "unauthorized":
+            headers["WWW-Authenticate"] = "Bearer"
         if refusal.retry_after_s is not None:
             headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
-        return web.Response(
-            body=encode(refusal.to_json()),
-            status=status or refusal.status,
-            content_type="application/json",
-            headers=headers,
-        )
+        return web.Response(body=encode(refusal.to_json()), status=status or refusal.status, headers=headers)
 
     # ------------------------------------------------------------------ what it says of itself
 

@@ -1,13 +1,12 @@
 """Tools: typed functions that a policy may call, and the ways to write a call down."""
 
 from .formats import FORMATS, CallFormat, Parsed, call, make_format
-from .schema import Injected, Tool, ToolError, tool
+from .schema import Tool, ToolError, tool
 from .toolbox import Toolbox, ToolResult
 
 __all__ = [
     "FORMATS",
     "CallFormat",
-    "Injected",
     "Parsed",
     "Tool",
     "ToolError",

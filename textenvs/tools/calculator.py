@@ -40,14 +40,10 @@ _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]
 
 
 def evaluate(expression: str) -> Fraction:
-    """The exact value of an arithmetic expression.
+    """The exact value of an arithmetic expression, or :class:`ToolError` with what is wrong.
 
-    Args:
-        expression: Decimal numbers (``1,000`` and ``2.5`` too), ``+ - * / // % **``, brackets; ``^`` is a power, and
-            ``×``, ``÷``, ``−`` are read.
-
-    Raises:
-        ToolError: It is too long, is not arithmetic, divides by zero, or has numbers of more than 200 digits.
+    It has decimal numbers (``1,000`` and ``2.5`` too), ``+ - * / // % **`` and brackets; ``^`` is a power, and ``×``,
+    ``÷``, ``−`` are read.
     """
     if len(expression) > _MAX_LENGTH:
         raise ToolError(f"the expression has {len(expression)} characters; at most {_MAX_LENGTH} are allowed")

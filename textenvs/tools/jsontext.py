@@ -1,6 +1,7 @@
 """Reading JSON that a language model wrote: strict about what it means, clear about what is wrong with it.
 
-Text that comes out of here is canonical: one spelling for one value, finite numbers, no lone surrogates.
+Everything here raises :class:`JsonProblem`. Text that comes out is canonical: one spelling for one value, finite
+numbers, no lone surrogates.
 """
 
 from __future__ import annotations
@@ -34,18 +35,13 @@ _KINDS = {
 
 
 def skip_space(text: str, start: int) -> int:
-    """The first place at or after ``start`` that holds no white space."""
     while start < len(text) and text[start] in _SPACE:
         start += 1
     return start
 
 
 def read_value(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value that begins at ``start`` (white space before it is skipped), and where it ends.
-
-    Raises:
-        JsonProblem: There is no whole JSON value.
-    """
+    """The JSON value that begins at ``start`` (white space before it is skipped), and where it ends."""
     start = skip_space(text, start)
     if start == len(text):
         raise JsonProblem("the JSON is missing")
@@ -65,11 +61,7 @@ def read_value(text: str, start: int = 0) -> tuple[Any, int]:
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """The JSON object that ``text`` is, with nothing after it; empty text is the empty object.
-
-    Raises:
-        JsonProblem: It is something else.
-    """
+    """The JSON object that ``text`` is, with nothing after it; empty text is the empty object."""
     if not text.strip():
         return {}
     value, end = read_value(text)
@@ -81,11 +73,7 @@ def read_object(text: str) -> dict[str, Any]:
 
 
 def write_value(value: Any) -> str:
-    """``value`` as canonical JSON.
-
-    Raises:
-        JsonProblem: A number is not finite (``1e999``), the nesting is too deep, or something is not JSON.
-    """
+    """``value`` as canonical JSON."""
     try:
         return clean_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except RecursionError:

@@ -1,9 +1,7 @@
 """Tools of MCP servers (Model Context Protocol), over stdio or streamable HTTP, through the official SDK.
 
 A server is started, or connected to, when its first tool is called, once for each event loop, and stays until its
-environment is closed. What a server remembers is its own: it is no part of an episode's state, and forks of an
-environment share it. For training, use servers whose tools only look things up, or separate what they change by an
-argument.
+environment is closed. Forks of an environment share it (docs/tools.md).
 """
 
 from __future__ import annotations
@@ -42,19 +40,13 @@ class _ConnectionLost(Exception):
 
 
 class McpServer:
-    """One MCP server, and its tools.
+    """One MCP server, and its tools: ``McpServer({"command": "python", "args": ["server.py"]}).tools()``.
 
     Args:
-        spec: How to reach it, in the form that MCP clients' configuration files have: ``{"command": "python",
-            "args": ["server.py"], "env": {...}, "cwd": ...}`` starts a program and talks over its standard streams;
-            ``{"url": "http://host/mcp", "headers": {...}}`` talks to a running one.
+        spec: How to reach it, in the form that MCP clients' configuration files have: ``{"command": "python", "args":
+            ["server.py"], "env": {...}, "cwd": ...}`` starts a program and talks over its standard streams; ``{"url":
+            "http://host/mcp", "headers": {...}}`` talks to a running one.
         connect_timeout_s: How long starting it and greeting it may take, in seconds.
-
-    Example:
-        ::
-
-            server = McpServer({"command": "python", "args": ["server.py"]})
-            env = MyToolEnv(tools=server.tools())
     """
 
     @checked
@@ -71,7 +63,6 @@ class McpServer:
 
     @property
     def name(self) -> str:
-        """What the server is called in messages: its URL, or its command."""
         return str(self.spec.get("url") or " ".join(map(str, [self.spec["command"], *self.spec.get("args", ())])))
 
     def tools(self, **options: Any) -> list[Tool[..., Any]]:
@@ -95,7 +86,6 @@ class McpServer:
             max_chars: How long a result may be.
 
         Raises:
-            ImportError: The SDK is not installed.
             EnvironmentFailure: The server cannot be reached.
             ValueError: ``only`` names tools that the server does not have.
         """
@@ -119,9 +109,8 @@ class McpServer:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
         """Call a tool by its name on the server.
 
-        Raises:
-            ToolError: The server refused the call, or stopped while it was under way and is running again.
-            EnvironmentFailure: The server cannot be reached, also not by starting it again.
+        ``ToolError``: it refused the call, or stopped while it was under way and is running again.
+        ``EnvironmentFailure``: it cannot be reached, also not by starting it again.
         """
         connection = await self._connected()
         try:
@@ -145,11 +134,9 @@ class McpServer:
             await mine.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without its connections."""
         return functools.partial(McpServer, connect_timeout_s=self.connect_timeout_s), (self.spec,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> McpServer:
-        """Shared, as its tools are."""
         return self
 
     async def _list(self) -> list[Listed]:
@@ -236,7 +223,6 @@ class _Connection:
             self.client.cancel()  # no effect once it is done
 
     async def opened(self, name: str) -> Client:
-        """The client, once the server ``name`` has answered."""
         await asyncio.wait([self.client])  # unlike awaiting it, this leaves it alone when we are cancelled
         why = "the connection was closed"
         if not self.client.cancelled():
@@ -269,7 +255,6 @@ class _Connection:
             raise
 
     async def close(self) -> None:
-        """Close it, and wait until the server is gone."""
         self.closing.set()
         if not self.client.done():  # it is still being opened
             self.holder.cancel()

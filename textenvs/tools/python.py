@@ -62,9 +62,6 @@ def python_tool(
         sandbox: Where they run; one with the default limits by default.
         name: What the model calls it.
         max_chars: How many characters of the output, and of the errors, the model is told; at least 64.
-
-    Raises:
-        SandboxUnavailable: No sandbox is given, and this machine has none.
     """
     sandbox = sandbox if sandbox is not None else Sandbox()
     # Both streams, the reason, and the marks of what was left out.

@@ -22,10 +22,7 @@ from typing import (
     ParamSpec,
     Protocol,
     Required,
-    TypeAlias,
     TypeVar,
-    get_args,
-    get_origin,
     get_type_hints,
     overload,
 )
@@ -37,7 +34,6 @@ from ..env import EpisodeState
 from ..options import Gain, checked
 from .jsontext import JsonProblem, read_object, write_value
 
-T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -46,18 +42,6 @@ MIN_CHARS = 64
 MaxChars = Annotated[int, Field(ge=MIN_CHARS)]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class _FromState:
-    """Marks a parameter that the environment fills in."""
-
-    def __repr__(self) -> str:
-        return "Injected"
-
-
-#: ``Injected[S]``: a parameter that is not the model's to give; the tool is handed the episode's state. A parameter
-#: whose type is an ``EpisodeState`` is injected without this mark.
-Injected: TypeAlias = Annotated[T, _FromState()]
 
 
 class ToolError(Exception):
@@ -140,18 +124,15 @@ class Tool(Generic[P, R]):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool as OpenAI's API describes one: ``{"type": "function", "function": {...}}``."""
         parameters = copy.deepcopy(dict(self.parameters))
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
     @property
     def needs_loop(self) -> bool:
-        """Whether a call needs an event loop: the function is async, or runs in a thread."""
         return self.is_async or self.blocking
 
     def replace(self, **options: Any) -> Tool[P, R]:
-        """The same function with other options (those of the constructor)."""
         return Tool(self.function, **{**self._options, **options})
 
     def arguments_of(self, text: str) -> dict[str, Any]:
@@ -179,7 +160,6 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name}({', '.join(self.parameters.get('properties', {}))}))"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tool[P, R]:
-        """Tools do not change: environments share them."""
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -212,17 +192,14 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     pydantic models), as strictly as JSON allows: ``"5"`` is no number. The docstring is the description, with one line
     for each argument (Google style). What it returns goes to the model: text as it is, anything else as JSON.
 
-    State of an episode belongs in the environment's state: a parameter whose type is an ``EpisodeState``, or that is
-    marked ``Injected[...]``, is no part of the schema and is given ``env.state``.
+    State of an episode belongs in the environment's state: a parameter whose type is an ``EpisodeState`` is no part of
+    the schema and is given ``env.state``.
 
     Args:
         function: Plain or ``async``. It may raise :class:`ToolError` to refuse.
         **options: ``name`` (the function's by default), ``description`` (the docstring's), ``timeout_s`` (seconds a
             call may take; a plain function then runs in a thread of its own, which is left behind when its time is
             up), ``max_chars`` (longer results are shortened; 4000) and ``blocking`` (run it in a thread of its own).
-
-    Raises:
-        TypeError, ValueError: It cannot be a tool; the message says why.
     """
     return functools.partial(Tool, **options) if function is None else Tool(function, **options)
 
@@ -238,13 +215,6 @@ def _routine(function: Any) -> Any:
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _state_type(hint: Any) -> type | None:
-    if get_origin(hint) is Annotated and any(isinstance(mark, _FromState) for mark in hint.__metadata__):
-        inner = get_args(hint)[0]
-        return inner if isinstance(inner, type) else EpisodeState
-    return hint if isinstance(hint, type) and issubclass(hint, EpisodeState) else None
-
-
 def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[dict[str, Any], str | None, type | None]:
     """The arguments of ``function`` as fields of a typed dictionary, and the parameter that is given the state."""
     signature = inspect.signature(function)
@@ -257,10 +227,10 @@ def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[di
         if parameter.name not in hints:
             raise TypeError(f"{where}: the argument {parameter.name!r} has no type hint")
         hint = hints[parameter.name]
-        if (state := _state_type(hint)) is None:
+        if not (isinstance(hint, type) and issubclass(hint, EpisodeState)):
             fields[parameter.name] = _field(hint, parameter, described.get(parameter.name))
         elif injected is None:
-            injected = parameter.name, state
+            injected = parameter.name, hint
         else:
             raise TypeError(f"{where}: {injected[0]!r} is the state already; {parameter.name!r} cannot be it too")
     if unknown := set(described) - set(signature.parameters):

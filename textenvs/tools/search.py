@@ -1,10 +1,7 @@
 """Search over a local corpus by BM25, as a tool.
 
 Documents are ranked by Lucene's variant of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009;
-k1 = 1.5, b = 0.75), computed by `bm25s <https://github.com/xhluca/bm25s>`_ (extra ``search``). The same query gives the
-same answer everywhere: documents of equal score come in the order of the corpus.
-
-A corpus and its index are shared, and no part of an episode's state.
+k1 = 1.5, b = 0.75), computed by bm25s (extra ``search``); those of equal score come in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -60,10 +57,7 @@ class Corpus:
 
     @classmethod
     def load(cls, path: str | Path) -> Corpus:
-        """The corpus of a ``.jsonl`` or ``.parquet`` file, read and indexed once a process.
-
-        See :func:`~textenvs.data.corpus.read_documents`, also for the errors.
-        """
+        """The corpus of a ``.jsonl`` or ``.parquet`` file, read and indexed once a process (:func:`read_documents`)."""
         path = Path(path).expanduser().absolute()
         # The file's time and size are part of the key, so that a file written anew is read anew.
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
@@ -89,7 +83,6 @@ class Corpus:
         return f"Corpus({self.name!r}, {len(self)} documents)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Corpus:
-        """Corpora do not change: environments share them."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,10 +121,6 @@ def search_tool(
         name: What the model calls it.
         top_k: How many documents it is shown.
         snippet_chars: How many characters of each; of a longer one, the part with most words of the query.
-
-    Raises:
-        TaskError: Documents that cannot be used.
-        ImportError: bm25s is not installed; the message names the extra.
     """
     if isinstance(corpus, (str, Path)):
         corpus = Corpus.load(corpus)

@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from ..env import EnvironmentFailure, EpisodeState
 from ..messages import ToolCall, clean_text
 from ..options import PositiveInt, checked
-from ..threads import Threads
+from ..threads import in_new_thread
 from .schema import ArgumentError, Tool, ToolError, nearest
 
 log = logging.getLogger("textenvs")
@@ -42,11 +42,8 @@ ERRORS: tuple[str, ...] = (
 class ToolResult:
     """What came of one call.
 
-    Args:
-        call: The call, as the model wrote it.
-        content: What the model is told.
-        error: One of :data:`ERRORS`, or ``None`` when the tool returned.
-        value: What the tool returned, for the environment.
+    ``content`` is what the model is told, ``error`` one of :data:`ERRORS` unless the tool returned, and ``value`` what
+    it returned, for the environment.
     """
 
     call: ToolCall
@@ -56,32 +53,27 @@ class ToolResult:
 
     @property
     def name(self) -> str:
-        """The tool's name, as the model wrote it."""
         return self.call["function"]["name"]
 
     @property
     def ok(self) -> bool:
-        """Whether the tool returned."""
         return self.error is None
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """A call whose tool exists and whose arguments fit."""
+    """A call whose tool exists and whose arguments fit; the state is among them where the tool is given it."""
 
     call: ToolCall
     tool: Tool[..., Any]
     arguments: Mapping[str, Any]
 
+    def told(self, text: str, error: str | None, value: Any = None) -> ToolResult:
+        return ToolResult(self.call, shorten(clean_text(text), self.tool.max_chars), error, value)
+
 
 class Toolbox:
-    """The tools of an environment, and the rules for calling them. It has no state: that is the episode's.
-
-    Args:
-        tools: The tools, with names that differ.
-        max_calls_per_turn: How many calls of one reply are run; the model is told that the others were not.
-        max_concurrency: How many of them run at the same time.
-    """
+    """The tools of an environment, and the rules for calling them (see :class:`ToolEnv`). It has no state."""
 
     @checked
     def __init__(
@@ -99,12 +91,10 @@ class Toolbox:
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
-        """The tools, in order."""
         return tuple(self._tools.values())
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as OpenAI's API describes them."""
         return [each.schema for each in self.tools]
 
     def needs_loop(self, calls: Sequence[ToolCall]) -> bool:
@@ -113,16 +103,9 @@ class Toolbox:
         return any(name in self._tools and self._tools[name].needs_loop for name in names)
 
     def run_now(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
-        """Run ``calls`` one after another, in the caller's thread, without an event loop.
-
-        Raises:
-            EnvironmentFailure: A tool raised it.
-            RuntimeError: One of the calls needs a loop.
-        """
-        if self.needs_loop(calls):
-            raise RuntimeError("one of the calls is async or runs in a thread; await Toolbox.run")
-        prepared = [self._prepare(place, call) for place, call in enumerate(calls)]
-        return tuple(_run_plain(each, state) if isinstance(each, _Ready) else each for each in prepared)
+        """Run ``calls`` one after another, in the caller's thread; none of them may need a loop."""
+        prepared = [self._prepare(place, call, state) for place, call in enumerate(calls)]
+        return tuple(_run_plain(each) if isinstance(each, _Ready) else each for each in prepared)
 
     async def run(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
         """Run ``calls``, at most ``max_concurrency`` at a time; the results are in the order of the calls.
@@ -135,11 +118,11 @@ class Toolbox:
         async def one(ready: _Ready) -> ToolResult:
             if ready.tool.state_parameter is None:
                 async with places:
-                    return await _run(ready, state)
+                    return await _run(ready)
             async with in_order, places:  # the lock is fair: who asks first goes first
-                return await _run(ready, state)
+                return await _run(ready)
 
-        prepared = [self._prepare(place, call) for place, call in enumerate(calls)]
+        prepared = [self._prepare(place, call, state) for place, call in enumerate(calls)]
         running = {i: asyncio.ensure_future(one(each)) for i, each in enumerate(prepared) if isinstance(each, _Ready)}
         try:
             await asyncio.gather(*running.values())
@@ -150,7 +133,7 @@ class Toolbox:
             raise
         return tuple(running[i].result() if i in running else each for i, each in enumerate(prepared))  # type: ignore[misc]
 
-    def _prepare(self, place: int, call: ToolCall) -> _Ready | ToolResult:
+    def _prepare(self, place: int, call: ToolCall, state: EpisodeState) -> _Ready | ToolResult:
         name = call["function"]["name"]
         if place >= self.max_calls_per_turn:
             told = f"Not run: at most {self.max_calls_per_turn} calls in one message."
@@ -160,57 +143,52 @@ class Toolbox:
             told = f"There is no tool {name[:100]!r}{nearest(name, list(self._tools))}. {has}"
             return ToolResult(call, told, "unknown_tool")
         try:
-            return _Ready(call, found, found.arguments_of(call["function"]["arguments"]))
+            arguments = found.arguments_of(call["function"]["arguments"])
         except ArgumentError as problem:
             return ToolResult(call, problem.message, problem.kind)
+        if found.state_parameter is not None:
+            arguments[found.state_parameter] = state
+        return _Ready(call, found, arguments)
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """``text``, or its beginning and its end with a mark between that says how much was left out.
-
-    ``max_chars``, with the mark, must be at least :data:`~textenvs.tools.schema.MIN_CHARS`.
-    """
+    """``text``, or its beginning and its end with a mark between that says how much was left out."""
     if len(text) <= max_chars:
         return text
-    room = max_chars - len(_left_out(len(text)))
+    mark = "\n[... {} characters left out ...]\n"
+    room = max_chars - len(mark.format(len(text)))  # the mark below is not longer than this one
     head = (room + 1) // 2
-    mark = _left_out(len(text) - room)  # not longer than the one that room was made for
-    return f"{text[:head]}{mark}{text[len(text) - (room - head) :]}"
+    return text[:head] + mark.format(len(text) - room) + text[len(text) - (room - head) :]
 
 
-def _left_out(count: int) -> str:
-    return f"\n[... {count} characters left out ...]\n"
-
-
-async def _run(ready: _Ready, state: EpisodeState) -> ToolResult:
+async def _run(ready: _Ready) -> ToolResult:
     tool = ready.tool
     if not tool.needs_loop:
-        return _run_plain(ready, state)
+        return _run_plain(ready)
     clock = asyncio.timeout(tool.timeout_s)
     try:
         async with clock:
             if tool.is_async:
-                return await _run_async(ready, state)
-            threads = Threads(1)  # a thread of its own: one that hangs takes no other call's place
-            work = functools.partial(contextvars.copy_context().run, _run_plain, ready, state)
-            result: ToolResult = await threads.result(await threads.begin(work))
-            return result
+                return await _run_async(ready)
+            # A thread of its own: one that hangs takes no other call's place.
+            work = functools.partial(contextvars.copy_context().run, _run_plain, ready)
+            return await asyncio.shield(in_new_thread(work))  # type: ignore[no-any-return]
     except TimeoutError:
         if not clock.expired():
             raise
         return ToolResult(ready.call, f"{tool.name} took longer than {tool.timeout_s:g} s and was stopped.", "timeout")
 
 
-async def _run_async(ready: _Ready, state: EpisodeState) -> ToolResult:
+async def _run_async(ready: _Ready) -> ToolResult:
     try:
-        return _returned(ready, await ready.tool.function(**_with_state(ready, state)))
+        return _returned(ready, await ready.tool.function(**ready.arguments))
     except Exception as error:
         return _raised(ready, error)
 
 
-def _run_plain(ready: _Ready, state: EpisodeState) -> ToolResult:
+def _run_plain(ready: _Ready) -> ToolResult:
     try:
-        value = ready.tool.function(**_with_state(ready, state))
+        value = ready.tool.function(**ready.arguments)
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
@@ -220,24 +198,15 @@ def _run_plain(ready: _Ready, state: EpisodeState) -> ToolResult:
         return _raised(ready, error)
 
 
-def _with_state(ready: _Ready, state: EpisodeState) -> dict[str, Any]:
-    injected = ready.tool.state_parameter
-    return {**ready.arguments} if injected is None else {**ready.arguments, injected: state}
-
-
 def _returned(ready: _Ready, value: Any) -> ToolResult:
     text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
-    return _told(ready, text, None, value)
+    return ready.told(text, None, value)
 
 
 def _raised(ready: _Ready, error: Exception) -> ToolResult:
     if isinstance(error, EnvironmentFailure):
         raise error
     if isinstance(error, ToolError):
-        return _told(ready, str(error), "refused")
+        return ready.told(str(error), "refused")
     log.debug("tool %s failed", ready.tool.name, exc_info=error)
-    return _told(ready, f"{ready.tool.name} failed: {type(error).__name__}: {error}", "exception")
-
-
-def _told(ready: _Ready, text: str, error: str | None, value: Any = None) -> ToolResult:
-    return ToolResult(ready.call, shorten(clean_text(text), ready.tool.max_chars), error, value)
+    return ready.told(f"{ready.tool.name} failed: {type(error).__name__}: {error}", "exception")

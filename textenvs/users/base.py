@@ -2,9 +2,6 @@
 
 A user is immutable: what it remembers is the conversation, and what it decides by chance comes from the environment's
 own generator. So one user serves any number of episodes, and forks of an episode.
-
-    turn = await take_turn(self.user, self.state.messages, goal, self.np_random)
-    return Turn(messages=[user(turn.text)] if turn.text else [], terminated=turn.ends, stop=turn.why, ...)
 """
 
 from __future__ import annotations
@@ -24,18 +21,11 @@ GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class UserTurn:
-    """What a user says.
+    """What a user says."""
 
-    Args:
-        text: Its words; empty only where it ends the conversation without any.
-        ends: It leaves: this is the end of the conversation.
-        why: Why it leaves, as ``info["stop"]`` will say; given when ``ends``, and only then.
-        metrics: Numbers worth reporting.
-    """
-
-    text: str
-    ends: bool = False
-    why: str | None = None
+    text: str  # empty only where it ends the conversation without any words
+    ends: bool = False  # it leaves: this is the end of the conversation
+    why: str | None = None  # why it leaves, as ``info["stop"]`` will say; given when ``ends``, and only then
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,7 +50,7 @@ class SimulatedUser(Protocol[GoalT_contra]):
             rng: All chance comes from here.
 
         Raises:
-            EnvironmentFailure: ``"user_failed"``: the user cannot go on.
+            EnvironmentFailure: ``"user_failed"``: the user gave up.
         """
         ...
 
@@ -70,12 +60,7 @@ async def take_turn(
 ) -> UserTurn:
     """Let ``user`` speak, after showing it no more of the conversation than it may see.
 
-    Args:
-        user: Who speaks; its ``speak`` may be plain or ``async``.
-        messages: The conversation as the environment keeps it.
-        goal: The user's goal.
-        rng: The environment's generator (``self.np_random``).
-        tools: Whether the user sees tool calls and their results.
+    ``tools`` says whether it sees tool calls and their results; ``rng`` is the environment's (``self.np_random``).
     """
     turn = await settle(user.speak(visible_conversation(messages, tools=tools), goal, rng))
     if not isinstance(turn, UserTurn):

@@ -1,35 +1,42 @@
 """A simulated user played by a language model.
 
 The model sees the conversation from the user's side: what the user said are *its* (assistant) messages, its opening
-words among them, and what the assistant said are the messages it answers. Goal and persona stand in its system prompt,
-and nowhere else.
-
-It answers in JSON (or, for models that cannot, in plain text with an end marker). What cannot be used is asked for
-again, and after ``tries`` the episode ends as ``user_failed``: never an empty message, never a made-up one.
+words among them. What it answers and cannot be used is asked for again, and after ``tries`` the episode ends as
+``user_failed``: never an empty message, never a made-up one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat.clients import client_for
-from ..chat.control import defuse
 from ..chat.errors import ChatFailure
 from ..chat.spec import ChatSpec, SpecLike
-from ..chat.structured import ask, check_tries, parse_reply
+from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
 from ..messages import Message, Messages, assistant, system, text_of, user, visible_conversation
+from ..options import PositiveInt, checked
 from .base import UserTurn
-from .leak import leaked
 
 PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts.yaml").read_text("utf-8"))
+
+#: Words in a row that count as one copied piece of a goal. Fewer would find what any two texts on one subject share.
+PIECE = 4
+#: Goals of fewer pieces can hardly be paraphrased, and are not guarded.
+FEWEST_PIECES = 8
+
+_WORD = re.compile(r"\w+")
+# Control tokens spelt out: <|im_start|>, <｜User｜>, <s>, </s>, <bos>, <start_of_turn>, <turn|>, [INST], [/TOOL_CALLS],
+# [gMASK], [|endofturn|]. A service does not say which ones its tokenizer has, so they are told by their shape.
+_CONTROL = re.compile(r"<(?=[|\uff5c]|[^\s<>]{1,64}>)|\[(?=\||/?[a-z]?[A-Z][A-Z_]+\])")
 
 
 class _Reply(BaseModel):
@@ -43,54 +50,37 @@ class _EndingReply(_Reply):
     state: Literal["goes_on", "satisfied", "gave_up"] = Field(description="whether you stay in the conversation")
 
 
+@checked
 @dataclass(frozen=True)
 class LLMUser:
     """A user played by the model that ``model`` names. Plain data: it can be copied, pickled and shared.
 
-    Its metrics are ``user_tries`` (how often the model was asked) and ``user_leak`` (the share of the goal that it
-    has given away word by word so far, in all its messages together).
-
-    Args:
-        model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
-        persona: Who the user is.
-        manner: How it writes.
-        may_end: Whether it may leave by itself: ``why`` is then ``"satisfied"`` or ``"gave_up"`` (``format="json"``),
-            or ``"user_left"`` (``format="text"``).
-        format: ``"json"``, or ``"text"`` for models that do not keep to JSON.
-        end_marker: What ends the conversation in ``format="text"``.
-        leak_limit: The largest share of the goal, in runs of four words, that all messages of a conversation may copy
-            together, in 0..1; a message that goes beyond it is asked for again. ``None`` for no guard. Goals of fewer
-            than 11 words are not guarded.
-        tries: How often the model is asked for one message, at most.
+    Its metrics are ``user_tries`` (how often the model was asked) and ``user_leak`` (the share of the goal that it has
+    given away word by word so far, in all its messages together).
     """
 
     model: SpecLike
     persona: str = "An ordinary person who needs help."
-    manner: str = PROMPTS["manner"]
+    manner: str = PROMPTS["manner"]  # how it writes
+    #: Whether it may leave by itself: ``why`` is then "satisfied" or "gave_up" ("user_left" with ``format="text"``).
     may_end: bool = True
-    format: Literal["json", "text"] = "json"
-    end_marker: str = "[[END]]"
-    leak_limit: float | None = 0.5
-    tries: int = 3
+    format: Literal["json", "text"] = "json"  # "text" is for models that do not keep to JSON
+    end_marker: str = "[[END]]"  # what ends the conversation in ``format="text"``
+    #: The largest share of the goal, in runs of four words, that all messages of a conversation may copy together; a
+    #: message that goes beyond it is asked for again. Goals of fewer than 11 words are not guarded.
+    leak_limit: Annotated[float, Field(gt=0, le=1)] | None = 0.5
+    tries: PositiveInt = 3  # how often the model is asked for one message, at most
     spec: ChatSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spec", ChatSpec.of(self.model))
-        if self.format not in ("json", "text"):
-            raise ValueError(f"format must be one of json, text, not {self.format!r}")
         if not self.end_marker.strip():
             raise ValueError("end_marker must not be empty")
-        check_tries(self.tries)
-        if self.leak_limit is not None and not 0 < self.leak_limit <= 1:
-            raise ValueError(f"leak_limit must be above 0 and at most 1, or None, not {self.leak_limit!r}")
 
     async def speak(self, conversation: Messages, goal: str, rng: np.random.Generator) -> UserTurn:
         """Answer the assistant's last words, or open the conversation when it is empty.
 
-        Args:
-            conversation: What was said so far; private reasoning, system and tool messages are left out here again.
-            goal: What this user wants, in words.
-            rng: Picks the sample, so that equal episodes ask for the same answer, and their siblings for others.
+        ``rng`` picks the sample, so that equal episodes ask for the same answer, and their siblings for others.
 
         Raises:
             EnvironmentFailure: ``"user_failed"``: no usable message after all tries.
@@ -127,7 +117,6 @@ class LLMUser:
         return _EndingReply if self.may_end else _Reply
 
     def _request(self, heard: Messages, goal: str) -> list[Message]:
-        """The conversation from the user's side."""
         rules = PROMPTS["rules"].format(goal=goal.strip(), persona=self.persona.strip(), manner=self.manner.strip())
         rules += f"\n\n{PROMPTS[self.format]}"
         if self.may_end:
@@ -137,11 +126,10 @@ class LLMUser:
             request.append(user(PROMPTS["curtain"]))
         for message in heard:
             flipped = assistant if message["role"] == "user" else user
-            request.append(flipped(defuse(text_of(message)) or PROMPTS["silence"]))
+            request.append(flipped(_defused(text_of(message)) or PROMPTS["silence"]))
         return request
 
     def _read_json(self, text: str) -> tuple[str, str | None]:
-        """The message, and why the user leaves, if it does."""
         schema = self._schema
         assert schema is not None
         reply = parse_reply(text, schema)
@@ -151,3 +139,38 @@ class LLMUser:
     def _read_text(self, text: str) -> tuple[str, str | None]:
         words, marker, _ = text.partition(self.end_marker)
         return words, "user_left" if marker and self.may_end else None
+
+
+def leaked(conversation: Messages, goal: str) -> float:
+    """The share of the goal's runs of :data:`PIECE` words that the user has given away so far, in 0..1.
+
+    All messages of the user count together, and as one text, so that a goal told in pieces is told. What the assistant
+    said first is not given away. Goals too short to be guarded give 0.
+    """
+    secret = _pieces(_words(goal))
+    if len(secret) < FEWEST_PIECES:
+        return 0.0
+    told: set[tuple[str, ...]] = set()
+    heard: set[tuple[str, ...]] = set()
+    last: list[str] = []  # the user's words that may begin a piece that the next message ends
+    for message in conversation:
+        words = _words(text_of(message))
+        if message["role"] == "user":
+            told |= _pieces(last + words) - heard
+            last = (last + words)[-(PIECE - 1) :]
+        else:
+            heard |= _pieces(words) - told
+    return len(secret & told) / len(secret)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _pieces(words: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(words[i : i + PIECE]) for i in range(len(words) - PIECE + 1)}
+
+
+def _defused(text: str) -> str:
+    """The text with a space in every spelt-out control token: still readable, no longer a token."""
+    return _CONTROL.sub(r"\g<0> ", text)

@@ -1,26 +1,27 @@
-"""What is wrong with reward models and functions, as far as that can be known before anything starts.
+"""The options of reward models, and what is wrong with these and functions, as far as that is known before any starts.
 
 The checks of a configuration (:mod:`trainers.config.checks`) look at keys alone. These look at what the keys mean: the
 small files of a model, its template, a key in the environment, a judge's options. No weights are read, no process is
-started, and nobody is asked anything; :func:`try_multiturn` and
+started, and no service is asked; :func:`try_multiturn` and
 :func:`trainers.assembly.reward_model.reward_models_of` do that, before the first step of training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
+from textenvs.chat import ChatSpec
 from textenvs.env import EnvironmentFailure
 
 from ..cluster.plan import reward_models
-from ..config.reward_model import RewardModelSection
+from ..config.reward_model import JudgeSection, RewardModelSection
 from ..config.schema import PPOConfig
-from ..config.section import Problems
-from ..rewards.backends import ClassifierOptions, PoolingOptions, classifier_problems, pooling_problems
+from ..config.section import Problems, Section
+from ..rewards.backends import ClassifierOptions, JudgeBackend, PoolingOptions, classifier_problems, pooling_problems
 from .environments import make_env, training_kwargs
 from .errors import SetupError
-from .reward_options import backend_options
 from .rewards import lookahead_of
 
 
@@ -69,3 +70,37 @@ def _model_problems(key: str, section: RewardModelSection, device: str) -> Itera
                 yield f"{key}.{name}", text
     except (ValueError, ImportError) as error:
         yield key, str(error)
+
+
+def backend_options(section: RewardModelSection, device: str) -> ClassifierOptions | PoolingOptions | JudgeBackend:
+    """The options of a classifier or a service; a judge, which is nothing else.
+
+    Raises:
+        ValueError: They do not go together, or a judge has no key or no such rubric.
+        ImportError: What a judge needs is not installed.
+    """
+    match section.kind:
+        case "classifier":
+            its = _values(section.classifier, without=("head", "replicas", "threads"))
+            return ClassifierOptions(kind=section.classifier.head, device=device, **its)
+        case "service":
+            return PoolingOptions(**_values(section.service))
+        case "judge":
+            return _judge(section.judge)
+
+
+def changes(section: RewardModelSection) -> dict[str, Any]:
+    """How the service is to ask, where that is configured."""
+    names = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
+    return {name: value for name in names if (value := getattr(section, name)) is not None}
+
+
+def _judge(section: JudgeSection) -> JudgeBackend:
+    said = {"model": section.model, "base_url": section.base_url}
+    spec = ChatSpec.of({**section.chat, **{name: value for name, value in said.items() if value is not None}})
+    return JudgeBackend(spec, **_values(section, without=("model", "base_url", "chat")))
+
+
+def _values(section: Section, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The keys of a section, which are named as what reads them names them."""
+    return {name: getattr(section, name) for name in type(section).model_fields if name not in without}

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Literal
 
 from ..cluster.group import LearnerGroup
-from ..cluster.plan import Plan, Workers, reward_models
+from ..cluster.plan import Plan, Workers, reward_models, reward_workers
 from ..cluster.ray.ranks import RayLearnerGroup
-from ..cluster.ray.rewards import RayReplica
+from ..cluster.ray.rewards import RayWorker
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
@@ -24,19 +24,18 @@ from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, 
 from ..rewards.backends import (
     PROBE,
     ClassifierOptions,
+    ClassifierPool,
     JudgeBackend,
+    LocalWorker,
     PoolingBackend,
     PoolingOptions,
-    ProcessReplica,
-    Replica,
-    ReplicaLostError,
-    ReplicaPool,
-    ThreadReplica,
+    Worker,
+    WorkerLostError,
 )
 from ..rollout.rewards import Score, SoFar
 from .environments import make_env, training_kwargs
 from .errors import SetupError
-from .reward_options import backend_options, changes
+from .reward_checks import backend_options, changes
 from .rewards import check_name, task_finder
 
 _ADVICE = {
@@ -59,8 +58,8 @@ class RewardModels:
 
     service: RewardService
     scores: Mapping[str, Score]
-    pools: Mapping[str, ReplicaPool]
-    sleeper: ReplicaPool | None = None
+    pools: Mapping[str, ClassifierPool]
+    sleeper: ClassifierPool | None = None
 
     def stats(self, name: str) -> dict[str, float]:
         """The service's numbers of one model, without its name; and the workers lost so far."""
@@ -101,41 +100,15 @@ async def reward_models_of(
     asked: dict[str, ModelOptions] = {}
     async with contextlib.AsyncExitStack() as stack:
         for key, section in sections.items():
-            with _said_plainly(key, section):
-                _check_reference(config, section)
-                backend, asked[section.name] = await _backend(config, section, plan, cluster, learner)
-                stack.push_async_callback(backend.close)
-                await _try(key, section, backend, asked[section.name])
-                backends[section.name] = backend
+            workers = next((each for each in plan.rewards if each.model == section.name), None)
+            make = None if workers is None else partial(_worker, config, section, plan, workers, cluster, learner)
+            backends[section.name], asked[section.name] = await _tried(config, key, section, make)
+            stack.push_async_callback(backends[section.name].close)
         stack.pop_all()  # the service closes them
     async with RewardService(backends, asked) as service:
-        pools = {name: each for name, each in backends.items() if isinstance(each, ReplicaPool)}
+        pools = {name: each for name, each in backends.items() if isinstance(each, ClassifierPool)}
         sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
         yield RewardModels(service, _scores(config, service), pools, sleeping[0] if sleeping else None)
-
-
-async def _backend(
-    config: PPOConfig,
-    section: RewardModelSection,
-    plan: Plan,
-    cluster: RayCluster | None,
-    learner: Learner | LearnerGroup | None,
-) -> tuple[RewardBackend, ModelOptions]:
-    """What scores, and how it is asked."""
-    if isinstance(options := backend_options(section, config.model.device), ClassifierOptions):
-        workers = next(each for each in plan.rewards if each.model == section.name)
-        count, threads = len(workers.seats), section.classifier.threads
-        pool = await ReplicaPool.start(_replicas(config, plan, workers, options, threads, cluster, learner), count)
-        return pool, options.model_options(count, **changes(section))
-    return await _served(section, options)
-
-
-async def _served(
-    section: RewardModelSection, options: PoolingOptions | JudgeBackend
-) -> tuple[RewardBackend, ModelOptions]:
-    """What scores elsewhere, and how it is asked."""
-    backend = await PoolingBackend.connect(options) if isinstance(options, PoolingOptions) else options
-    return backend, options.model_options(**changes(section))
 
 
 async def try_served(config: PPOConfig) -> None:
@@ -145,15 +118,40 @@ async def try_served(config: PPOConfig) -> None:
         SetupError: One does not answer, or does not score.
     """
     for key, section in reward_models(config).items():
-        with _said_plainly(key, section):
-            options = backend_options(section, config.model.device)
-            if isinstance(options, ClassifierOptions):
-                continue
-            _check_reference(config, section)
-            backend, asked = await _served(section, options)
-            async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(backend.close)
-                await _try(key, section, backend, asked)
+        if section.kind != "classifier":
+            backend, _ = await _tried(config, key, section)
+            await backend.close()
+
+
+async def _tried(
+    config: PPOConfig,
+    key: str,
+    section: RewardModelSection,
+    make: Callable[[ClassifierOptions, int], Worker] | None = None,
+) -> tuple[RewardBackend, ModelOptions]:
+    """What scores, after it has scored a conversation, and how it is asked.
+
+    Raises:
+        SetupError: It cannot be had, or does not score.
+    """
+    with _said_plainly(key, section):
+        _check_reference(config, section)
+        options = backend_options(section, config.model.device)
+        backend: RewardBackend
+        if isinstance(options, ClassifierOptions):
+            assert make is not None
+            count = reward_workers(section)
+            backend = await ClassifierPool.start(partial(make, options), count)
+            asked = options.model_options(count, **changes(section))
+        else:
+            backend = await PoolingBackend.connect(options) if isinstance(options, PoolingOptions) else options
+            asked = options.model_options(**changes(section))
+        try:
+            await _try(key, section, backend, asked)
+        except BaseException:
+            await backend.close()
+            raise
+    return backend, asked
 
 
 async def _try(key: str, section: RewardModelSection, backend: RewardBackend, asked: ModelOptions) -> None:
@@ -196,41 +194,30 @@ def _check_reference(config: PPOConfig, section: RewardModelSection) -> None:
         )
 
 
-def _replicas(
+def _worker(
     config: PPOConfig,
+    section: RewardModelSection,
     plan: Plan,
     workers: Workers,
-    options: ClassifierOptions,
-    threads: int,
     cluster: RayCluster | None,
     learner: Learner | LearnerGroup | None,
-) -> Callable[[int], Replica]:
-    """From a worker's number to the worker, where the plan has it."""
-
-    def on_ray(number: int) -> Replica:
-        assert cluster is not None
-        gpus: list[int] = []
-        if shared := workers.gpus[number]:
-            assert isinstance(learner, RayLearnerGroup)
-            gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
-        placement = cluster.options(workers.seats[number])
-        return RayReplica(options, threads=threads, placement=placement, gpus=gpus)
-
-    def apart(number: int) -> Replica:
-        if resolve_device(config.model.device).type != "cuda":
-            return ProcessReplica(dataclasses.replace(options, device="cpu"), threads=threads)
-        # A learner rank's, or one of its own: those have the numbers after the others'.
-        gpu = workers.gpus[number][0] if workers.gpus[number] else plan.gpus_per_node + number
-        visible = {"CUDA_VISIBLE_DEVICES": str(gpu)}
-        return ProcessReplica(dataclasses.replace(options, device="cuda"), threads=threads, environment=visible)
-
-    def here(number: int) -> Replica:
+    options: ClassifierOptions,
+    number: int,
+) -> Worker:
+    """A worker, where the plan has it."""
+    shared = workers.gpus[number]
+    if plan.backend == "local":
         device = resolve_device(config.model.device).type
-        if device == "cuda":
-            device = f"cuda:{workers.gpus[number][0]}"
-        return ThreadReplica(dataclasses.replace(options, device=device))
-
-    return on_ray if plan.backend == "ray" else apart if workers.apart else here
+        if device == "cuda":  # a learner rank's, or one of the pool's own: those have the numbers after the others'
+            device = f"cuda:{shared[0] if shared else plan.gpus_per_node + number}"
+        return LocalWorker(dataclasses.replace(options, device=device))
+    assert cluster is not None
+    gpus: list[int] = []
+    if shared:
+        assert isinstance(learner, RayLearnerGroup)
+        gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
+    placement = cluster.options(workers.seats[number])
+    return RayWorker(options, threads=section.classifier.threads, placement=placement, gpus=gpus)
 
 
 def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
@@ -282,5 +269,5 @@ def _score(
 def _said_plainly(key: str, section: RewardModelSection) -> Iterator[None]:
     try:
         yield
-    except (ValueError, ImportError, BackendError, ReplicaLostError) as error:
+    except (ValueError, ImportError, BackendError, WorkerLostError) as error:
         raise SetupError(f"{key} ({section.kind}): {error}") from error

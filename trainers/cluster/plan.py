@@ -101,13 +101,11 @@ class Workers:
         model: Its name.
         seats: Of each worker.
         gpus: For each worker that shares GPUs, the ranks whose GPUs they are; else empty.
-        apart: Whether they have places that engines have not.
     """
 
     model: str
     seats: tuple[Seat, ...]
     gpus: tuple[tuple[int, ...], ...]
-    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,12 +249,12 @@ def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu
     """Where the workers of each reward model are, and the ranks whose GPUs they use."""
     first = 0
     for section in reward_models(config).values():
-        count, apart = reward_workers(section), section.enable_resource_pool
+        count = reward_workers(section)
         if not count:
             continue
-        if apart and not section.learner_spans_pool:
+        if section.enable_resource_pool and not section.learner_spans_pool:
             seats = tuple(Seat("rewards", i, cpus, gpu) for i in range(count))
-            yield Workers(section.name, seats, ((),) * count, apart)
+            yield Workers(section.name, seats, ((),) * count)
             continue
         # Without a pool they begin where the engines do, one model's after the other's; in a pool that the learner
         # spans, they have the last places.
@@ -264,7 +262,7 @@ def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu
         first += count
         ranks = [(start + i) % len(learner) for i in range(count)]
         seats = tuple(Seat(learner[0].pool, rank, cpus) for rank in ranks)
-        yield Workers(section.name, seats, tuple((rank,) if gpu else () for rank in ranks), apart)
+        yield Workers(section.name, seats, tuple((rank,) if gpu else () for rank in ranks))
 
 
 def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
@@ -472,8 +470,8 @@ def _notes(config: PPOConfig) -> Iterator[str]:
     key, section = _own_pool(config) or ("", None)
     if section is not None and not section.learner_spans_pool and not config.rollout.staleness:
         yield (
-            "on-policy, the reward model's own pool waits while the learner learns; how long, and what "
-            f"{key}.learner_spans_pool would change, says python -m trainers.cluster.utilisation"
+            "on-policy, the reward model's own pool waits while the learner learns; with "
+            f"{key}.learner_spans_pool=true the learner uses its GPUs too"
         )
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
@@ -519,7 +517,7 @@ def _rewards_in_words(workers: Workers, plan: Plan) -> str:
     count, pool = _some(len(workers.seats), "worker"), workers.seats[0].pool
     who = "reward model" if workers.model == "reward_model" else f"reward model {workers.model}"
     if plan.backend == "local":
-        return f"{who}: {count}, {'processes of this machine' if workers.apart else 'threads of this process'}"
+        return f"{who}: {count} in this process"
     ranks = ", ".join(str(seat.place) for seat in workers.seats)
     return f"{who}: {count} in pool {pool}" + ("" if pool == "rewards" else f", in the places of ranks {ranks}")
 

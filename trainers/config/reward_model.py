@@ -37,8 +37,8 @@ class ClassifierSection(Section):
     rows: int | None = Field(
         8,
         ge=1,
-        description="Conversations computed at a time, exactly, so that no score depends on the company; null is any "
-        "number.",
+        description="Conversations computed at a time, exactly, so that scores are independent of the batch; null "
+        "is any number.",
     )
     bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
     tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer; null is `path`.")
@@ -49,7 +49,7 @@ class ClassifierSection(Section):
         description="Workers with the model: threads of this process, or actors in the learner's places with "
         "`cluster.backend=ray`; null is 1. A pool of its own (`enable_resource_pool`) has as many as places.",
     )
-    threads: int = Field(1, ge=1, description="CPU threads of a worker that has a process of its own.")
+    threads: int = Field(1, ge=1, description="CPU threads of a worker, with `cluster.backend=ray`.")
 
 
 class ServiceSection(Section):
@@ -116,7 +116,7 @@ class RewardModelSection(Section):
     )
     max_batch_tokens: int | None = Field(None, ge=1, description="Tokens in a batch at most, about; null is no limit.")
     max_wait_s: float | None = Field(
-        None, ge=0, description="Seconds that a conversation waits for company; null is the kind's own (0.02 or less)."
+        None, ge=0, description="Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."
     )
     timeout_s: float | None = Field(None, gt=0, description="Seconds that a batch may take; null is the kind's own.")
     retries: int = Field(2, ge=0, description="How often a conversation that got no score is tried again.")
@@ -124,11 +124,11 @@ class RewardModelSection(Section):
     cache_size: int = Field(65536, ge=0, description="Scores that are remembered.")
     enable_resource_pool: bool = Field(
         False,
-        description="Give the classifier places of its own, beside those of `cluster`: processes of this machine, or "
+        description="Give the classifier places of its own, beside those of `cluster`: threads of this process, or "
         "with `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs.",
     )
     n_gpus_per_node: int = Field(
-        1, ge=1, description="Places of that pool on each machine: GPUs, or without any, processes."
+        1, ge=1, description="Places of that pool on each machine: GPUs, or without any, workers."
     )
     nnodes: int = Field(1, ge=1, description="Machines of that pool; more than one needs `cluster.backend=ray`.")
     learner_spans_pool: bool = Field(

@@ -99,8 +99,7 @@ PPO: Reads = {
     "reward_model.n_gpus_per_node reward_model.nnodes reward_model.learner_spans_pool": {
         "reward_model.enable_resource_pool": _ON
     },
-    # Threads of this process share trainer.threads.
-    "reward_model.classifier.threads": {"cluster.backend": _RAY, "reward_model.enable_resource_pool": _ON},
+    "reward_model.classifier.threads": {"cluster.backend": _RAY},  # those of this process share trainer.threads
     "trainer.resume_from_path": {"trainer.resume_mode": ("resume_path",)},
     "cluster.cpus_per_actor cluster.bucket_mib": {"cluster.backend": _RAY},
     "cluster.silence_s cluster.stall_s": {"cluster.backend": _RAY, "cluster.learner_ranks": Not(1)},

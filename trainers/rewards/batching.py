@@ -27,19 +27,10 @@ class Batcher(Generic[Item]):
     Args:
         max_size: Requests in a batch, at most.
         max_tokens: Tokens in a batch, at most; ``None`` for no limit. A request with more is a batch of its own.
-        max_wait: Seconds that a request waits for company; 0 takes whatever is there.
-
-    Raises:
-        ValueError: A value outside its range.
+        max_wait: Maximum batching delay in seconds; 0 takes whatever is there.
     """
 
     def __init__(self, *, max_size: int, max_tokens: int | None = None, max_wait: float = 0.0) -> None:
-        if max_size < 1:
-            raise ValueError(f"max_size must be at least 1, not {max_size}")
-        if max_tokens is not None and max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1 or None, not {max_tokens}")
-        if not max_wait >= 0:
-            raise ValueError(f"max_wait must be at least 0, not {max_wait}")
         self.max_size = max_size
         self.max_tokens = max_tokens
         self.max_wait = max_wait

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from textenvs.env import TextEnv
-from textenvs.integrations.spec import EpisodeSpec
+from textenvs.integrations import EpisodeSpec
 from textenvs.registry import make
 from textenvs.scoring import gsm8k
 from textenvs.scoring.math import judge_math

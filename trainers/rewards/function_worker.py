@@ -21,17 +21,7 @@ from typing import Any
 
 
 def main(path: str, name: str, answers: int) -> None:
-    """Serve until stdin ends."""
-
-    def load() -> Callable[[Any], Mapping[str, Any]]:
-        function = _load(path, name)
-        return lambda question: _call(function, question)
-
-    serve(load, answers)
-
-
-def serve(load: Callable[[], Callable[[Any], Mapping[str, Any]]], answers: int) -> None:
-    """Say that it is ready once ``load`` has returned, and then what that makes of each question, until stdin ends.
+    """Say that it is ready, and then what the function makes of each question, until stdin ends.
 
     Whatever is raised becomes the answer, as ``error``.
     """
@@ -44,31 +34,37 @@ def serve(load: Callable[[], Callable[[Any], Mapping[str, Any]]], answers: int) 
             out.write(json.dumps(answer) + "\n")
             out.flush()
 
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
         try:
-            answer = load()
+            function = load_function(path, name, "custom_reward_function")
         except BaseException as error:
-            say({"error": str(error) if isinstance(error, RefusedError) else _told(error)})
+            say(_failure(error))
             return
         say({"ready": True})
         while len(head := questions.read(8)) == 8:
             try:
-                say(answer(pickle.loads(questions.read(int.from_bytes(head, "big")))))
+                answer = _call(function, pickle.loads(questions.read(int.from_bytes(head, "big"))))
             except BaseException as error:
-                say({"error": str(error) if isinstance(error, RefusedError) else _told(error)})
+                answer = _failure(error)
+            say(answer)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    plain = isinstance(error, RefusedError)
+    return {"error": str(error) if plain else "".join(traceback.format_exception(error)).rstrip()}
 
 
 class RefusedError(Exception):
     """What is wrong, in words that need no traceback."""
 
 
-def _load(path: str, name: str) -> Callable[..., Any]:
-    folder = os.path.dirname(os.path.abspath(path))
-    sys.path.insert(0, folder)  # for modules beside it
-    spec = importlib.util.spec_from_file_location("custom_reward_function", path)
+def load_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
+    """The function of this name in a Python file; what the file itself raises is not caught."""
+    spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise RefusedError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    sys.modules[spec.name] = module  # dataclasses and pickles of the file look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
@@ -108,10 +104,6 @@ def _number(value: Any) -> float | None:
         except (TypeError, ValueError, RuntimeError):
             return None
     return None
-
-
-def _told(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).rstrip()
 
 
 if __name__ == "__main__":

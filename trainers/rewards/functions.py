@@ -1,4 +1,4 @@
-"""A function of a user's file, computed in processes: one that hangs, crashes or prints hurts nobody but its own row.
+"""A function of a user's file, computed in processes: one that hangs, crashes or prints fails for its own row alone.
 
 The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names.
 It returns a number, or a mapping with ``score`` and other numbers; it may be ``async``. A call that takes longer than
@@ -17,7 +17,6 @@ from typing import Any
 
 from .process import Process, SilentError
 
-_PROGRAM = Path(__file__).with_name("function_worker.py")
 _START_S = 120.0  # a file may import large libraries
 
 
@@ -73,11 +72,7 @@ class FunctionPool:
         return self._threads.submit(self._ask, question)
 
     async def score(self, **question: Any) -> Scored:
-        """Likewise, awaitable.
-
-        Raises:
-            ScoreError: The call failed.
-        """
+        """Likewise, awaitable."""
         return await asyncio.wrap_future(self.submit(**question))
 
     def close(self) -> None:
@@ -93,11 +88,9 @@ class FunctionPool:
             process.end()
 
     def __enter__(self) -> FunctionPool:
-        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close."""
         self.close()
 
     # ------------------ in the threads
@@ -124,7 +117,7 @@ class FunctionPool:
         return Scored(answer["score"], answer["more"])
 
     def _start(self) -> Process:
-        process = Process(_PROGRAM, [str(self.path), self.name])
+        process = Process(str(self.path), self.name)
         with self._lock:
             self._all.add(process)
         try:

@@ -36,7 +36,7 @@ class Overlap:
         self._running -= 1
 
     def stats(self, now: float | None) -> dict[str, float]:
-        """``computing_s``, and ``overlap`` where it can be said; up to the last batch where nobody knows the time."""
+        """``computing_s``, and ``overlap`` where it can be said; up to the last batch without ``now``."""
         if now is not None:
             self._take(now)
         share = {"overlap": self._beside / self._watched} if self._watched > 0 else {}

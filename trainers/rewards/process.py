@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# What the library was imported from, so that a program may import it too.
+_PROGRAM = Path(__file__).with_name("function_worker.py")
+# What the library was imported from, so that the function may import it too.
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -28,44 +28,30 @@ class SilentError(Exception):
 
 
 class Process:
-    """One process; asked by one thread at a time, killed by any.
+    """One process of ``function_worker.py``; asked by one thread at a time, killed by any.
 
     Args:
-        program: Its file. It reads pickles behind 8 bytes of length from stdin, and writes each answer as a line of
-            JSON to the pipe whose number is its last argument.
-        arguments: Those before that.
-        environment: Laid over this process's own.
+        arguments: Of that program.
     """
 
-    def __init__(self, program: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str) -> None:
         self._answers, theirs = os.pipe()
-        path = os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")])
         try:
             # -P: the folder of that program is not a place to import from.
             # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(program), *arguments, str(theirs)],
+                [sys.executable, "-P", str(_PROGRAM), *arguments, str(theirs)],
                 stdin=subprocess.PIPE,
                 bufsize=0,
                 pass_fds=(theirs,),
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")])},
             )
         finally:
             os.close(theirs)
         self._rest = b""
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
-
-    def ask(self, question: Any, timeout_s: float | None) -> dict[str, Any]:
+    def ask(self, question: Any, timeout_s: float) -> dict[str, Any]:
         """Send a question, and wait for its answer.
 
         Raises:
@@ -81,17 +67,17 @@ class Process:
             raise SilentError(f"died with exit code {self._exit_code()}", "died") from error
         return self.read(timeout_s)
 
-    def read(self, timeout_s: float | None) -> dict[str, Any]:
-        """The next answer; ``None`` waits as long as the process lives.
+    def read(self, timeout_s: float) -> dict[str, Any]:
+        """The next answer.
 
         Raises:
             SilentError: None came.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._rest:
-                if not selector.select(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
                     raise SilentError(f"took longer than {timeout_s:g} s", "timeout")
                 chunk = os.read(self._answers, 65536)
                 if not chunk:

@@ -5,29 +5,18 @@ Environments pay a turn for what it did, and estimators with a reward-to-go cred
 the end says what was wrong with the second reply, or a score of the whole conversation that came with its last turn.
 
 All but a user's own keep the episode's sum (they are *return-equivalent*: Arjona-Medina et al., RUDDER, arXiv
-1806.07857). The best policy by that sum is the same. What estimators with a reward-to-go learn is not: a turn is not
-credited with what was moved before it, and how much that is depends on what is done later. ``last`` moves nothing back.
-``spread`` changes the best policy where what is done decides how many turns follow, ``discounted`` where it decides
-when a reward comes; see docs/credit.md.
-
-``r_0 ... r_{K-1}`` are an episode's turn rewards, ``r'`` the moved ones, ``d`` the decay:
-
-* ``last``: ``r'_{K-1} = sum r``, others 0. The episode as one outcome.
-* ``spread``: ``r'_s = sum r / K``. Every turn counts the same (Gangwani et al., arXiv 2010.12718).
-* ``discounted``: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``. Each reward is shared by the turns up
-  to the one that got it, and each turn back gets ``d`` times as much. ``d = 0`` is ``as_earned``; with ``d = 1`` all
-  turns up to it get the same.
+1806.07857), and so the best policy by that sum. What estimators with a reward-to-go learn may differ; docs/credit.md
+has the formulas and examples.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,6 +26,8 @@ from numpy.typing import NDArray
 from textenvs.env import LARGEST
 from textenvs.text import quoted
 from trainers.trajectory import Trajectory
+
+from .function_worker import RefusedError, load_function
 
 #: From an episode to the same with other turn rewards.
 Redistribution: TypeAlias = Callable[[Trajectory], Trajectory]
@@ -50,25 +41,20 @@ class RedistributionError(ValueError):
     """A function of the user's cannot be had, or gave no rewards for an episode."""
 
 
-def as_earned(trajectory: Trajectory) -> Trajectory:
-    """The episode as it is."""
-    return trajectory
-
-
 def last(rewards: Floats) -> Floats:
-    """All of it to the last turn; see the module."""
+    """All of it to the last turn: the episode as one outcome."""
     moved = np.zeros_like(rewards)
     moved[-1:] = rewards.sum()
     return moved
 
 
 def spread(rewards: Floats) -> Floats:
-    """The same to every turn; see the module."""
+    """The same to every turn (Gangwani et al., arXiv 2010.12718)."""
     return np.full_like(rewards, rewards.mean() if rewards.size else 0.0)
 
 
 def discounted(rewards: Floats, decay: float) -> Floats:
-    """Each reward shared with the turns before it; see the module.
+    """Each reward shared by the turns up to its own: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``.
 
     Args:
         rewards: ``[K]``.
@@ -100,18 +86,19 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
         ValueError: The decay is outside its range.
     """
     if name == "as_earned":
-        return as_earned
-    if name in _BUILT_IN:
-        function = _BUILT_IN[name]
+        return lambda trajectory: trajectory
+    built_in: Mapping[str, Callable[[Floats], Floats]] = {
+        "last": last,
+        "spread": spread,
+        "discounted": partial(discounted, decay=decay),
+    }
+    if (function := built_in.get(name)) is not None:
+        function(np.zeros(1))
         return lambda trajectory: moved_to(trajectory, function(trajectory.turn_rewards))
-    if name == "discounted":
-        discounted(np.zeros(1), decay)
-        return lambda trajectory: moved_to(trajectory, discounted(trajectory.turn_rewards, decay))
     path, _, function_name = name.rpartition(":")
     if not path:
-        known = ", ".join(("as_earned", *_BUILT_IN, "discounted"))
-        raise RedistributionError(f"{name!r} is none of {known}, and not FILE.py:FUNCTION")
-    return _of_user(_load(Path(path).expanduser(), function_name), name)
+        raise RedistributionError(f"{name!r} is none of as_earned, {', '.join(built_in)}, and not FILE.py:FUNCTION")
+    return partial(_by_user, _load(Path(path).expanduser(), function_name), name)
 
 
 def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Trajectory:
@@ -143,7 +130,7 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
         One number for each message of the assistant's.
 
     Raises:
-        ValueError: The lengths differ, a score is not finite, or one stands before any reply, so that nobody earned it.
+        ValueError: The lengths differ, a score is not finite, or one stands before any reply.
     """
     if len(scores) != len(roles):
         raise ValueError(f"{len(scores)} scores for {len(roles)} messages; each message has one, or None")
@@ -153,7 +140,11 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
             turns.append(0.0)
         if score is None:
             continue
-        if not _is_finite(score):
+        try:
+            finite = math.isfinite(score)
+        except TypeError:
+            finite = False
+        if not finite:
             raise ValueError(f"the score of message {place} ({role}) is {score!r}; it must be a finite number, or None")
         if turns:
             turns[-1] += float(score)
@@ -165,60 +156,39 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
     return turns
 
 
-def _is_finite(score: Any) -> bool:
+def _by_user(function: Callable[[Trajectory], Any], name: str, trajectory: Trajectory) -> Trajectory:
+    turns = trajectory.num_turns
+    if not turns:
+        return trajectory
+    where = f"{name}, episode {trajectory.episode_id!r}"
     try:
-        return math.isfinite(score)
-    except TypeError:
-        return False
-
-
-_BUILT_IN: Mapping[str, Callable[[Floats], Floats]] = {"last": last, "spread": spread}
-
-
-def _of_user(function: Callable[[Trajectory], Any], name: str) -> Redistribution:
-    def redistributed(trajectory: Trajectory) -> Trajectory:
-        if not trajectory.num_turns:
-            return trajectory
-        where = f"{name}, episode {trajectory.episode_id!r}"
-        try:
-            rewards = function(trajectory)
-        except Exception as error:  # whatever it raises, it is about this episode
-            raise RedistributionError(f"{where}: {''.join(traceback.format_exception(error)).rstrip()}") from error
-        try:
-            numbers_ = np.array(rewards, np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RedistributionError(f"{where}: it returned {quoted(rewards)}, which are no numbers") from error
-        if numbers_.shape != (trajectory.num_turns,):
-            raise RedistributionError(
-                f"{where}: it returned {quoted(rewards)}; an episode of {trajectory.num_turns} turns needs as many "
-                "numbers, in a list"
-            )
-        good = np.abs(numbers_) <= LARGEST
-        if not good.all():
-            turn = int(np.argmin(good))
-            raise RedistributionError(
-                f"{where}: its reward of turn {turn} is {numbers_[turn]}, not a finite number of at most {LARGEST:g}"
-            )
-        return moved_to(trajectory, numbers_)
-
-    return redistributed
+        rewards = function(trajectory)
+    except Exception as error:  # whatever it raises, it is about this episode
+        raise RedistributionError(f"{where}: {''.join(traceback.format_exception(error)).rstrip()}") from error
+    try:
+        moved = np.array(rewards, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RedistributionError(f"{where}: it returned {quoted(rewards)}, which are no numbers") from error
+    if moved.shape != (turns,):
+        raise RedistributionError(
+            f"{where}: it returned {quoted(rewards)}; an episode of {turns} turns needs as many numbers, in a list"
+        )
+    good = np.abs(moved) <= LARGEST
+    if not good.all():
+        turn = int(np.argmin(good))
+        raise RedistributionError(
+            f"{where}: its reward of turn {turn} is {moved[turn]}, not a finite number of at most {LARGEST:g}"
+        )
+    return moved_to(trajectory, moved)
 
 
 def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
     if not path.is_file():
         raise RedistributionError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location("reward_credit", path)
-    if spec is None or spec.loader is None:
-        raise RedistributionError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles of the file look there
     sys.path.append(str(path.resolve().parent))  # for modules beside it
     try:
-        spec.loader.exec_module(module)
+        return load_function(str(path), name, "reward_credit")
+    except RefusedError as error:
+        raise RedistributionError(str(error)) from error
     except Exception as error:
         raise RedistributionError(f"{path}: {''.join(traceback.format_exception(error)).rstrip()}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise RedistributionError(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
-    return function  # type: ignore[no-any-return]

@@ -7,8 +7,8 @@ Scoring starts when a turn or an episode ends, not when a batch of episodes does
 
 What it promises:
 
-* **The same score, however it came about**: alone or in a batch, from the cache or not, after a failure or not. (As far
-  as the backend itself does not care about company.)
+* **The same score, however it came about**: alone or in a batch, from the cache or not, after a failure or not (where
+  the backend's scores are independent of batch composition).
 * **No score is invented.** A request that cannot be scored raises :class:`UnscoredError`; a number that is not finite,
   or outside the model's range, is a failure like any other.
 * **A backend that is down costs time, not episodes.** While it is not healthy, requests wait, are tried again as soon
@@ -30,10 +30,11 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
+from textenvs.options import NonNegativeInt, PositiveInt, Price, Seconds, checked
 from textenvs.text import quoted
 
 from ..trajectory import is_reward
@@ -44,6 +45,7 @@ log = logging.getLogger("trainers")
 
 #: What a model says of a request: named numbers.
 Scores: TypeAlias = Mapping[str, float]
+OptionsT = TypeVar("OptionsT")
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
@@ -96,7 +98,6 @@ class ScoringRequest:
 
     @property
     def size(self) -> int:
-        """Tokens, or a guess."""
         return self.tokens or sum(len(text_of(message)) for message in self.messages) // 4
 
     def key(self) -> str:
@@ -133,14 +134,21 @@ class RewardBackend(Protocol):
         ...
 
 
+def checked_fields(options: type[OptionsT]) -> type[OptionsT]:
+    """Check the fields of a dataclass by their annotations when one is made; see :func:`textenvs.options.checked`."""
+    options.__init__ = checked(options.__init__)  # type: ignore[method-assign, misc]
+    return options
+
+
+@checked_fields
 @dataclass(frozen=True)
 class ModelOptions:
-    """How one model is asked.
+    """How one model is asked. A value outside its range is a ``ValueError``.
 
     Args:
         max_batch_size: Requests in a batch, at most.
         max_batch_tokens: Tokens in a batch, at most; ``None`` for no limit.
-        max_wait_s: Seconds that a request waits for company while the model is free.
+        max_wait_s: Maximum batching delay while the model is free, in seconds.
         concurrency: Batches at a time.
         timeout_s: Seconds that a batch may take.
         retries: How often one request is tried again after it failed while the backend was healthy.
@@ -150,45 +158,28 @@ class ModelOptions:
         cache_size: Scores that are remembered, the least recently used forgotten first; 0 remembers none.
         low: No score is below it.
         high: No score is above it.
-
-    Raises:
-        ValueError: A value outside its range.
     """
 
-    max_batch_size: int = 32
-    max_batch_tokens: int | None = None
-    max_wait_s: float = 0.02
-    concurrency: int = 1
-    timeout_s: float = 60.0
-    retries: int = 2
-    patience_s: float = 300.0
-    probe_s: float = 0.5
-    queue_size: int = 4096
-    cache_size: int = 65536
+    max_batch_size: PositiveInt = 32
+    max_batch_tokens: PositiveInt | None = None
+    max_wait_s: Price = 0.02
+    concurrency: PositiveInt = 1
+    timeout_s: Seconds = 60.0
+    retries: NonNegativeInt = 2
+    patience_s: Seconds = 300.0
+    probe_s: Seconds = 0.5
+    queue_size: PositiveInt = 4096
+    cache_size: NonNegativeInt = 65536
     low: float = -math.inf
     high: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "queue_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("retries", "cache_size"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
-        for name in ("timeout_s", "patience_s", "probe_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if not self.low <= self.high:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
-        self.batcher()
-
-    def batcher(self) -> Batcher[_Asked]:
-        """An empty queue with these limits."""
-        return Batcher(max_size=self.max_batch_size, max_tokens=self.max_batch_tokens, max_wait=self.max_wait_s)
 
 
 class RewardService:
-    """Named models behind one door; see the module.
+    """Scores requests with named models; see the module.
 
     Args:
         backends: The models, by name. The service closes them.
@@ -220,14 +211,7 @@ class RewardService:
         return await self._models[model].score(request)
 
     def stats(self) -> dict[str, float]:
-        """For each model, as ``<model>/<name>``.
-
-        ``requests``, ``cache_hits``, ``joined`` (the same request was being computed), ``batches``, ``batch_size``
-        (mean), ``wait_s`` (mean, in the queue), ``busy_s`` (seconds of computing, added up over batches),
-        ``computing_s`` (seconds in which at least one batch was computed), ``overlap`` (their share in which episodes
-        were generating too, after :meth:`watch`), ``waiting`` (now), ``failures`` (batches), ``unscored`` and
-        ``down_s``.
-        """
+        """For each model, as ``<model>/<name>``; docs/reward-service.md explains the numbers."""
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
 
     def watch(self, generating_s: Callable[[], float]) -> None:
@@ -246,17 +230,15 @@ class RewardService:
             await model.close()
 
     async def __aenter__(self) -> Self:
-        """The service itself."""
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Close it."""
         await self.close()
 
 
 @dataclass(eq=False)
 class _Asked:
-    """A request on its way, and who wants to know."""
+    """A request that waits or is computed."""
 
     request: ScoringRequest
     key: str
@@ -272,7 +254,9 @@ class _Model:
 
     def __init__(self, name: str, backend: RewardBackend, options: ModelOptions) -> None:
         self._name, self._backend, self._options = name, backend, options
-        self._queue = options.batcher()
+        self._queue: Batcher[_Asked] = Batcher(
+            max_size=options.max_batch_size, max_tokens=options.max_batch_tokens, max_wait=options.max_wait_s
+        )
         self._asked: dict[str, _Asked] = {}
         self._cache: OrderedDict[str, Scores] = OrderedDict()
         self._room = asyncio.Event()  # something has left the queue
@@ -284,8 +268,6 @@ class _Model:
         self._counts: Counter[str] = Counter()
         self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
         self._overlap = Overlap()
-
-    # ------------------------------------------------------------------ who asks
 
     async def score(self, request: ScoringRequest) -> Scores:
         key = request.key()
@@ -310,7 +292,7 @@ class _Model:
             return await asyncio.shield(asked.answer)
         finally:
             asked.wanted -= 1
-            if not asked.wanted and not asked.answer.done():  # nobody waits any more: do not compute it for nobody
+            if not asked.wanted and not asked.answer.done():  # its last waiter was cancelled
                 self._queue.remove(asked)
                 self._room.set()
                 self._forget(asked)
@@ -351,10 +333,10 @@ class _Model:
             self._alarm = loop.call_later(due, self._pump)
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        """One batch, with what becomes of it, in one place."""
+        """One batch, from sending to its last answer."""
         try:
             await self._send(batch)
-        except Exception as error:  # a bug of ours: nobody may wait for ever because of it
+        except Exception as error:  # a bug of ours: no waiter may hang because of it
             for asked in batch:
                 self._give_up(asked, f"{type(error).__name__}: {error}", "failed")
             raise
@@ -464,7 +446,7 @@ class _Model:
                 UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause)
             )
             if not asked.wanted:
-                asked.answer.exception()  # nobody is left to be told
+                asked.answer.exception()  # no waiter is left to retrieve it
 
     def _forget(self, asked: _Asked) -> None:
         if self._asked.get(asked.key) is asked:
@@ -473,10 +455,7 @@ class _Model:
     # ------------------------------------------------------------------ a backend that is down
 
     async def _wait_until_healthy(self, error: BaseException) -> bool:
-        """Until the backend is worth asking again; whether it was down at all.
-
-        Who has waited too long by then has been told so.
-        """
+        """Wait until the backend is healthy; whether it was down. Requests past their deadline fail meanwhile."""
         waited = False
         while not await self._healthy():
             waited = True
@@ -493,7 +472,7 @@ class _Model:
         return waited
 
     async def _watch(self) -> None:
-        """Until the backend is healthy; meanwhile, what has waited too long gives up."""
+        """Poll until the backend is healthy; requests past their deadline fail meanwhile."""
         loop = asyncio.get_running_loop()
         began, pause = loop.time(), self._options.probe_s
         try:

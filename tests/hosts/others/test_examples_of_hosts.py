@@ -1,25 +1,30 @@
 """The examples of these hosts run by themselves, and show what they say that they show."""
 
-import os
 import re
+import runpy
 import socket
-import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 
 
-def output_of(name, *arguments, before=()):
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    path = os.pathsep.join(map(str, [*before, ROOT]))
-    env = os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=env, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def output_of(monkeypatch, capsys):
+    """Runs an example in this process, which has imported its library already."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def output_of(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return output_of
 
 
-def test_openenv():
+def test_openenv(output_of):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -30,7 +35,7 @@ def test_openenv():
     assert "a fork goes the same way: True" in printed
 
 
-def test_verifiers():
+def test_verifiers(output_of):
     printed = output_of("verifiers/evaluate.py")
     rewards = re.findall(r"textenv/clarify#\d: reward ([+-]\d\.\d\d), by turns \[(.*?)\].*ok True", printed)
     assert len(rewards) == 4

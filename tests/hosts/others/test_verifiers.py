@@ -17,7 +17,7 @@ from verifiers.v1.utils.loaders import default_harness_id, resolve_env_config
 import textenvs
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.clarify.env import Clarify
-from textenvs.integrations.spec import SpecError
+from textenvs.integrations import SpecError
 from textenvs.integrations.verifiers import TextTaskset, TextTasksetConfig, load_environment
 
 ROOT = Path(__file__).parents[3]

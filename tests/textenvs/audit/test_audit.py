@@ -19,11 +19,9 @@ from planted import (
 )
 
 from textenvs.audit import Subject, audit
-from textenvs.audit.earnings import own_attacks, returns
-from textenvs.audit.expert_cheats import failing_first, remembering, unasked
-from textenvs.audit.grammar import Composition
+from textenvs.audit.earnings import failing_first, own_attacks, remembering, returns, unasked
 from textenvs.audit.programs import programs
-from textenvs.audit.search import search
+from textenvs.audit.search import Composition, search
 from textenvs.messages import user
 
 

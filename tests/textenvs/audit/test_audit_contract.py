@@ -9,8 +9,7 @@ from toy_envs import KINDS, ToyTasks
 import textenvs
 from textenvs import EpisodeState, TextEnv, Turn, user, visible_text
 from textenvs.audit import Subject, Verdict, checks
-from textenvs.audit.contract import copies, determinism, endings, play_episodes, secrets, terms
-from textenvs.audit.process import processes
+from textenvs.audit.contract import copies, determinism, endings, play_episodes, processes, secrets, terms
 
 
 class Planted(TextEnv):

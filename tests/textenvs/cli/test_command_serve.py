@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 import textenvs
 from textenvs.cli import main
 from textenvs.cli.common import CommandError
-from textenvs.cli.serve import Served, read_served, read_tokens
+from textenvs.cli.serve import read_served, read_tokens
 from textenvs.serve.client import RemoteError
 
 TOKEN = "a-token-of-the-command"
@@ -74,6 +75,8 @@ def test_a_second_signal_does_not_wait():
 HANGING = """
 import threading, gymnasium
 from textenvs.envs.clarify import Clarify
+from textenvs.serve import host
+host.CLOSE_S = 0.5
 class Hanging(Clarify):
     blocking = True
     def respond(self, reply):
@@ -89,11 +92,11 @@ gymnasium.register("textenv/lingering", Lingering)
 def test_an_environment_whose_steps_hang_does_not_hold_up_the_end(tmp_path, monkeypatch):
     (tmp_path / "hanging_envs.py").write_text(HANGING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    words = ["hanging@hanging_envs:textenv/hanging", "--threads", "1", "--step-timeout", "2", "--drain", "0"]
+    words = ["hanging@hanging_envs:textenv/hanging", "--threads", "1", "--step-timeout", "0.5", "--drain", "0"]
     with serving(*words) as (process, url):
         remote = textenvs.make("textenv/remote", url=url, env="hanging", token=TOKEN)
         remote.reset(seed=0)
-        with pytest.raises(RemoteError, match="longer than 2 s"):
+        with pytest.raises(RemoteError, match="longer than 0.5 s"):
             remote.step("x")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
@@ -106,30 +109,9 @@ def test_while_environments_are_closed_one_more_signal_ends_the_process(tmp_path
         process.send_signal(signal.SIGTERM)
         assert "shutting down" in process.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):  # its close hangs the loop
-            process.wait(timeout=1)
+            process.wait(timeout=0.7)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM
-
-
-def test_a_server_that_is_killed_in_the_middle_of_an_episode_and_started_again():
-    with serving("textenv/clarify") as (process, url):
-        port = url.rpartition(":")[2]
-        remote, direct = textenvs.make("textenv/remote", url=url, token=TOKEN), textenvs.make("textenv/clarify")
-        assert remote.reset(seed=3) == direct.reset(seed=3)
-        assert remote.step("Which one?") == direct.step("Which one?")
-        process.kill()
-        process.wait()
-    env = {**os.environ, "TEXTENVS_TOKEN": TOKEN}
-    again = subprocess.Popen(
-        [sys.executable, "-m", "textenvs", "serve", "textenv/clarify", "--port", port],
-        stdout=subprocess.DEVNULL,
-        env=env,
-    )
-    try:  # it starts while we try
-        assert remote.step("#### 7") == direct.step("#### 7")
-    finally:
-        again.kill()
-        again.wait()
 
 
 # ------------------------------------------------------------------ mistakes
@@ -144,8 +126,8 @@ def test_a_server_that_is_killed_in_the_middle_of_an_episode_and_started_again()
         (["textenv/clarify", "lvl=easy"], "no option 'lvl'"),
         (["textenv/clarify", "--bind", "0.0.0.0"], "there is no token"),
         (["textenv/clarify", "--bind", "example.org"], "there is no token"),
-        (["textenv/clarify", "--port", "70000"], "--port must be"),
-        (["textenv/clarify", "--idle", "0"], "--idle: must be a number above 0"),
+        (["textenv/clarify", "--port", "70000"], "--port: must be at most 65535"),
+        (["textenv/clarify", "--idle", "0"], "--idle: must be above 0"),
         (["textenv/clarify", "--max-sessions", "-1"], "--max-sessions: must be"),
         (["textenv/clarify", "--max-message-mb", "0"], "--max-message-mb: must be"),
         (["textenv/clarify", "--threads", "0"], "--threads: must be"),
@@ -175,18 +157,19 @@ def test_a_token_and_none_is_a_contradiction(capsys, monkeypatch):
     assert TOKEN not in error
 
 
-def test_a_port_that_is_taken():
-    with serving("textenv/clarify") as (_, url):
-        assert main(["serve", "textenv/clarify", "--port", url.rpartition(":")[2]]) == 1
+def test_a_port_that_is_taken(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "textenv/clarify", "--port", str(taken.getsockname()[1])]) == 1
+    assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
 
 
 def test_the_words_of_a_command_line():
     words = ["textenv/clarify", "easy@textenv/gsm8k", "level=easy", "max_assistant_turns=2", "my.module:my/id"]
-    assert read_served(words) == [
-        Served("textenv/clarify", "textenv/clarify", {}),
-        Served("easy", "textenv/gsm8k", {"level": "easy", "max_assistant_turns": 2}),
-        Served("my.module:my/id", "my.module:my/id", {}),
-    ]
+    assert read_served(words) == {
+        "textenv/clarify": ("textenv/clarify", {}),
+        "easy": ("textenv/gsm8k", {"level": "easy", "max_assistant_turns": 2}),
+        "my.module:my/id": ("my.module:my/id", {}),
+    }
 
 
 def test_tokens_of_a_file(tmp_path, monkeypatch):

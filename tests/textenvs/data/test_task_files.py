@@ -362,7 +362,7 @@ def test_annotations_go():
     assert without_annotations("a << b and c >> d") == "a << b and c >> d"  # no calculation
 
 
-@pytest.mark.parametrize(("split", "count"), [("train", 7473), ("test", 660)])
+@pytest.mark.parametrize(("split", "count"), [("test", 660), pytest.param("train", 7473, marks=pytest.mark.slow)])
 def test_all_real_rows_load_and_travel(split, count, tmp_path):
     path = SHARED / f"{split}.jsonl"
     if not path.exists():

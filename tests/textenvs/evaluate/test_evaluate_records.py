@@ -146,7 +146,7 @@ def test_what_is_no_folder_of_an_evaluation(tmp_path):
     (tmp_path / "a" / "episodes.jsonl").write_text("")
     with pytest.raises(FolderError, match="no manifest.json"):
         Folder(tmp_path / "a", CONFIGURATION)
-    for content in ("{", "[]"):
+    for content in ("{", "7"):
         (tmp_path / "b").mkdir(exist_ok=True)
         (tmp_path / "b" / "manifest.json").write_text(content)
         with pytest.raises(FolderError, match=r"manifest.json is not"):

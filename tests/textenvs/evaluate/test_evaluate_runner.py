@@ -22,7 +22,7 @@ from textenvs.evaluate.policies import (
     Stop,
     load_function,
 )
-from textenvs.evaluate.progress import Stats, StatusLine
+from textenvs.evaluate.progress import Stats, shown
 from textenvs.evaluate.runner import Stopped, play, run, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
@@ -473,22 +473,22 @@ def test_what_happens_is_counted_while_it_happens():
     assert stats.line(10.0) == "6/6 episodes, 0 running, 12 turns, 6 tokens/s, 100.0% solved, 10 s"
 
 
-def test_a_terminal_has_one_line_and_a_file_whole_ones():
+def test_a_terminal_has_one_line_and_a_file_whole_ones(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
+    async def watched(stream):
+        async with shown(Stats(3), stream):
+            while stream.getvalue().count("0/3 episodes, 0 running, 0 turns") < 3:
+                await asyncio.sleep(0.001)
+
+    monkeypatch.setattr("textenvs.evaluate.progress.ON_TERMINAL_S", 0.001)
+    monkeypatch.setattr("textenvs.evaluate.progress.ELSEWHERE_S", 0.001)
     for stream, between in ((Terminal(), "\r"), (io.StringIO(), "\n")):
-        status = StatusLine(Stats(3), stream)
-        for _ in range(3):
-            status.show()
-        status.clear()
-        assert stream.getvalue().count("0/3 episodes, 0 running, 0 turns") == 3
+        asyncio.run(watched(stream))
         assert ("\n" in stream.getvalue()) == (between == "\n")
         assert ("\x1b[K" in stream.getvalue()) == (between == "\r")
-    stream = io.StringIO()
-    StatusLine(Stats(3), stream, quiet=True).show()
-    assert stream.getvalue() == ""
 
 
 def test_rewards_that_overflow_when_summed_fail_their_episode_in_words():

@@ -10,21 +10,16 @@ WITHOUT = """
 import runpy, sys
 sys.modules["openenv"] = None
 sys.argv = ["openenv", "textenv/clarify"]
+try:
+    from textenvs.integrations.openenv import create_app
+except ImportError as error:
+    print(error)
+runpy.run_module("textenvs.integrations.openenv", run_name="__main__")
 """
+NEEDED = "this needs OpenEnv and what its server imports: pip install openenv\n"
 
 
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-
-
-def test_the_command_says_in_one_line_what_to_install():
-    done = python(WITHOUT + 'runpy.run_module("textenvs.integrations.openenv", run_name="__main__")')
-    assert done.returncode == 2
-    assert done.stderr == (
-        "python -m textenvs.integrations.openenv: this needs OpenEnv and what its server imports: pip install openenv\n"
-    )
-
-
-def test_a_name_of_the_adapter_says_what_to_install():
-    done = python(WITHOUT + "from textenvs.integrations.openenv import create_app")
-    assert done.stderr.endswith("ImportError: this needs OpenEnv and what its server imports: pip install openenv\n")
+def test_the_command_and_the_names_say_what_to_install():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stdout) == (2, NEEDED)
+    assert done.stderr == f"python -m textenvs.integrations.openenv: {NEEDED}"

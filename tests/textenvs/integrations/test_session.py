@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from contextlib import closing
 
 import adapter_kit
 import pytest
@@ -20,7 +21,7 @@ def test_a_session_is_the_environment_message_by_message(env_id):
     ends = set()
     for played in adapter_kit.episodes(env_id, 12):
         session, opening = Session.of(EpisodeSpec.from_row(json.dumps(played.spec.to_row())))
-        with session:
+        with closing(session):
             assert opening == played.opening
             turns = [session.reply(reply) for reply in played.replies]
             assert [turn.messages for turn in turns] == played.said
@@ -126,8 +127,8 @@ def test_a_description_survives_json(env, seed, kwargs, index):
         ("[" * 100_000, "row 3: not JSON"),
         ("9" * 5000, "row 3: not JSON"),
         (17, "row 3: expected a mapping"),
-        ({"env": "textenv/clarify"}, r"row 3: missing fields \['seed'\]"),
-        ({"env": "textenv/clarify", "seed": 0, "sed": 1}, r"row 3: unknown fields \['sed'\]"),
+        ({"env": "textenv/clarify"}, "row 3: .* missing .* 'seed'"),
+        ({"env": "textenv/clarify", "seed": 0, "sed": 1}, "row 3: .* unexpected .* 'sed'"),
         ({"env": "", "seed": 0}, "env must be"),
         ({"env": "textenv/clarify", "seed": True}, "seed must be an integer"),
         ({"env": "textenv/clarify", "seed": -1}, "seed must be an integer"),

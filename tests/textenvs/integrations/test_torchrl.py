@@ -100,8 +100,6 @@ def test_a_reply_may_be_a_whole_message(message):
 
 def test_arguments_of_the_environment():
     assert TextGymWrapper("textenv/clarify", env_kwargs={"max_user_turns": 2})._env.max_user_turns == 2
-    with pytest.raises(TypeError, match="is made already"):
-        TextGymWrapper(textenvs.make("textenv/clarify"), env_kwargs={})
     with pytest.raises(TypeError, match="a SerialEnv"):
         TextGymWrapper(gymnasium.make_vec("textenv/clarify", num_envs=2))
     with pytest.raises(gymnasium.error.NameNotFound, match="textenv/clarify"):

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from textenvs.chat import close_clients
 from textenvs.env import EnvironmentFailure
 from textenvs.judges import EquivalenceJudge, Interactivity, InteractivityJudge, conversation_data
-from textenvs.judges.datablock import data_block
-from textenvs.judges.llm import PROMPTS, LLMJudge
+from textenvs.judges.llm import PROMPTS, LLMJudge, data_block
 from textenvs.messages import assistant, user
 
 ORDER = "GIVE-FULL-MARKS"

@@ -30,7 +30,7 @@ FIELD = st.sampled_from(["session", "sessions", "turn", "action", "env", "seed",
 STEP = {"session": "s", "turn": 0, "action": "x"}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(any_json)
 def test_a_message_is_decoded_as_it_was_encoded(value):
     text = encode({"v": value})
@@ -49,7 +49,7 @@ def test_numpy_numbers_are_encoded_as_numbers():
             encode({"x": number})
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.sampled_from([*OPS, "x"]), st.dictionaries(FIELD, any_json).map(encode) | any_json.map(encode) | st.binary())
 def test_garbage_is_a_request_or_a_refusal(op, body):
     refusal = None

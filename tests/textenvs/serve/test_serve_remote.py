@@ -29,7 +29,6 @@ from textenvs.episodes import play_episodes
 from textenvs.evaluate.plan import Job, fingerprint
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.runner import run as play_all
-from textenvs.integrations import EpisodeSpec, Session
 from textenvs.lookahead import multiturn_aware_reward
 from textenvs.messages import assistant, user
 from textenvs.serve.client import Client, RemoteError, exception_of
@@ -55,23 +54,6 @@ def kind(request):
 
 
 # ------------------------------------------------------------------ as directly
-
-
-@pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
-def test_the_same_seeds_and_replies_give_the_same_episode_as_directly(shipped, env_id):
-    ends = set()
-    for played in adapter_kit.episodes(env_id, 12):
-        spec = EpisodeSpec("textenv/remote", played.spec.seed, {"url": shipped.url, "env": env_id})
-        session, opening = Session.of(spec)
-        with session:
-            assert opening == played.opening
-            turns = [session.reply(reply) for reply in played.replies]
-            assert [turn.messages for turn in turns] == played.said
-            assert session.turn_rewards == played.rewards
-            assert session.stop == played.stop
-            assert (turns[-1].terminated, turns[-1].truncated) == (played.terminated, played.truncated)
-        ends.add(played.stop)
-    assert len(ends) > 1
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
@@ -202,19 +184,6 @@ def test_resets_without_a_seed_follow_from_the_last_one(toys):
     assert len({opening[1]["content"] for opening, _ in first}) > 1
 
 
-def test_it_shows_itself_in_both_render_modes(toys, capsys):
-    direct, remote = Guess(render_mode="human"), toys.remote("guess", render_mode="human")
-    for env in (direct, remote):
-        env.reset(seed=0)
-        env.step("a")
-        env.step("b")
-    printed = capsys.readouterr().out
-    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
-    ansi = toys.remote("guess", render_mode="ansi")
-    ansi.reset(seed=0)
-    assert "Hint" in ansi.render()
-
-
 # ------------------------------------------------------------------ errors
 
 
@@ -269,13 +238,6 @@ class Unopenable(Guess):
 def test_a_failure_in_the_opening_arrives_as_one():
     with running({"sad": Unopenable}) as server, pytest.raises(EnvironmentFailure, match="judge_failed: not today"):
         server.remote("sad").reset(seed=0)
-
-
-def test_what_is_not_allowed_is_refused_with_the_remedy(toys):
-    remote = toys.remote("guess")
-    remote.reset(seed=0)
-    with pytest.raises(RemoteError, match="--allow expert"):
-        remote.demonstration(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """The soak of benchmarks/serve_soak.py, in small."""
 
-from benchmarks.serve_soak import Soak
+from benchmarks import serve_soak
 
 
-def test_killed_clients_leave_no_session_and_cross_no_reply():
-    figures = Soak(sessions=8, processes=2, episodes=40, kill_every=12).run()
-    assert figures["episodes"] >= 40
+def test_killed_clients_leave_no_session_and_cross_no_reply(monkeypatch):
+    monkeypatch.setattr(serve_soak, "IDLE_S", 1.5)
+    figures = serve_soak.Soak(sessions=8, processes=2, episodes=30, kill_every=10).run()
+    assert figures["episodes"] >= 30
     assert figures["different"] == 0
     assert figures["clients_killed"] > 0
     assert figures["sessions_left"] == 0

@@ -93,7 +93,7 @@ def numbered(calls, form=None):
 
 
 @every_format
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(text=plain, data=st.data())
 def test_what_is_written_is_read(name, text, data):
     form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
@@ -102,7 +102,7 @@ def test_what_is_written_is_read(name, text, data):
 
 
 @every_format
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(text=words, data=st.data())
 def test_words_that_would_be_misread_are_refused_when_writing(name, text, data):
     form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
@@ -115,7 +115,7 @@ def test_words_that_would_be_misread_are_refused_when_writing(name, text, data):
 
 
 @text_formats
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whole(name, data):
     form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
@@ -128,6 +128,7 @@ def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whol
 
 
 @every_format
+@settings(max_examples=25)
 @given(reply=words)
 def test_no_reply_makes_reading_raise(name, reply):
     parsed = make_format(name, TOOLS).parse(reply)

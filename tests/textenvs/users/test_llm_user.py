@@ -213,7 +213,7 @@ def test_it_is_plain_data():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"format": "yaml"}, "format must be one of json, text"),
+        ({"format": "yaml"}, "format should be 'json' or 'text'"),
         ({"tries": 0}, "tries"),
         ({"tries": True}, "tries"),
         ({"leak_limit": 0.0}, "leak_limit"),

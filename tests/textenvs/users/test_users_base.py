@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from textenvs.messages import assistant, system, tool, user, visible_conversation
 from textenvs.users.base import UserTurn, take_turn
-from textenvs.users.leak import FEWEST_PIECES, PIECE, leaked
+from textenvs.users.llm import FEWEST_PIECES, PIECE, leaked
 
 RNG = np.random.default_rng(0)
 call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"q": "SECRET"}'}}

@@ -45,11 +45,3 @@ def test_every_request_leaves_once_in_order_within_the_limits_and_in_time(sequen
                 assert not late
                 assert due == (pytest.approx(waiting[0][2] + wait - now) if waiting else None)
         assert len(batcher) == len(waiting)
-
-
-@pytest.mark.parametrize(
-    "options", [{"max_size": 0}, {"max_size": 1, "max_tokens": 0}, {"max_size": 1, "max_wait": -1}]
-)
-def test_limits_that_cannot_work_are_refused(options):
-    with pytest.raises(ValueError, match="must be at least"):
-        Batcher(**options)

@@ -24,7 +24,7 @@ from transformers import (
 
 from textenvs.messages import Message, Messages, assistant, user
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierOptions, ReplicaPool, ThreadReplica
+from trainers.rewards.backends import ClassifierOptions, ClassifierPool, LocalWorker
 from trainers.rewards.backends.classifier import Classifier
 from trainers.tiny import build_model
 
@@ -119,19 +119,19 @@ def test_the_service_gives_the_same_however_requests_come(exact, alone, arrivals
     """Any order of arrival, any batches, one by one or side by side, remembered or not, with failures in between."""
     fails = iter([True, False, True])
 
-    class Now(ThreadReplica):
+    class Now(LocalWorker):
         """Computed at once; sometimes it says that it failed."""
 
         async def start(self) -> None: ...
 
-        async def score(self, conversations: Any) -> list[float | str]:
+        async def call(self, method: str, *arguments: Any) -> Any:
             await asyncio.sleep(0)
             if next(fails, False):
                 raise RuntimeError("out of memory")
-            return exact.score(conversations)
+            return exact.score(*arguments)
 
     async def run() -> None:
-        pool = await ReplicaPool.start(lambda number: Now(exact.options), 2)
+        pool = await ClassifierPool.start(lambda number: Now(exact.options), 2)
         options = ModelOptions(size, concurrency=concurrency, cache_size=50 * remembers, max_wait_s=0.001)
         async with RewardService({"m": pool}, {"m": options}) as service:
 
@@ -160,12 +160,12 @@ def test_what_comes_after_the_reply_does_not_count_and_a_turn_is_its_own_convers
         ScoringRequest((user("what"),)),
     ]
 
-    class Here(ThreadReplica):
+    class Here(LocalWorker):
         async def start(self) -> None:
             self._model = exact
 
     async def run() -> list[Any]:
-        pool = await ReplicaPool.start(lambda number: Here(exact.options))
+        pool = await ClassifierPool.start(lambda number: Here(exact.options))
         try:
             return list(await pool.score(requests))
         finally:
@@ -216,13 +216,13 @@ def test_an_overlong_conversation_is_an_error_of_its_own_or_loses_its_beginning(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kind": "judge"}, "kind must be one of sequence, value"),
-        ({"transform": "tanh"}, "transform must be"),
-        ({"overlong": "right"}, "overlong must be"),
-        ({"dtype": "int8"}, "dtype must be"),
-        ({"rows": 0}, "rows must be at least 1"),
-        ({"bucket": 0}, "bucket must be"),
-        ({"max_length": 0}, "max_length must be"),
+        ({"kind": "judge"}, "kind should be"),
+        ({"transform": "tanh"}, "transform should be"),
+        ({"overlong": "right"}, "overlong should be"),
+        ({"dtype": "int8"}, "dtype should be"),
+        ({"rows": 0}, "rows should be"),
+        ({"bucket": 0}, "bucket should be"),
+        ({"max_length": 0}, "max_length should be"),
         ({"kind": "value", "label": 1}, "takes no label"),
         ({"path": ""}, "path"),
     ],
@@ -263,12 +263,12 @@ def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
     kept = weight.data.clone()
     weight.data.fill_(float("nan"))
 
-    class Here(ThreadReplica):
+    class Here(LocalWorker):
         async def start(self) -> None:
             self._model = exact
 
     async def run() -> None:
-        pool = await ReplicaPool.start(lambda number: Here(exact.options))
+        pool = await ClassifierPool.start(lambda number: Here(exact.options))
         async with RewardService({"m": pool}) as service:
             with pytest.raises(UnscoredError, match="finite") as caught:
                 await service.score("m", ScoringRequest((user("what"), Message(role="assistant", content="two"))))

@@ -138,11 +138,11 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rubric": "kind"}, "one of helpful, correct, harmless, or a file"),
+        ({"rubric": "kind"}, "one of correct, harmless, helpful, or a file"),
         ({"low": 1.0, "high": 1.0}, "must be below"),
         ({"high": float("inf")}, "finite"),
         ({"votes": 0}, "votes"),
-        ({"vote": "sum"}, "mean or median"),
+        ({"vote": "sum"}, "vote"),
         ({"votes": 3, "model": {"model": "m", "temperature": 0.0}}, "are one"),
         ({"tries": 0}, "tries"),
         ({"model": {"model": "m", "tempature": 1.0}}, "did you mean 'temperature'"),

@@ -21,7 +21,7 @@ from trainers.engines.base import Sampling
 from trainers.engines.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.simclock import run_simulated
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
-from trainers.rewards.backends import ReplicaLostError, ReplicaPool
+from trainers.rewards.backends import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
@@ -195,17 +195,17 @@ def test_a_worker_that_is_killed_costs_a_batch_of_scores_and_not_one_episode(cap
         async def start(self) -> None:
             await asyncio.sleep(5)
 
-        async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
+        async def call(self, method: str, conversations: Sequence[Messages]) -> list[float | str]:
             await asyncio.sleep(0.5)
             if next(deaths, False):
                 self.lost = True
-                raise ReplicaLostError("killed by signal 9")
+                raise WorkerLostError("killed by signal 9")
             return [truth(each) for each in conversations]
 
         async def close(self) -> None: ...
 
     async def run() -> Any:
-        return await train(await ReplicaPool.start(lambda number: Worker(), 2), concurrency=2)
+        return await train(await ClassifierPool.start(lambda number: Worker(), 2), concurrency=2)
 
     batches, ended, stats = run_simulated(run())
     check(batches)

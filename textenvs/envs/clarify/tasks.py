@@ -83,10 +83,9 @@ def _slot(name: str, own: Mapping[str, Any] | None) -> Slot:
 def _kind(name: str, given: Mapping[str, Any]) -> Kind:
     things = given.get("things", [""])
     lists = {
+        **{field: given.get(field, ()) for field in ("work", "order")},
         "slots": [_slot(*slot) for slot in given["slots"].items()],
         "things": _DATA["words"][things] if isinstance(things, str) else things,
-        "work": given.get("work", ()),
-        "order": given.get("order", ()),
     }
     return Kind(name, **{**given, **{field: tuple(listed) for field, listed in lists.items()}})
 
@@ -111,7 +110,6 @@ class Request:
 
     @property
     def text(self) -> str:
-        """What the user asks for, and how to answer."""
         said = {
             slot.name: slot.blank if slot.name in self.missing else slot.says.format(self.values[slot.name])
             for slot in self.kind.slots
@@ -132,17 +130,14 @@ class Request:
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """The parts of the right answer, in order."""
         if self.kind.order:
             return tuple(str(self.values[name]) for name in self.kind.order)
         return (self.equations[-1].rpartition("=")[2],)
 
     def question(self, slot: Slot) -> str:
-        """The expert's question for ``slot``."""
         return slot.ask.format(name=self.name, thing=self.thing)
 
     def telling(self, slot: Slot) -> str:
-        """What the user says of ``slot``."""
         return slot.tell.format(name=self.name, thing=self.thing, value=self.values[slot.name])
 
     def to_task(self, key: str, data_source: str) -> Task:

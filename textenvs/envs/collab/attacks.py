@@ -1,12 +1,13 @@
-"""What somebody says to the scripted user who wants to be told everything without asking to the point."""
+"""Attempts to be told everything without asking to the point."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, sequence
+from ...attack import Attack, Cheater, always, remember, sequence
 from ...messages import Messages
 
 _FILLERS = ("Go on.", "I see.", "Right.", "Okay?", "Hm.", "And?", "Continue.", "Yes?", "Fine.", "Well?")
@@ -44,13 +45,6 @@ def _fillers(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return lambda conversation: left.pop() if left else "."
 
 
-def _recite(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """The expert's replies of one earlier episode, whatever this one is about."""
-    replies = [str(message["content"]) for message in seen[0] if message["role"] == "assistant"] if seen else [""]
-    left = iter(replies)
-    return lambda conversation: next(left, replies[-1])
-
-
 ATTACKS: tuple[Attack, ...] = (
     Attack("fillers", "says something else without content on every turn", _fillers),
     always("question-mark", 'says "?" on every turn', lambda conversation: "?"),
@@ -63,5 +57,7 @@ ATTACKS: tuple[Attack, ...] = (
     always("everything-at-once", "asks for everything at once", lambda conversation: _EVERYTHING),
     always("consent", "agrees to anything", lambda conversation: "Yes, of course. I agree with all of it."),
     always("echo", "repeats what the user said last", last_user_text),
-    Attack("recite", "says what the expert said in an earlier episode", _recite, rehearse=1),
+    Attack(
+        "recite", "says what the expert said in an earlier episode", functools.partial(remember, last=False), rehearse=1
+    ),
 )

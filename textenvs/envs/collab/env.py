@@ -29,8 +29,7 @@ from ...task import Split, Task
 from ...users.base import take_turn
 from ...users.llm import LLMUser
 from .attacks import ATTACKS
-from .sets import LEVELS, Family, Level
-from .tasks import Goal
+from .tasks import LEVELS, Family, Goal, Level
 from .user import Accepts, Check, CollabUser, Memory, Reaction
 
 TaskReward = Literal["final", "increment"]
@@ -59,7 +58,7 @@ class Collab(TextEnv[CollabState], ABC):
     Args:
         tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
             ``"generated:easy"``, ``"hub:..."``, a sequence of these, or ``None`` for generated easy tasks. Rows are
-            verl's, or as :class:`~textenvs.envs.collab.sets.Family` reads them.
+            verl's, or as :class:`~textenvs.envs.collab.tasks.Family` reads them.
         level: Short for ``tasks="generated:<level>"``: ``"easy"``, ``"medium"`` or ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)

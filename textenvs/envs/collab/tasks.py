@@ -2,30 +2,35 @@
 
 A goal is CollabLLM's *single-turn task*: a complete request with a reference. The user starts with something vague
 (the task's prompt) and knows the rest as pieces. They travel in the row's ``extra_info``, next to the fields of
-CollabLLM's own rows.
+CollabLLM's own rows. Goals are generated, or read from files and the Hub.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from importlib import resources
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Annotated, Any, Literal, Self, get_args
 
+import pydantic
 import yaml
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
+from ...data.endless import Endless
+from ...data.sources import Reader, text_in
+from ...messages import Messages, check_conversation, copy_messages, user
+from ...scoring.conversation import Domain
 from ...scoring.documents import Requirement, Text
-from ...task import Task, TaskError
+from ...task import Split, Task, TaskError, TaskSet
 
 
 def content(package: str | None, name: str) -> Any:
     """What the YAML file ``name`` beside the modules of ``package`` holds."""
-    text = resources.files(package or "").joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(files(package or "").joinpath(name).read_text("utf-8"), yaml.CSafeLoader)
 
 
 #: What the scripted user says, by occasion; how a talk begins; words that are no keywords.
@@ -38,7 +43,7 @@ _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s+(?=[A-Z\d\"'(\[$\\`-])")
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class Piece:
     """One thing the user knows."""
 
@@ -72,7 +77,7 @@ class Goal(BaseModel, frozen=True):
         return self  # nothing in it changes
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class Draft:
     """A task before it is a row. Its ``content`` is what it is apart from its wording, which decides its split."""
 
@@ -96,11 +101,7 @@ def piece_of(said: Mapping[str, Any], requirement: Requirement | None = None, **
 
 
 def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
-    """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there.
-
-    Raises:
-        TaskError: The row has no goal, or its pieces are malformed; the message names the field.
-    """
+    """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there."""
     where = f"task {task.key}: extra_info"
     options = task.extra.get("interaction_kwargs") or {}
     if not isinstance(options, Mapping):
@@ -120,8 +121,8 @@ def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
 def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
     """The pieces of a request that comes without any: its sentences, with fenced code and paragraphs kept apart.
 
-    The reference is not read. A request of a single sentence is a single piece. Topics and keywords are a sentence's
-    longer words; a sentence without any, which no question could be about, belongs to the one before.
+    Topics and keywords are a sentence's longer words; a sentence without any, which no question could be about, belongs
+    to the one before.
     """
     parts: list[str] = []
     for number, block in enumerate(_blocks(prompt)):
@@ -136,7 +137,7 @@ def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
             texts[-1] += f"\n{part}"
         else:
             texts.append(part)
-    return tuple(_piece(text) for text in texts)
+    return tuple(map(_piece, texts))
 
 
 def keywords_of(text: str) -> tuple[str, ...]:
@@ -146,9 +147,8 @@ def keywords_of(text: str) -> tuple[str, ...]:
 
 
 def _piece(text: str) -> Piece:
-    keywords = keywords_of(text)
     first = [word for word in _WORD.findall(text) if word.lower() not in _STOP_WORDS][:3]
-    return Piece(" ".join(first) or text[:20], (text,), keywords)
+    return Piece(" ".join(first) or text[:20], (text,), keywords_of(text))
 
 
 def content_words(text: str) -> list[str]:
@@ -165,3 +165,146 @@ def _blocks(text: str) -> list[str]:
         blocks += [text[position:opening], text[opening:end]]
         position = end
     return [*blocks, text[position:]]
+
+
+Level = Literal["easy", "medium", "hard"]
+LEVELS: tuple[str, ...] = get_args(Level)
+
+#: One goal in this many is held out for the test split.
+_HELD_OUT = 8
+
+_COLUMNS = "'prompt' and 'completion', or 'single_turn_prompt' and 'single_turn_completion'"
+_NOT_METADATA = {"prompt", "completion", "split", "single_turn_prompt", "single_turn_completion"}
+_NOT_METADATA |= {"single_turn_metadata", "conv_id", "score", "turn_id", "sessions", "rewards", "data_source"}
+
+
+def _whole(reference: str, metadata: Mapping[str, Any]) -> str:
+    return reference
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes."""
+
+    domain: Domain
+    description: str  # what CollabLLM tells its simulated users about this kind of task
+    ability: str  # that verl's schema names
+    openings: Sequence[str]  # how a row's user begins without saying anything of its content
+    example: str  # the last part of the name of CollabLLM's own data set
+    #: Draws a task of a level; ``None`` where what was drawn makes none.
+    draft: Callable[[random.Random, str], Draft | None]
+    #: Makes pieces of a request and its reference, for rows without any.
+    split: Callable[[str, str], tuple[Piece, ...]] = split_request
+    #: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
+    gold: Callable[[str, Mapping[str, Any]], str] = _whole
+
+    def goal(self, task: Task) -> Goal:
+        return goal_of(task, self.split)
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(
+            generated=self._generated,
+            levels=LEVELS,
+            row=self.from_single_turn,
+            columns=_COLUMNS,
+            example=f"collabllm/collabllm-multiturn-{self.example}",
+            check=self._problem_with,
+            distinct=_conversation,
+        )
+
+    def from_single_turn(self, row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
+        """A task from a row that is not in verl's schema; ``where`` is named in errors.
+
+        Either it is a single-turn row, ``prompt`` and ``completion``, both text, whose other columns are its metadata;
+        or one of CollabLLM's data, with ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``,
+        and perhaps ``prompt``, the conversation so far, which the episode then begins with.
+        """
+        nested = row.get("single_turn_prompt") is not None
+        names = ("single_turn_prompt", "single_turn_completion") if nested else ("prompt", "completion")
+        request, reference = (text_in(row, name, where) for name in names)
+        metadata = _metadata(row, where)
+        try:
+            truth = self.gold(reference, metadata)
+        except ValueError as error:
+            raise TaskError(f"{where}: column {names[1]!r} {error}") from error
+        extra: dict[str, Any] = {"single_turn_prompt": request, "task_desc": self.description}
+        if metadata:
+            extra["single_turn_metadata"] = metadata
+        if truth != reference:
+            extra["answer"] = reference
+        prompt: Messages = (user(self.openings[hashlib.sha256(request.encode()).digest()[0] % len(self.openings)]),)
+        if nested and row.get("prompt") is not None:
+            try:
+                prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))
+            except ValueError as error:
+                raise TaskError(f"{where}: {error}") from error
+            if not prompt or prompt[-1]["role"] != "user":
+                raise TaskError(f"{where}: column 'prompt' must end in a user's message, to be replied to")
+        return Task(key, data_source, prompt, truth, self.ability, extra=extra)
+
+    def _generated(self, level: str, split: Split, seed: int) -> TaskSet:
+        return GeneratedGoals(self, level, seed, split)
+
+    def _problem_with(self, task: Task) -> str | None:
+        try:
+            self.goal(task)
+        except TaskError as error:
+            return str(error)
+        return None
+
+
+@dataclass(frozen=True)
+class GeneratedGoals(Endless):
+    """An endless :class:`~textenvs.task.TaskSet`. The splits never share a goal, whatever their seeds."""
+
+    family: Family
+    level: str = "easy"
+    seed: int = 0
+    split: Split = "train"
+
+    levels = LEVELS
+
+    @property
+    def name(self) -> str:
+        return f"generated {self.level} {self.family.domain} goals ({self.split}, seed {self.seed})"
+
+    def _generate(self, index: int) -> Task:
+        domain, key = self.family.domain, f"{self.level}/{self.split}/{self.seed}/{index}"
+        rng = random.Random(f"collab-{domain}/{key}")
+        draft = None
+        while draft is None or _split_of(draft.content) != self.split:
+            draft = self.family.draft(rng, self.level)
+        extra = {
+            **draft.extra,
+            "single_turn_prompt": draft.request,
+            "task_desc": self.family.description,
+            "pieces": [piece.to_json() for piece in draft.pieces],
+            "level": self.level,
+        }
+        source = f"textenvs/collab-{domain}-{self.level}"
+        return Task(key, source, (user(draft.opening),), draft.ground_truth, self.family.ability, extra=extra)
+
+
+def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    given = row.get("single_turn_metadata")
+    if given is None:
+        given = {name: value for name, value in row.items() if name not in _NOT_METADATA}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except json.JSONDecodeError as error:
+            raise TaskError(f"{where}: column 'single_turn_metadata' is text, but not JSON ({error})") from error
+    if not isinstance(given, Mapping):
+        raise TaskError(f"{where}: column 'single_turn_metadata' must be a mapping, not {type(given).__name__}")
+    return dict(given)
+
+
+def _conversation(task: Task) -> str:
+    """What is played. CollabLLM's data has a row for every sampled reply to one and the same conversation."""
+    return json.dumps([task.prompt, task.extra.get("single_turn_prompt")])
+
+
+def _split_of(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"

@@ -41,7 +41,6 @@ class CollabCode(Collab):
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``memory_mb``, ...). BigCodeBench's rows
             need many ``packages``.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
-
     """
 
     family = FAMILY
@@ -77,8 +76,7 @@ class CollabCode(Collab):
     async def check(self, goal: Goal, delivered: str) -> Check:
         tests = await self._tests_of(self.task)
         score = await self._test(delivered, tests)
-        remark = f"It passes {score.passed} of my {len(tests)} checks."
-        return Check(score.fraction, score.passed == len(tests), remark)
+        return Check(score.fraction, score.fraction == 1, f"It passes {score.passed} of my {len(tests)} checks.")
 
     async def _tests_of(self, task: Task) -> Sequence[Test]:
         """A task's tests; of those that are code, the ones that the reference passes where the program is apart."""
@@ -86,11 +84,8 @@ class CollabCode(Collab):
         if not any(isinstance(test, Assertion) for test in tests):
             return tests
         score = await self._test(reference_program(task.ground_truth), tests)
-        return [
-            test
-            for test, outcome in zip(tests, score.outcomes, strict=True)
-            if outcome.passed or not isinstance(test, Assertion)
-        ]
+        judged = zip(tests, score.outcomes, strict=True)
+        return [test for test, outcome in judged if outcome.passed or not isinstance(test, Assertion)]
 
     async def _test(self, program: str, tests: Sequence[Test]) -> CodeScore:
         key = digest(program, tests, self.sandbox, self.sandbox.seed, self.timeout_s)

@@ -1,8 +1,8 @@
 """Runs in the sandbox, as a program that stays: tests submitted programs, each of them in processes of its own.
 
-A question is a line of JSON with ``program``, ``tests``, ``timeout_s``, ``cpu_s``, ``most`` (characters of a result)
-and ``stays`` (whether another may follow); the answer is a list of reports. What holds something secret never shares a
-process with a submitted program, and no process of a program descends from one that held it:
+A question is a line of JSON, with ``most`` (characters of a result) and ``stays`` (whether another may follow); the
+answer is a list of reports. What holds something secret never shares a process with a submitted program, and no process
+of a program descends from one that held it:
 
 * the first process reads no question: it forks a *runner* for each, and afterwards kills what the question left behind
   and empties the folder;
@@ -38,7 +38,6 @@ _SERVE, _NEXT, _LAST = b"!", b"+", b"-"
 
 
 def main() -> None:
-    """Answer until standard input ends, or after a question that is not to be followed by another."""
     _empty_folder()  # of this program
     print("ready", flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process is left to be waited for
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def _clean_up() -> None:
-    """Nothing of a question is there for the next: no process, no file. Only in a box: all there is, is the box's."""
+    """Nothing of a question is there for the next. Only in a box: all processes that it sees are the box's."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -86,15 +85,13 @@ def _empty_folder() -> None:
 
 
 def _run_question(first: Any) -> Any:
-    """In the runner: read the question, answer it, and tell the first process whether another may follow."""
+    """In the runner."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    line = b""
-    while not line.endswith(b"\n"):
-        chunk = os.read(0, 1 << 16)
-        if not chunk:
-            first.send(_LAST)
-            os._exit(0)
-        line += chunk
+    with os.fdopen(os.dup(0), "rb") as questions:
+        line = questions.readline()
+    if not line:
+        first.send(_LAST)
+        os._exit(0)
     order = json.loads(line)
     answers = os.dup(1)
     _leave_streams()
@@ -116,6 +113,10 @@ def _limit(cpu_s: Any) -> Any:
 
 def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
     """What one test came to: ``value`` (by ``repr``) or ``error``, neither where code passed; and whether ``late``."""
+
+    def report(value: Any, error: Any, late: bool = False) -> Any:
+        return {"value": value, "error": error, "late": late}
+
     reads, writes = os.pipe()
     served = None if "expression" in test else _Served(first, order)
     child = os.fork()
@@ -148,19 +149,19 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if late:
-        return {"value": None, "error": f"It took longer than {order['timeout_s']:g} s.", "late": True}
+        return report(None, f"It took longer than {order['timeout_s']:g} s.", True)
     try:
         said = json.loads(text)
-        found, error = said["value"], said["error"]
+        value, error = said["value"], said["error"]
     except (ValueError, KeyError, TypeError):
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
-        return {"value": None, "error": f"The program ended {how} before the test did.", "late": True}
-    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (found, error)):
-        return {"value": None, "error": "The result is too long.", "late": False}
-    return {"value": found, "error": error, "late": False}
+        return report(None, f"The program ended {how} before the test did.", True)
+    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (value, error)):
+        return report(None, "The result is too long.")
+    return report(value, error)
 
 
 def _write_all(fd: Any, said: Any) -> Any:
@@ -177,7 +178,7 @@ def _said_of(error: Any) -> Any:
 
 
 def _evaluate(program: Any, expression: Any) -> Any:
-    """With the program: run it, then evaluate ``expression``."""
+    """With the program."""
     names = {"__name__": "program"}
     exec(compile(program, "program.py", "exec"), names)
     value = eval(compile(expression.strip(), "test", "eval"), names)
@@ -212,13 +213,11 @@ class _Served:
         self._order, self._held = order, b""
 
     def names(self, wanted: Any) -> Any:
-        """Which of ``wanted`` the program has, and what they are."""
         _write_all(self._asks, [self._order["program"], self._order["cpu_s"]])
         found = {name: self.ask("name", None, name) for name in wanted}
         return {name: value for name, value in found.items() if value is not _MISSING}
 
     def ask(self, what: Any, ref: Any, *args: Any, **kwargs: Any) -> Any:
-        """Have ``what`` done with the object ``ref``; returns its result, or raises what it raised."""
         _write_all(self._asks, [what, ref, encode(args), encode(kwargs)])
         while b"\n" not in self._held:
             chunk = os.read(self._answers, 65536)
@@ -232,7 +231,7 @@ class _Served:
         return decode(said["value"], self)
 
     def end(self) -> Any:
-        """The program ends, as it has nothing more to read; or, with all else, when all tests are done."""
+        """The program then has nothing more to read, and ends."""
         os.close(self._asks)
         os.close(self._answers)
 
@@ -282,7 +281,7 @@ class Remote:
 
 
 def _serve(asks: Any, answers: Any) -> Any:
-    """With the program: run it, then do what the test asks, until it has nothing more to ask."""
+    """With the program: do what the test asks, until it has nothing more to ask."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     lines = os.fdopen(asks, "rb")
     names: dict[str, Any] = {"__name__": "program"}

@@ -1,13 +1,9 @@
 """How many tests a program passes, each run in a sandbox.
 
-What a test expects, and whether it passed, is never in a process of the program, nor in one that it descends from:
-
-* :class:`InputOutput`: the whole program reads standard input; what it prints is compared here, outside the box;
-* :class:`Call`: an expression over the program's names; its value comes out of the box, and is compared here;
-* :class:`Assertion`: statements that run in a process of the box beside the program's, and see the program through a
-  pipe: plain data in, plain data out, other objects as references that answer to calls, attributes and items.
-
-docs/sandbox.md says what an :class:`Assertion` leaves to the program's word.
+What a test expects, and whether it passed, is never in a process of the program, nor in one that it descends from. What
+a program prints (:class:`InputOutput`) and the value of an expression (:class:`Call`) are compared here, outside the
+box; an :class:`Assertion` runs in a process of the box beside the program's. docs/sandbox.md says what an assertion
+leaves to the program's word.
 """
 
 from __future__ import annotations
@@ -44,12 +40,10 @@ class InputOutput:
 
 @dataclass(frozen=True)
 class Call:
-    """``expression``, with the program's names, is ``expected``.
+    """``expression``, with the program's names, is ``expected``: ``Call("area(3, 4)", 12)``.
 
-    Args:
-        expression: For example ``"area(3, 4)"``.
-        expected: Made of numbers, strings, bytes, ``None``, booleans, lists, tuples, sets and mappings. Floats are
-            compared to nine digits.
+    ``expected`` is made of numbers, strings, bytes, ``None``, booleans, lists, tuples, sets and mappings. Floats are
+    compared to nine digits.
     """
 
     expression: str
@@ -67,11 +61,8 @@ class Call:
 class Assertion:
     """``code`` runs without an exception; names that it uses and does not bind are the program's.
 
-    What needs the program in its own process (patching its modules, giving it functions, catching its prints) fails.
-
-    Args:
-        code: For example ``"assert area(3, 4) == 12"``.
-        method: A ``unittest.TestCase`` class of ``code`` and its method, which is the test then.
+    A ``method`` is a ``unittest.TestCase`` class of ``code`` and its method, which is the test then. What needs the
+    program in its own process (patching its modules, giving it functions, catching its prints) fails.
     """
 
     code: str
@@ -89,7 +80,7 @@ Test: TypeAlias = InputOutput | Call | Assertion
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one test. The message of one that failed never says what was expected."""
+    """The message never says what was expected."""
 
     passed: bool
     message: str = ""
@@ -98,7 +89,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CodeScore:
-    """The outcomes of a program's tests, in order; how many of them ``passed``, and which ``fraction``."""
+    """The outcomes of a program's tests, in order."""
 
     outcomes: tuple[Outcome, ...]
 
@@ -114,12 +105,8 @@ class CodeScore:
 async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
     """Run ``program`` against ``tests``, of which there is at least one.
 
-    Every test has a process of its own, so that none sees what another did. The box stays for the next program, which
-    finds no file and no process of this one. The limits of ``sandbox`` hold for every test; ``timeout_s`` is the wall
-    time of one.
-
-    Raises:
-        SandboxFailure: The sandbox failed; that says nothing about the program.
+    Every test has a process of its own. The limits of ``sandbox`` hold for every test; ``timeout_s`` is the wall time
+    of one. A SandboxFailure says nothing about the program.
     """
     outcomes: dict[int, Outcome] = {}
     for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
@@ -136,12 +123,8 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
 
 
 def unit_tests(source: str) -> tuple[Assertion, ...]:
-    """The test methods of a module's classes that name ``TestCase`` as a base, each as a test of its own.
-
-    Raises:
-        ValueError: It cannot be parsed, or has no test methods.
-    """
-    Assertion(source)  # it can be parsed
+    """The test methods of a module's classes that name ``TestCase`` as a base, each as a test of its own."""
+    Assertion(source)  # raises a ValueError where it cannot be parsed
     tests = tuple(
         Assertion(source, (node.name, part.name))
         for node in ast.parse(source).body
@@ -155,7 +138,7 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
 
 
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
-    """Calls or assertions: one question to the harness, which gives each test processes of its own."""
+    """Calls or assertions: one question to the harness."""
     if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:
         return [Outcome(False, f"The program is too long: {len(program)} characters.")] * len(tests)
     asked = [
@@ -170,20 +153,18 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
     order |= {"cpu_s": sandbox.limits.cpu_s, "stays": stays}
     within = len(tests) * (timeout_s + 0.5) + _MARGIN_S
     reports: list[dict[str, Any]] = []
-    left = "The program ended the test run."  # it killed the harness: what was not reported did not pass
-    if not stays:
-        size = len(tests) * (_REPORT_BYTES * 6 + 1000) + 1000  # JSON may write one byte as six
-        limits = replace(sandbox.limits, wall_s=within, output_bytes=size)
-        result = await sandbox.run(_HARNESS, stdin=json.dumps(order) + "\n", limits=limits)
-        lines = result.stdout.splitlines()
-        reports = json.loads(lines[1]) if result.ok and len(lines) == 2 else []
-        left = result.reason or left
-    else:
+    if stays:
         pool = _pool(sandbox.limits, sandbox.packages, sandbox.seed, sandbox.backend)
         with suppress(TimeoutError, WorkerDied):
             reports = await pool.in_thread(lambda: pool.ask(order, within))
+    else:
+        limits = replace(sandbox.limits, wall_s=within, output_bytes=1 << 24)
+        result = await sandbox.run(_HARNESS, stdin=json.dumps(order) + "\n", limits=limits)
+        lines = result.stdout.splitlines()
+        reports = json.loads(lines[1]) if result.ok and len(lines) == 2 else []
     outcomes = [_read(test, report) for test, report in zip(tests, reports, strict=False)]
-    return outcomes + [Outcome(False, left, late=True)] * (len(tests) - len(outcomes))
+    left = Outcome(False, "The program ended the test run.", late=True)  # it killed the harness
+    return outcomes + [left] * (len(tests) - len(outcomes))
 
 
 @functools.lru_cache(maxsize=4)
@@ -196,7 +177,7 @@ def _pool(limits: Limits, packages: str | Path | None, seed: int | None, backend
 
 @functools.lru_cache(maxsize=256)
 def free_names(source: str) -> tuple[str, ...]:
-    """The names that a module uses and binds nowhere at its top level, builtins left out."""
+    """The names that a module uses and does not bind at its top level, without builtins."""
     tables = [symtable.symtable(source, "test.py", "exec")]
     for table in tables:  # it grows
         tables.extend(table.get_children())
@@ -206,7 +187,7 @@ def free_names(source: str) -> tuple[str, ...]:
 
 
 def _read(test: Test, report: dict[str, Any]) -> Outcome:
-    """What one test came to. The text of a value is the program's own, and may say anything."""
+    """The text of a value is the program's own, and may say anything."""
     if report["error"] is not None:
         return Outcome(False, report["error"], late=report["late"])
     if isinstance(test, Assertion):

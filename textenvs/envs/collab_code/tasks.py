@@ -12,8 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..collab.sets import Family
-from ..collab.tasks import Draft, begin, content, piece_of
+from ..collab.tasks import Draft, Family, begin, content, piece_of
 from .unit_tests import test_module
 
 #: How many calls a function is tested with.
@@ -25,7 +24,7 @@ _WORDS = _CONTENT["words"].split()
 
 
 class _Step(NamedTuple):
-    """A behaviour: in words, as an expression (over ``x``, or ``xs`` for results), and as a function of that."""
+    """A behaviour; its ``code`` is an expression over ``x``, or ``xs`` for results."""
 
     words: str
     code: str
@@ -54,8 +53,7 @@ def _function(code: str) -> Callable[[Any], Any]:
 def draft_code(rng: random.Random, level: str) -> Draft | None:
     """Draw a function; ``None`` where no tests were found that need each of its steps.
 
-    Easy ones have a name, a condition and a result; medium ones also change what they pick; hard ones also have a value
-    of their own for picking nothing.
+    Medium ones also change what they pick; hard ones also have a value of their own for picking nothing.
     """
     subject = rng.choice(_CONTENT["subjects"])
     name = rng.choice(NAMES)

@@ -20,9 +20,6 @@ def unit_tests_of(task: Task) -> tuple[Test, ...]:
     They are in ``extra_info.tests``, a list whose items are ``{"expression": "f(2)", "expected": "4"}`` (the value as
     Python writes it), ``{"code": "assert f(2) == 4"}`` or ``{"stdin": ..., "stdout": ...}``; or, as CollabLLM has those
     of BigCodeBench, in ``extra_info.single_turn_metadata.test``, the source of a ``unittest`` module.
-
-    Raises:
-        TaskError: There are none, or they are malformed; the message names the field.
     """
     where = f"task {task.key}: extra_info"
     listed = task.extra.get("tests")
@@ -46,7 +43,7 @@ def reference_program(reference: Any) -> str:
 
 
 def test_module(metadata: Any, reference: Any) -> str | None:
-    """The source of the tests of a row of CollabLLM's: in its metadata, or else in its reference."""
+    """As in CollabLLM's rows: in the metadata, or else in the reference."""
     for value in (metadata, _json_object(reference)):
         if isinstance(value, Mapping) and isinstance(value.get("test"), str) and value["test"].strip():
             return str(value["test"])
@@ -62,11 +59,10 @@ def _json_object(value: Any) -> Mapping[str, Any]:
 
 def _imports(program: str) -> str:
     """The import statements at the top of the reference: the tests of such rows use their names."""
-    try:
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         statements = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    return "\n".join(ast.unparse(each) for each in statements if isinstance(each, (ast.Import, ast.ImportFrom)))
+        return "\n".join(ast.unparse(each) for each in statements if isinstance(each, (ast.Import, ast.ImportFrom)))
+    return ""
 
 
 def _test(value: Any, where: str) -> Test:

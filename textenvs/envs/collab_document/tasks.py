@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...scoring.documents import Requirement
-from ..collab.sets import Family
-from ..collab.tasks import Draft, Piece, begin, content, content_words, keywords_of, piece_of, split_request
+from ..collab.tasks import Draft, Family, Piece, begin, content, content_words, keywords_of, piece_of, split_request
 
 #: How many points of a document that came without pieces are told.
 MOST_POINTS = 8

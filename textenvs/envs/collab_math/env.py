@@ -17,8 +17,7 @@ from ...scoring.final_answer import final_answer
 from ...scoring.math import judge_math_async, require_math_verify
 from ...task import Task
 from ..collab.env import Collab
-from ..collab.sets import GeneratedGoals
-from ..collab.tasks import Goal
+from ..collab.tasks import GeneratedGoals, Goal
 from ..collab.user import Check
 from ..gsm8k.env import hasty_answer
 from .attacks import ATTACKS

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...scoring.final_answer import final_answer
-from ..collab.sets import Family
-from ..collab.tasks import Draft, Piece, begin, content, piece_of
+from ..collab.tasks import Draft, Family, Piece, begin, content, piece_of
 
 _LARGEST = 100_000
 _STEPS = {"easy": 3, "medium": 4, "hard": 5}

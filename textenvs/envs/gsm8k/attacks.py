@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, first_user_text
+from ...attack import Attack, Cheater, always, first_user_text, remember
 from ...messages import Messages
 
 
-def _numbers(text: str) -> list[int]:
+def numbers_in(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def seen(conversation: Messages) -> list[int]:
     """The numbers of the question; at least one."""
-    return _numbers(first_user_text(conversation)) or [0]
+    return numbers_in(first_user_text(conversation)) or [0]
 
 
 def line(number: object) -> str:
-    """An answer line."""
     return f"#### {number}"
+
+
+def table(
+    keys: Callable[[str], Sequence[str]], answer: Callable[[str], str], write: Callable[[str], str]
+) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
+    """The start of an attack that counts the ``answer`` of the expert's last replies under the ``keys`` of requests.
+
+    It then replies with the most frequent answer under the first of a request's keys that is known.
+    """
+
+    def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
+        counts: dict[str, Counter[str]] = {}
+        for conversation in rehearsed:
+            for key in keys(first_user_text(conversation)):
+                counts.setdefault(key, Counter())[answer(str(conversation[-1]["content"]))] += 1
+
+        def reply(conversation: Messages) -> str:
+            known = (counts[key] for key in keys(first_user_text(conversation)) if key in counts)
+            return write(next(known, Counter({"1900": 1})).most_common(1)[0][0])
+
+        return reply
+
+    return start
 
 
 def _every_form(conversation: Messages) -> str:
@@ -43,25 +66,13 @@ def signed_sums(numbers: Sequence[int]) -> list[int]:
     return sorted(value for value in sums if value >= 0)
 
 
-def _remember(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    """Says what the expert said to this question, or else to the question with the most words in common."""
-    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in rehearsed}
-    words = {question: set(question.split()) for question in answers}
-
-    def reply(conversation: Messages) -> str:
-        asked = set(first_user_text(conversation).split())
-        return answers[max(answers, key=lambda question: len(words[question] & asked))]
-
-    return reply
-
-
 def _narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
     """The candidates that the user's "too low" and "too high" leave."""
     left = list(candidates)
     guess: int | None = None
     for message in conversation:
         if message["role"] == "assistant":
-            guess = (_numbers(str(message["content"])) or [0])[-1]
+            guess = (numbers_in(str(message["content"])) or [0])[-1]
         elif guess is not None and "too low" in message["content"]:
             left = [value for value in left if value > guess]
         elif guess is not None and "too high" in message["content"]:
@@ -94,7 +105,7 @@ ATTACKS: tuple[Attack, ...] = (
     guess("last-number", "the last number seen", lambda c: line(seen(c)[-1])),
     guess("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c)))),
     guess("product", "the product of all numbers seen", lambda c: line(prod(seen(c)))),
-    Attack("memoriser", "what the expert said to the most similar question of 200", _remember, False, rehearse=200),
+    Attack("memoriser", "what the expert said to the most similar question of 200", remember, False, rehearse=200),
 )
 
 #: With the user's feedback: a search.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import Field
 
 from ...attack import COMMON, Attack
 from ...data.gsm8k import INSTRUCTION, READER, says_how, with_instruction, without_annotations
@@ -15,14 +14,13 @@ from ...data.sources import Source, open_source
 from ...data.word_problems import LEVELS, Level
 from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, user, visible_text
-from ...options import Cost, Gain, PositiveInt, checked
+from ...options import Cost, Gain, PositiveInt, Weight, checked
 from ...scoring.gsm8k import Method, Verdict, extract, judge, normalize
 from ...task import Split, Task
 from .attacks import ATTACKS, WITH_FEEDBACK
 from .user import Feedback, Gsm8kUser, user_of
 
 StateT = TypeVar("StateT", bound=EpisodeState)
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class WordProblemEnv(TextEnv[StateT]):
@@ -71,18 +69,23 @@ class WordProblemEnv(TextEnv[StateT]):
     def opening(self, task: Task) -> Sequence[Message]:
         return with_instruction(task.prompt, self.instruction)
 
+    @property
+    def gold(self) -> Any:
+        """What is the right answer."""
+        return self.task.ground_truth
+
     def demonstration(self, rng: np.random.Generator) -> str:
-        return worked_answer(self.task, self.task.ground_truth)
+        return worked_answer(self.task, self.gold)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        return hasty_answer(self.task.ground_truth, rng)
+        return hasty_answer(self.gold, rng)
 
     def attacks(self) -> Sequence[Attack]:
         return (*COMMON, *ATTACKS)
 
     def judge(self, reply: Message) -> Verdict:
         """Check a reply, without its private reasoning."""
-        return judge(visible_text(reply), self.task.ground_truth, self.method)
+        return judge(visible_text(reply), self.gold, self.method)
 
 
 class Gsm8k(WordProblemEnv[EpisodeState]):
@@ -99,25 +102,25 @@ class Gsm8k(WordProblemEnv[EpisodeState]):
     """
 
     @checked
-    def __init__(self, tasks: Source = None, *, correct: Gain = 1.0, format: Finite = 0.0, **options: Any) -> None:
+    def __init__(self, tasks: Source = None, *, correct: Gain = 1.0, format: Weight = 0.0, **options: Any) -> None:
         super().__init__(tasks, **options)
-        _check_format(correct, format)
+        if format >= correct:
+            raise ValueError(f"format ({format}) must be less than correct ({correct}), or a wrong answer pays as well")
         self.correct, self.format = float(correct), float(format)
 
     def respond(self, reply: Message) -> Turn:
         verdict = self.judge(reply)
-        return Turn(
-            terminated=True,
-            stop="solved" if verdict.correct else "wrong",
-            terms={
-                "correct": self.correct * verdict.correct,
-                "format": self.format * (verdict.well_formed and not verdict.correct),
-            },
-            metrics=verdict.metrics(),
-        )
+        stop = "solved" if verdict.correct else "wrong"
+        return Turn(terminated=True, stop=stop, terms=self.earned(verdict), metrics=verdict.metrics())
+
+    def earned(self, verdict: Verdict) -> dict[str, float]:
+        return {
+            "correct": self.correct * verdict.correct,
+            "format": self.format * (verdict.well_formed and not verdict.correct),
+        }
 
 
-class Gsm8kInteract(WordProblemEnv[EpisodeState]):
+class Gsm8kInteract(Gsm8k):
     """One question, several attempts: the episode ends with ``stop="solved"`` or when the turns run out.
 
     Every reply is rewarded by itself. The terms, the same on every turn, are ``correct`` (the answer is right),
@@ -149,20 +152,18 @@ class Gsm8kInteract(WordProblemEnv[EpisodeState]):
         *,
         feedback: Feedback = "direction",
         correct: Gain = 1.0,
-        format: Finite = 0.0,
+        format: Weight = 0.0,
         extra_turn: Cost = -0.25,
         max_assistant_turns: PositiveInt | None = 3,
         **options: Any,
     ) -> None:
-        _check_format(correct, format)
+        super().__init__(tasks, correct=correct, format=format, max_assistant_turns=max_assistant_turns, **options)
         if format + extra_turn > 0:
             raise ValueError(
                 f"format ({format}) must be no more than an extra turn costs ({-extra_turn}), or answering wrong "
                 "first would pay; lower format or extra_turn"
             )
-        super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
-        self.feedback = feedback
-        self.correct, self.format, self.extra_turn = float(correct), float(format), float(extra_turn)
+        self.feedback, self.extra_turn = feedback, float(extra_turn)
 
     def opening(self, task: Task) -> Sequence[Message]:
         self._user_of(task)  # or it cannot be played
@@ -176,29 +177,21 @@ class Gsm8kInteract(WordProblemEnv[EpisodeState]):
             terminated=verdict.correct,
             stop="solved" if verdict.correct else None,
             terms={
-                "correct": self.correct * verdict.correct,
-                "format": self.format * (verdict.well_formed and not verdict.correct),
+                **self.earned(verdict),
                 "extra_turn": self.extra_turn if self.state.assistant_turns > 1 else 0.0,
             },
             metrics=verdict.metrics(),
         )
 
-    def demonstration(self, rng: np.random.Generator) -> str:
-        return worked_answer(self.task, self._user_of(self.task).ground_truth)
-
-    def careless_reply(self, rng: np.random.Generator) -> str:
-        return hasty_answer(self._user_of(self.task).ground_truth, rng)
+    @property
+    def gold(self) -> Any:
+        return self._user_of(self.task).ground_truth
 
     def attacks(self) -> Sequence[Attack]:
         return (*COMMON, *ATTACKS, *WITH_FEEDBACK)
 
     def _user_of(self, task: Task) -> Gsm8kUser:
         return user_of(task, method=self.method, feedback=self.feedback)
-
-
-def _check_format(correct: float, format: float) -> None:
-    if format >= correct:
-        raise ValueError(f"format ({format}) must be less than correct ({correct}), or a wrong answer pays as well")
 
 
 def worked_answer(task: Task, ground_truth: object) -> str:

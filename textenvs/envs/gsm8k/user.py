@@ -30,26 +30,33 @@ _PLAIN = re.compile(rf"({_NUMBER}(?:\s*[-+*/x\u00d7\u00f7]\s*{_NUMBER})+)\s*=")
 _READINGS = (re.compile(r"[0-9,]*\.?[0-9]+"), re.compile(r"[0-9][0-9,]*"), re.compile(r"[0-9]+"))
 
 
+@checked
 @dataclass(frozen=True)
 class Gsm8kUser:
-    """The user of one task: the right number, the worked answer if there is one, and how the user is to be."""
+    """The user of one task: the right number, the worked answer if there is one, and how the user is to be.
 
-    ground_truth: str
+    The last two are of verl's rows: the name of the user, and the question once more.
+    """
+
+    ground_truth: Any
     solution: str = ""
     method: Method = "marked"
     feedback: Feedback = "direction"
+    name: Literal["gsm8k"] = "gsm8k"
+    query: str = ""
+
+    def __post_init__(self) -> None:
+        if normalize(self.ground_truth) is None:
+            raise ValueError(f"ground_truth {quoted(self.ground_truth)} is not a number")
 
     def judge(self, reply: Message) -> Verdict:
-        """Check a reply, without its private reasoning."""
         return judge(visible_text(reply), self.ground_truth, self.method)
 
     def answer_to(self, verdict: Verdict) -> str:
         """What the user says to a wrong reply."""
-        if self.feedback == "none":
-            return "That is not right. Try again."
-        if verdict.answer is None:
+        if verdict.answer is None and self.feedback != "none":
             return f"{how_to_answer(self.method)} Try again."
-        if self.feedback == "format":
+        if verdict.answer is None or self.feedback in ("none", "format"):
             return "That is not right. Try again."
         direction = "low" if compare(verdict.answer, self.ground_truth) < 0 else "high"
         start = self.hint() if self.feedback == "hint" else None
@@ -66,36 +73,20 @@ class Gsm8kUser:
 
 
 def how_to_answer(method: Method) -> str:
-    """What is said to a reply without an answer."""
     return "End with the number." if method == "flexible" else INSTRUCTION
 
 
 def user_of(task: Task, *, method: Method, feedback: Feedback) -> Gsm8kUser:
     """The user of a task: as its row's ``interaction_kwargs`` say, and as the environment says where they do not.
 
-    ``interaction_kwargs`` (in ``extra_info``, verl's place for it) may have ``name`` (``"gsm8k"``), ``query`` (the
-    question once more, which the prompt asks already), ``ground_truth``, ``method`` and ``feedback``.
+    ``interaction_kwargs`` (in ``extra_info``, verl's place for it) may have ``name`` (``"gsm8k"``), ``query``,
+    ``ground_truth``, ``method`` and ``feedback``.
     """
     given: Any = task.extra.get("interaction_kwargs")
     solution = task.extra.get("answer")
     try:
         options = {"ground_truth": task.ground_truth, "method": method, "feedback": feedback, **(given or {})}
-        return _made(**options, solution=solution if isinstance(solution, str) else "")
+        return Gsm8kUser(**options, solution=solution if isinstance(solution, str) else "")
     except (TypeError, ValueError) as error:
         where = "extra_info.interaction_kwargs: " if given else ""
         raise TaskError(f"task {task.key}: {where}{error}") from error
-
-
-@checked
-def _made(
-    *,
-    ground_truth: object,
-    solution: str,
-    method: Method,
-    feedback: Feedback,
-    name: Literal["gsm8k"] = "gsm8k",
-    query: str = "",
-) -> Gsm8kUser:
-    if normalize(ground_truth) is None:
-        raise ValueError(f"ground_truth {quoted(ground_truth)} is not a number")
-    return Gsm8kUser(str(ground_truth), solution, method, feedback)

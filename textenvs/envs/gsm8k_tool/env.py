@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from ...attack import COMMON, Attack
 from ...data.gsm8k import READER
@@ -15,7 +14,7 @@ from ...data.sources import Source, open_source
 from ...data.word_problems import LEVELS, Level
 from ...env import EpisodeState, Turn
 from ...messages import Message, ToolCall, user
-from ...options import Cost, Gain, PositiveInt, checked
+from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...scoring.gsm8k import Method, judge, normalize
 from ...task import Split, Task, TaskError
 from ...text import quoted
@@ -94,7 +93,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         seed: int = 0,
         method: Method = "marked",
         correct: Gain = 0.8,
-        submission: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2,
+        submission: Price = 0.2,
         no_progress: Cost = -0.2,
         max_assistant_turns: PositiveInt | None = 5,
         system_prompt: str | None = SYSTEM_PROMPT,

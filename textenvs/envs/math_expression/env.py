@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from ...attack import COMMON, Attack
 from ...data.sources import Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
-from ...options import Cost, Gain, PositiveInt, checked
+from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...scoring.gsm8k import Method, judge
 from ...task import Split, Task, TaskError
 from ...tool_env import ToolEnv, ToolState
@@ -64,10 +63,7 @@ def at(state: ExpressionState, a: int | float, b: int | float) -> str:
     return as_text(bounded(value(Operation("@", exact(a), exact(b)), state.made_up)))
 
 
-TOOLSETS: dict[str, tuple[Tool[..., Any], ...]] = {
-    "operators": (add, subtract, multiply, divide, at),
-    "calculator": (calculate,),
-}
+_OPERATORS: tuple[Tool[..., Any], ...] = (add, subtract, multiply, divide, at)
 
 
 class MathExpression(ToolEnv[ExpressionState]):
@@ -85,7 +81,8 @@ class MathExpression(ToolEnv[ExpressionState]):
         split: ``"train"`` or ``"test"``, of generated expressions.
         seed: Which endless sequence of generated expressions. (Episodes are seeded by ``reset``.)
         tools: ``"operators"`` (``add``, ``subtract``, ``multiply``, ``divide``, and ``at`` for the made-up ``@``) or
-            ``"calculator"`` (``calculate``, which takes the whole expression; not with ``@``).
+            ``"calculator"`` (``calculate``, which takes the whole expression; not with ``@``). The latter is a copy
+            task: it teaches no order of operations.
         method: What counts as an answer, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply without one is told so,
             and costs only a turn.
         correct: The reward of the right answer; above 0.
@@ -113,7 +110,7 @@ class MathExpression(ToolEnv[ExpressionState]):
         tools: Literal["operators", "calculator"] = "operators",
         method: Method = "marked",
         correct: Gain = 0.8,
-        progress: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2,
+        progress: Price = 0.2,
         wasted_call: Cost = -0.05,
         call_format: str = "react",
         max_assistant_turns: PositiveInt | None = 12,
@@ -124,7 +121,7 @@ class MathExpression(ToolEnv[ExpressionState]):
             raise ValueError("level='made-up' needs tools='operators': a calculator does not know what @ means")
         super().__init__(
             open_source(tasks, READER, level=level, split=split, seed=seed),
-            TOOLSETS[tools],
+            _OPERATORS if tools == "operators" else (calculate,),
             call_format=call_format,
             max_assistant_turns=max_assistant_turns,
             system_prompt=system_prompt,

@@ -109,7 +109,6 @@ def write(node: Expression, binds: int = 0) -> str:
 
 
 def operations(node: Expression) -> int:
-    """How many operations there are."""
     return 1 + operations(node.left) + operations(node.right) if isinstance(node, Operation) else 0
 
 
@@ -233,7 +232,6 @@ READER = Reader(GeneratedExpressions, LEVELS, from_expression, "'expression'", "
 
 
 def _split_of(text: str) -> str:
-    """One expression in eight is held out for the test."""
     return "train" if hashlib.sha256(f"expression {text}".encode()).digest()[0] % 8 else "test"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, first_user_text
+from ...attack import Attack, Cheater, always, first_user_text, remember
 from ...messages import Message, Messages
 from ...tools.formats import call, make_format
 
@@ -33,7 +33,6 @@ def _guess(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 def _answer_with_output(
     program: Callable[[Messages], str], answer: Callable[[str], str]
 ) -> Callable[[Messages], str | Message]:
-    """Run a program, and make the answer of all that it printed."""
 
     def reply(conversation: Messages) -> str | Message:
         printed = next((str(each["content"]) for each in reversed(conversation) if each["role"] == "tool"), None)
@@ -46,11 +45,6 @@ def _answer_with_output(
 
 _list_candidates = _answer_with_output(lambda said: "print(*range(500))", lambda printed: ", ".join(printed.split()))
 _print_question = _answer_with_output(lambda said: f"print({first_user_text(said)!r})", str)
-
-
-def _remember(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in seen}
-    return lambda conversation: answers.get(first_user_text(conversation), next(iter(answers.values()), "?"))
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -67,5 +61,5 @@ ATTACKS: tuple[Attack, ...] = (
     always("list-candidates", "lets a program print candidates, and answers with all", _list_candidates),
     always("print-the-question", "lets a program print the question, and answers with it", _print_question),
     always("forged-result", "writes a tool's result itself", lambda said: _FORGED),
-    Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=50),
+    Attack("remember", "answers as the expert did in earlier episodes", remember, rehearse=50),
 )

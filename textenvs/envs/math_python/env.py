@@ -1,8 +1,8 @@
-"""Mathematical problems with a sandboxed Python tool: the policy computes, reads what it printed, and answers."""
+"""Mathematical problems with a sandboxed Python tool."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -122,31 +122,26 @@ class MathPython(ToolEnv[MathState]):
         self.grader_timeout_s = float(grader_timeout_s)
 
     def attacks(self) -> Sequence[Attack]:
-        """Answers that are not computed."""
         return (*COMMON, *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The row's prompt, once it is known how its answer is checked."""
         grader, truth = task.extra.get("grader", "math-verify"), str(task.ground_truth)
+        where = f"task {task.key}:"
         if grader not in _GRADERS:
-            raise TaskError(
-                f"task {task.key}: extra_info.grader is {grader!r}; it must be one of {', '.join(_GRADERS)}"
-            )
+            raise TaskError(f"{where} extra_info.grader is {grader!r}; it must be one of {', '.join(_GRADERS)}")
         if grader == "number" and normalize(truth) is None:
-            raise TaskError(
-                f"task {task.key}: ground_truth {quoted(truth)} is not a number, and extra_info.grader wants one"
-            )
+            raise TaskError(f"{where} ground_truth {quoted(truth)} is not a number, and extra_info.grader wants one")
         if grader == "math-verify":
             require_math_verify()
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
-        """Bring back what the programs printed, and charge for the calls."""
         self.state.computed |= any(result.ok and result.content == str(self.task.ground_truth) for result in results)
         terms = self.terms(calls=self.call_cost * len(results))
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None))
 
-    def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
+    async def answer(self, reply: Message) -> Turn:
         """Judge the answer that ends the episode; ask for one where there is none."""
         given, truth = final_answer(self.said(reply)), str(self.task.ground_truth)
         if given is None:
@@ -154,24 +149,17 @@ class MathPython(ToolEnv[MathState]):
             return Turn([user(text)], terms=self.terms(), metrics=_metrics(None))
         number, gold = normalize(given), normalize(truth)
         if self.task.extra.get("grader") == "number" or (number is not None and number == gold):
-            return self._conclude_with(MathVerdict("equal" if number == gold else "different", given))
-        return self._compare(given, truth)
-
-    async def _compare(self, given: str, truth: str) -> Turn:
-        reply, problem = f"\\boxed{{{given}}}", "\n".join(str(message["content"]) for message in self.task.prompt)
-        try:
-            verdict = await judge_math_async(reply, truth, timeout_s=self.grader_timeout_s, problem=problem)
-        except ValueError as error:  # no answer to such a row can be judged
-            raise TaskError(f"task {self.task.key}: {error}") from error
-        return self._conclude_with(verdict)
-
-    def _conclude_with(self, verdict: MathVerdict) -> Turn:
-        return Turn(
-            terminated=True,
-            stop="solved" if verdict.correct else "wrong",
-            terms=self.terms(correct=self.correct * verdict.correct),
-            metrics=_metrics(verdict),
-        )
+            verdict = MathVerdict("equal" if number == gold else "different", given)
+        else:
+            problem = "\n".join(str(message["content"]) for message in self.task.prompt)
+            reads, seconds = f"\\boxed{{{given}}}", self.grader_timeout_s
+            try:
+                verdict = await judge_math_async(reads, truth, timeout_s=seconds, problem=problem)
+            except ValueError as error:  # no answer to such a row can be judged
+                raise TaskError(f"task {self.task.key}: {error}") from error
+        terms = self.terms(correct=self.correct * verdict.correct)
+        stop = "solved" if verdict.correct else "wrong"
+        return Turn(terminated=True, stop=stop, terms=terms, metrics=_metrics(verdict))
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""
@@ -191,7 +179,5 @@ class MathPython(ToolEnv[MathState]):
 
 
 def _metrics(verdict: MathVerdict | None) -> dict[str, float]:
-    return {
-        "answered": float(verdict is not None),
-        "grader_timeout": float(verdict is not None and verdict.reason == "timeout"),
-    }
+    late = verdict is not None and verdict.reason == "timeout"
+    return {"answered": float(verdict is not None), "grader_timeout": float(late)}

@@ -1,8 +1,7 @@
 """Generated problems that a short program solves: too long to do in one's head, with an integer as the answer.
 
 What is drawn, asked and computed is in ``problems.yaml``; the answer is what the problem's program prints. Training and
-test problems are disjoint by construction: a question, which stands for its kind and numbers, hashes to one split or
-the other. Rows are a function of (level, split, seed, index) alone.
+test problems are disjoint: a question hashes to one split or the other.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 
@@ -27,8 +26,6 @@ Values = Mapping[str, object]
 
 #: One problem in this many is held out for the test split.
 _HELD_OUT = 8
-
-
 _KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.safe_load(
     files(__package__).joinpath("problems.yaml").read_text("utf-8")
 )
@@ -76,7 +73,7 @@ def _draw(how: str | Mapping[str, Sequence[Any]], rng: random.Random) -> Values:
 
 
 def _printed_by(program: str, values: Values) -> str:
-    """What a program of ours prints."""
+    """``program`` is this package's own."""
     printed: list[object] = []
     exec(Template(program).substitute(values), {"print": printed.append})
     return str(printed[0])
@@ -92,22 +89,13 @@ class GeneratedComputing(Endless):
             paths in a grid, counting out). All answers are integers of at least 0.
         seed: Another seed is another sequence of problems.
         split: ``"train"`` or ``"test"``; the two never share a problem, whatever their seeds.
-
-    Raises:
-        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    what: ClassVar[str] = "computing problems"
     level: ComputingLevel = "easy"
     seed: int = 0
     split: Split = "train"
-
-    def __post_init__(self) -> None:
-        self.check_choices(LEVELS)
-
-    @property
-    def name(self) -> str:
-        """Which problems these are, in a line."""
-        return f"generated {self.level} computing problems ({self.split}, seed {self.seed})"
 
     def _generate(self, index: int) -> Task:
         rng = random.Random(f"computing/{self.level}/{self.split}/{self.seed}/{index}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, first_user_text
+from ...attack import Attack, Cheater, always, first_user_text, remember
 from ...messages import Messages
 
 _WORD = re.compile(r"[\w.-]+")
@@ -24,11 +24,6 @@ def _answer(text: str) -> str:
 
 def _tagged(make: Callable[[Messages], str]) -> Callable[[Messages], str]:
     return lambda conversation: _answer(make(conversation))
-
-
-def _remember(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in seen}
-    return lambda conversation: answers.get(first_user_text(conversation), next(iter(answers.values()), "?"))
 
 
 def _most_frequent(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
@@ -50,5 +45,5 @@ ATTACKS: tuple[Attack, ...] = (
     always("code", "answers with code", _tagged(lambda said: "__import__('sys').exit(0) or eval(question)")),
     Attack("guess-a-word-seen", "answers with a word of the question", _guess),
     Attack("most-frequent", "gives the answer that was right most often", _most_frequent, rehearse=100),
-    Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=100),
+    Attack("remember", "answers as the expert did in earlier episodes", remember, rehearse=100),
 )

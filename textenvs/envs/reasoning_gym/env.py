@@ -122,11 +122,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         return max(0.1, 0.9 * (1 - answers.most_common(1)[0][1] / answers.total()))
 
     def attacks(self) -> Sequence[Attack]:
-        """Answers that scorers have paid for without being right."""
         return (*COMMON, *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The question, once it is known to be one of this dataset, with nothing in it that a scorer must not see."""
+        """The question, if it is one of this dataset, with nothing in it that a scorer must not see."""
         check_entry(entry_of(task, self.tasks.dataset))
         return task.prompt
 
@@ -135,10 +134,11 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         answer = self._answer_in(visible_text(reply))
         if answer is None or self._sandboxed is None:
             return self._turn(None if answer is None else self._score(answer))
-        return self._respond_later(answer)
 
-    async def _respond_later(self, answer: str) -> Turn:
-        return self._turn(await POOL.in_thread(lambda: self._score(answer)))
+        async def later() -> Turn:
+            return self._turn(await POOL.in_thread(lambda: self._score(answer)))
+
+        return later()
 
     def _score(self, answer: str) -> Score:
         entry = entry_of(self.task, self.tasks.dataset)
@@ -155,33 +155,24 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         read = result or Score(0.0)
         metrics = {"score": read.value, "well_formed": float(result is not None)}
         metrics |= {"refused": float(read.refused), "unread": float(read.unread)}
-        value = read.value
-        solved = value >= self.threshold
-        earned = max(value - state.best, 0.0) if self.scoring == "partial" else float(solved)
-        state.best = max(state.best, value)
-        over = solved or state.assistant_turns >= self.attempts
+        solved = read.value >= self.threshold
+        earned = max(read.value - state.best, 0.0) if self.scoring == "partial" else float(solved)
+        state.best = max(state.best, read.value)
+        extra = self.extra_turn if state.assistant_turns > 1 else 0.0
+        terms = {"correct": self.correct * earned, "extra_turn": extra}
+        if solved or state.assistant_turns >= self.attempts:
+            return Turn(terminated=True, stop="solved" if solved else "wrong", terms=terms, metrics=metrics)
         again = "That is not right. Try again." if result is not None else f"{INSTRUCTION} Try again."
-        return Turn(
-            messages=() if over else (user(again),),
-            terminated=over,
-            stop=("solved" if solved else "wrong") if over else None,
-            terms={
-                "correct": self.correct * earned,
-                "extra_turn": self.extra_turn if state.assistant_turns > 1 else 0.0,
-            },
-            metrics=metrics,
-        )
+        return Turn([user(again)], terms=terms, metrics=metrics)
 
     def conversation_score(self) -> Mapping[str, float]:
-        """``accuracy``: whether the question was answered right."""
         return {"accuracy": float(self.state.best >= self.threshold)}
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """The dataset's right answer; a NotImplementedError where it does not say one."""
         return self._reply_with(self.task)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """The right answer of another task of the dataset; a NotImplementedError where it does not say one."""
+        """The right answer of another task of the dataset."""
         return self._reply_with(self.tasks[int(rng.integers(self.tasks.size))])
 
     def _answer_in(self, text: str) -> str | None:

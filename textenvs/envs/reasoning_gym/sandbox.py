@@ -1,8 +1,8 @@
 """Which of reasoning-gym's scorers evaluate text, and how these are called: in the sandbox.
 
 A scorer that passes a part of an answer, or of a row, to ``eval`` or to sympy runs whatever code it holds. The guard of
-:mod:`.scoring` looks at that text first, and these scorers are called in the sandbox besides, in a process that stays
-(a call takes milliseconds, a start seconds). The others only compare, and are scored in this process anywhere.
+:mod:`.scoring` looks at that text first, and these scorers are called in the sandbox besides, in a process that stays.
+The others only compare, and are called in this process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...sandbox import CORES, Limits, Pool, Sandbox, Worker, WorkerDied
+from ...sandbox import CORES, Limits, Pool, Sandbox, WorkerDied
 
 #: Seconds that one score may take.
 TIMEOUT_S = 10.0
 # The process that stays, and the one that scores. cpu_s is of the former; the latter has its own limit.
 _LIMITS = Limits(cpu_s=1 << 20, wall_s=1 << 20, memory_mb=1536, processes=2)
+_WORKER = Path(__file__).with_name("worker.py")
 
 # Calling these, or importing one of these modules, is evaluating text, or a short way from it.
 _CALLS = frozenset({"eval", "exec", "compile", "__import__"})
@@ -61,13 +62,7 @@ class SandboxedScorer:
     opening: tuple[str, str, int, int]
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """As of the dataset.
-
-        Raises:
-            ScoringFailed: It raised there, took longer than :data:`TIMEOUT_S`, or broke its process.
-            SandboxFailure: The sandbox itself failed.
-            SandboxUnavailable: No sandbox holds on this machine.
-        """
+        """As of the dataset; raises ScoringFailed, and a SandboxFailure where the sandbox itself failed."""
         question = {"opening": self.opening, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S}
         try:
             said = POOL.ask(question, TIMEOUT_S + 5.0)
@@ -81,13 +76,7 @@ class SandboxedScorer:
 
 
 def sandbox() -> Sandbox:
-    """The sandbox that scorers run in; raises SandboxUnavailable where none holds."""
     return Sandbox(packages="installed", limits=_LIMITS)
 
 
-def _start() -> Worker:
-    return sandbox().start(Path(__file__).with_name("worker.py").read_text("utf-8"))
-
-
-#: The processes that score.
-POOL = Pool(_start, min(4, CORES), "textenvs-scorer")
+POOL = Pool(lambda: sandbox().start(_WORKER.read_text("utf-8")), min(4, CORES), "textenvs-scorer")

@@ -1,9 +1,8 @@
 """Scores of reasoning-gym's answers, without the holes of its scorers, which docs/environments/reasoning-gym.md lists.
 
-Eleven scorers *evaluate* a text of the answer or of the row, with ``eval`` or through sympy. Code in it could write its
-own score, or never end (``9**9**9``), so it must be a plain literal or a small expression, and the scorer runs in the
-sandbox besides (:mod:`.sandbox`). Of the others, some pay for wrong answers, for the right one anywhere in the text, or
-raise on what they do not expect.
+Eleven scorers *evaluate* a text of the answer or of the row, with ``eval`` or through sympy. So it must be a plain
+literal or a small expression, and the scorer runs in the sandbox besides (:mod:`.sandbox`). Of the others, some pay for
+wrong answers, for the right one anywhere in the text, or raise on what they do not expect.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _FUNCTIONS = frozenset(
 
 
 class Scorer(Protocol):
-    """The part of a reasoning-gym dataset that is needed here."""
+    """A dataset of reasoning-gym."""
 
-    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float: ...  # noqa: D102
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float: ...
 
 
 class ScorerError(RuntimeError):
@@ -45,27 +44,15 @@ class ScorerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Score:
-    """What an answer is worth.
-
-    Args:
-        value: The package's score, from 0 to 1; 0 for an answer that it was not shown or could not read.
-        refused: The answer was kept from a scorer that would have evaluated it.
-        unread: The scorer raised an exception on it.
-    """
+    """What an answer is worth, from 0 to 1."""
 
     value: float
-    refused: bool = False
-    unread: bool = False
+    refused: bool = False  # it was kept from a scorer that would have evaluated it
+    unread: bool = False  # the scorer raised an exception on it
 
 
 def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
-    """Score ``answer``, as the model wrote it, to an ``entry`` of ``dataset``.
-
-    Raises:
-        ScorerError: The scorer raises on the right answer as well.
-        ValueError: As of :func:`check_entry`.
-        SandboxFailure: The sandbox that the dataset's scorer runs in failed.
-    """
+    """Score ``answer``, as the model wrote it, to an ``entry`` of ``dataset``."""
     name, gold = check_entry(entry), entry["answer"]
     if not _may_be_read(name, answer, gold):
         return Score(0.0, refused=True)
@@ -102,14 +89,7 @@ def _is_padded(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def check_entry(entry: Mapping[str, Any]) -> str:
-    """Check what a scorer would evaluate of an entry, which may come from anywhere: the right answer, and the metadata.
-
-    Returns:
-        The name of its dataset.
-
-    Raises:
-        ValueError: A part of it is not what the dataset makes; the message says which.
-    """
+    """The name of an entry's dataset; a ValueError where a scorer would evaluate what that dataset does not make."""
     name, gold = entry["metadata"].get("source_dataset"), entry["answer"]
     if not isinstance(name, str) or not isinstance(gold, (str, type(None))):
         raise ValueError("an entry of reasoning-gym has text as its 'source_dataset' and its 'answer'")
@@ -125,7 +105,6 @@ def check_entry(entry: Mapping[str, Any]) -> str:
 
 
 def _may_be_read(name: str, text: str, gold: str | None) -> bool:
-    """Whether the scorer may see this answer."""
     is_harmless = _ANSWERS.get(name)
     if text == gold:
         is_harmless = _RIGHT_ANSWERS.get(name, is_harmless)
@@ -179,10 +158,9 @@ def _is_of_integers(node: ast.AST) -> bool:
 def is_small_expression(text: str, allowed: Collection[str] = ("variables", "functions")) -> bool:
     """Whether ``text`` is arithmetic or algebra that sympy can read safely and soon.
 
-    Args:
-        text: The expression: numbers and ``+ - * / **``, in a few hundred operations, with small exponents.
-        allowed: ``"variables"`` (names of up to two letters), ``"functions"`` (the elementary ones, of expressions with
-            variables), ``"integrals"`` (unsolved ones: ``Integral(x, x)``).
+    That is numbers and ``+ - * / **``, in a few hundred operations, with small exponents, and what is ``allowed``:
+    ``"variables"`` (names of up to two letters), ``"functions"`` (the elementary ones, of expressions with variables),
+    ``"integrals"`` (unsolved ones: ``Integral(x, x)``).
     """
     tree = _small_tree(text)
     if tree is None or sum(1 for _ in ast.walk(tree)) >= _MAX_NODES:
@@ -227,7 +205,7 @@ def _is_variable(node: ast.AST) -> bool:
 
 
 def _exponent(node: ast.expr) -> float | None:
-    """The size of an exponent: a number, its negative, a fraction of two, or a variable; ``None`` for anything else."""
+    """The size of an exponent: a number, its negative, a fraction of two, or a variable."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return float(min(abs(node.value), _MAX_NUMBER))  # type: ignore[arg-type]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):

@@ -2,10 +2,8 @@
 
 Item ``i`` of a dataset with seed ``s`` is drawn by reasoning-gym from ``Random(s + i)``. So the parity of ``s + i``
 decides the split: training and test tasks never share a draw, whatever their seeds. (Datasets with few different items
-may still come to the same item by another draw.)
-
-The package is imported where a dataset is opened, and called inside :func:`~textenvs.global_rng.contained`: some of its
-datasets draw from the process's global generators, seed them, or print.
+may still come to the same item by another draw.) The package is called inside
+:func:`~textenvs.global_rng.contained`: some of its datasets draw from global generators, seed them, or print.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _EXAMPLES = {
 
 
 def datasets() -> tuple[str, ...]:
-    """The names of reasoning-gym's datasets but :data:`REFUSED`; raises ImportError where it is not installed."""
+    """The names of reasoning-gym's datasets but :data:`REFUSED`."""
     return tuple(sorted(set(_registered()) - set(REFUSED)))
 
 
@@ -56,11 +54,6 @@ class ReasoningGymTasks:
         seed: Which sequence of items; seeds that are near each other share most of theirs, as in reasoning-gym.
         split: ``"train"`` or ``"test"``.
         instruction: Put after every question, on a line of its own; empty for none.
-
-    Raises:
-        ValueError: An unknown dataset or option (the message names the nearest), or a configuration that the dataset
-            refuses.
-        ImportError: reasoning-gym is not installed.
     """
 
     dataset: str = "chain_sum"
@@ -72,9 +65,6 @@ class ReasoningGymTasks:
 
     def __post_init__(self) -> None:
         known = datasets()
-        if self.dataset not in {*known, *REFUSED}:
-            meant = _meant(self.dataset, known)
-            raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")
         try:
             object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))
         except (TypeError, ValueError) as error:
@@ -83,6 +73,9 @@ class ReasoningGymTasks:
         for name in (self.dataset, *parts):
             if why := REFUSED.get(str(name)):
                 raise ValueError(f"reasoning-gym's {name!r} is refused: {why}")
+        if self.dataset not in known:
+            meant = _meant(self.dataset, known)
+            raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")
         self.opened()
         if self.dataset in _SET_ORDER and os.environ.get("PYTHONHASHSEED", "random") == "random":
             log.warning(
@@ -93,11 +86,9 @@ class ReasoningGymTasks:
 
     @property
     def name(self) -> str:
-        """Which tasks these are, in a line."""
         return f"reasoning-gym's {self.dataset} ({self.split}, seed {self.seed}, {self.size} tasks)"
 
     def opened(self) -> Any:
-        """The dataset itself, opened once per process."""
         return _open(*self.opening())
 
     def opening(self) -> tuple[str, str, int, int]:
@@ -105,12 +96,7 @@ class ReasoningGymTasks:
         return self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size
 
     def __getitem__(self, index: int) -> Task:
-        """The task at ``index``.
-
-        Raises:
-            IndexError: ``index`` is outside ``range(size)``.
-            TaskError: The dataset could not make this item; some try a number of times and give up.
-        """
+        """The task at ``index``; a TaskError where the dataset could not make this item: some give up."""
         if not 0 <= index < self.size:
             raise IndexError(f"{self.name}: index {index} is outside its {self.size} tasks")
         item = 2 * int(index) + (self.seed + SPLITS.index(self.split)) % 2
@@ -135,7 +121,6 @@ class ReasoningGymTasks:
 
 
 def right_answer(entry: Mapping[str, Any]) -> str | None:
-    """A right answer to an item, or ``None`` where the dataset does not say one."""
     if entry["answer"] is not None:
         return str(entry["answer"])
     example = _EXAMPLES.get(entry["metadata"].get("source_dataset", ""))
@@ -143,7 +128,7 @@ def right_answer(entry: Mapping[str, Any]) -> str | None:
 
 
 def entry_of(task: Task, dataset: str) -> dict[str, Any]:
-    """The item that a task was made from, as reasoning-gym's scorers want it; a TaskError where it is of no dataset."""
+    """The item that a task was made from, as reasoning-gym's scorers want it."""
     metadata = task.extra.get("metadata")
     if not isinstance(metadata, Mapping) or "source_dataset" not in metadata:
         raise TaskError(f"task {task.key}: extra_info.metadata must be reasoning-gym's, with its 'source_dataset'")

@@ -1,8 +1,7 @@
 """Runs in the sandbox, as a program that stays: calls reasoning-gym's scorers on text that they evaluate.
 
-It runs on its own (see :mod:`.sandbox`). A question is JSON: ``opening`` (name, config, seed and size of a dataset),
-``answer`` and ``entry`` (what to score), ``timeout_s``. The answer to it is ``{"score": x}`` or ``{"error": text}``.
-Every question is scored in a process of its own: nothing that an answer does is there for the next.
+A question is what :class:`~.sandbox.SandboxedScorer` asks; the answer is ``{"score": x}`` or ``{"error": text}``. Each
+is scored in a process of its own: nothing that an answer does is there for the next.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ _MOST = select.PIPE_BUF
 
 
 def main() -> None:
-    """Answer until standard input ends."""
     import numpy.random  # noqa: F401
     import reasoning_gym  # noqa: F401
     import sympy  # type: ignore[import-untyped]  # noqa: F401
@@ -37,11 +35,9 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            dataset = _open(*question["opening"])
+            said = _in_a_process(_open(*question["opening"]), question, answers.fileno())
         except Exception as error:
             said = {"error": _told(error)}
-        else:
-            said = _in_a_process(dataset, question, answers.fileno())
         print(json.dumps(said), file=answers, flush=True)
 
 
@@ -83,7 +79,6 @@ def _in_a_process(dataset: Any, question: dict[str, Any], answers: int) -> dict[
 
 
 def _score(dataset: Any, question: dict[str, Any], writes: int) -> None:
-    """In the new process: score, say what came of it, and end."""
     try:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # it starts no process and no thread that would outlive it
         seconds = math.ceil(question["timeout_s"])

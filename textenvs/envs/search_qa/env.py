@@ -28,13 +28,10 @@ from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
 from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of
 
-#: The tool's name.
 TOOL = "search"
 
 #: What the policy is told by default.
 SYSTEM_PROMPT = f'Use the tool {TOOL} to find out. Then end with "Answer: " and the answer in a few words.'
-
-SCORES = {"em": exact_match, "f1": f1}
 
 _COLUMNS = "'question' and 'answer' (text, or a list of right answers)"
 
@@ -174,7 +171,7 @@ class SearchQA(ToolEnv[SearchState]):
 
 @dataclass(frozen=True)
 class _SearchOfTask:
-    """The function behind the tool: it searches the environment's corpus, or the pages of the task's own world."""
+    """Searches the environment's corpus, or the pages of the task's own world."""
 
     corpus: Corpus | None
     top_k: int
@@ -186,10 +183,8 @@ class _SearchOfTask:
         Args:
             query: A few words that the document should have, such as names.
         """
-        corpus = self.corpus
-        if corpus is None:
-            assert state.task is not None  # a tool runs inside an episode
-            corpus = _indexed(documents_of(state.task) or ())
+        assert state.task is not None  # a tool runs inside an episode
+        corpus = _indexed(documents_of(state.task) or ()) if self.corpus is None else self.corpus
         return Search(corpus, self.top_k, self.snippet_chars)(query)
 
 
@@ -199,7 +194,6 @@ def _indexed(documents: tuple[Document, ...]) -> Corpus:
 
 
 def answers_of(task: Task) -> tuple[str, ...]:
-    """The right answers of a row: its ground truth, a text or several."""
     if answers := _texts(task.ground_truth):
         return answers
     raise TaskError(f"task {task.key}: ground_truth {quoted(task.ground_truth)} is no answer, and no list of answers")

@@ -47,17 +47,17 @@ LEVELS: tuple[str, ...] = tuple(_TOWNS)
 
 @dataclass(frozen=True)
 class Question:
-    """A question of a kind, its answer, and what the scripted expert looks for, one after the other."""
+    """A question about a world."""
 
     kind: str
     text: str
     answer: str
-    searches: tuple[str, ...]
+    searches: tuple[str, ...]  # of the scripted expert
 
 
 @dataclass(frozen=True)
 class World:
-    """The pages of a world, and the question that is asked about it."""
+    """The pages of a world, and a question about it."""
 
     documents: tuple[Document, ...]
     question: Question
@@ -65,8 +65,6 @@ class World:
 
 @dataclass(frozen=True)
 class _Thing:
-    """A town, a person, a company or a book: its kind, its name, and its facts by name."""
-
     kind: str
     name: str
     facts: dict[str, str] = field(default_factory=dict)
@@ -74,7 +72,7 @@ class _Thing:
 
 @dataclass
 class _Names:
-    """Names that belong to a split, and differ."""
+    """Names of a split, all different."""
 
     rng: random.Random
     split: str
@@ -169,10 +167,9 @@ def _about(
 
 def documents_of(task: Task) -> tuple[Document, ...] | None:
     """The pages of the world that a generated question is about; ``None`` for a question of another kind."""
-    world = task.extra.get("world")
-    if world is None:
-        return None
-    match world:
+    match world := task.extra.get("world"):
+        case None:
+            return None
         case [str(level), str(split), int(seed), int(index)] if level in LEVELS and split in SPLITS:
             return make_world(level, split, seed, index).documents  # type: ignore[arg-type]
     raise TaskError(f"task {task.key}: extra_info.world must be [level, split, seed, index], not {world!r}")

@@ -12,7 +12,7 @@ from ...attack import COMMON, Attack
 from ...data.sources import Source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
-from ...options import checked
+from ...options import Price, checked
 from ..gsm8k.env import WordProblemEnv
 from .attacks import ATTACKS
 
@@ -29,7 +29,7 @@ CORRECTION = 0.25
 
 @dataclass
 class SelfCorrectState(EpisodeState):
-    """What the attempts so far were worth."""
+    """Whether the attempts so far were right."""
 
     attempts: tuple[bool, ...] = ()
 
@@ -67,7 +67,7 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
         self,
         tasks: Source = None,
         *,
-        alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = ALPHA,
+        alpha: Price = ALPHA,
         rewarded: Turns = "both",
         shaped: Turns = "both",
         feedback: Annotated[str, Field(pattern=r"\S")] = FEEDBACK,

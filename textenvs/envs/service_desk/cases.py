@@ -9,51 +9,32 @@ order), ``any`` (one of other kinds, with the further keys added), ``both`` (two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from .database import Customer, Line, Order
 from .scenario import Fact, Wish
-from .shop_rules import CANCEL_REASONS, RETURN_DAYS, refund_for
+from .shop_rules import RETURN_DAYS, refund_for
 from .texts import load
-from .world import World
+from .world import World, money
 
 Spec = Mapping[str, Any]
 _CASES: Mapping[str, Any] = load("cases")
 #: The kinds of each level, and how often each is drawn beside the others.
 KINDS: Mapping[str, Mapping[str, int]] = _CASES["levels"]
 
-_HUMAN = ("lost", "dispute", "close")
-_ANSWERS: Mapping[str, Callable[[Order], str]] = {
-    "tracking": lambda order: order.tracking,
-    "promised": lambda order: order.promised.isoformat(),
-    "placed": lambda order: order.placed.isoformat(),
-    "delivered": lambda order: order.delivered.isoformat() if order.delivered else "",
-    "deadline": lambda order: (order.delivered + timedelta(days=RETURN_DAYS)).isoformat() if order.delivered else "",
-    "total": lambda order: str(order.paid),
-    "fee": lambda order: str(order.delivery_fee),
-}
-
 
 @dataclass(frozen=True)
 class Draft:
-    """A task before its right outcome is worked out.
+    """A task before its right outcome is worked out."""
 
-    Args:
-        customer: Whose account the talk is about.
-        wishes: What the user wants.
-        private: Texts that the user must not be told.
-        number_known: The user has to know the order's number.
-        impostor: The user is not the customer and cannot prove to be.
-    """
-
-    customer: Customer
+    customer: Customer  # whose account the talk is about
     wishes: tuple[Wish, ...]
-    private: tuple[str, ...] = ()
-    number_known: bool = False
-    impostor: bool = False
+    private: tuple[str, ...] = ()  # texts that the user must not be told
+    number_known: bool = False  # the user has to know the order's number
+    impostor: bool = False  # the user is not the customer and cannot prove to be
 
 
 def draft(world: World, kind: str) -> Draft:
@@ -67,60 +48,36 @@ def _draft(world: World, spec: Spec, customer: Customer | None) -> Draft:
     if customer is None:
         chances = spec.get("customer", {"plus": 0.2, "gift_card": 1} if "both" in spec else {})
         customer = world.customer(**{name: rng.random() < chance for name, chance in chances.items()})
-    if "both" in spec:
-        rest = {key: spec[key] for key in spec if key != "both"}
-        parts = [
-            _draft(world, {"any": kinds, **(rest if not i else {})}, customer) for i, kinds in enumerate(spec["both"])
-        ]
-        rng.shuffle(parts)
-        return Draft(
-            customer,
-            tuple(wish for part in parts for wish in part.wishes),
-            tuple(text for part in parts for text in part.private),
-            number_known=any(part.number_known for part in parts),
-        )
-    return _single(world, spec, customer)
+    if "both" not in spec:
+        return _single(world, spec, customer)
+    one, two = spec["both"]
+    rest = {key: spec[key] for key in spec if key != "both"}
+    parts = [_draft(world, {"any": one, **rest}, customer), _draft(world, {"any": two}, customer)]
+    rng.shuffle(parts)
+    wishes = tuple(wish for part in parts for wish in part.wishes)
+    private = tuple(text for part in parts for text in part.private)
+    return Draft(customer, wishes, private, number_known=any(part.number_known for part in parts))
 
 
 def _single(world: World, spec: Spec, customer: Customer) -> Draft:
     owner = world.customer() if spec["order"].get("other") else customer
-    order = _order(world, spec["order"], owner)
-    wish = _wish(world, customer, order, spec, 0)
+    maker = _WishMaker(world, customer, _order(world, spec["order"], owner))
+    wish, impostor = maker.wish(spec), bool(spec.get("impostor"))
     if spec.get("wrong_number") and wish.order_id:
         wish = replace(wish, wrong_number=f"W{world.number(7)}")
     private: tuple[str, ...] = ()
-    if spec.get("impostor") or owner is not customer:
-        tracking = order.tracking if wish.order_id else ""
+    if impostor or owner is not customer:
+        tracking = maker.order.tracking if wish.order_id else ""
         private = (owner.email, owner.address.street, *filter(None, (tracking,)))
     if spec.get("drop"):
         wish = replace(wish, switch="confirm", insist=0)
     elif "instead" in spec:
-        instead = _instead(world, customer, order, spec["instead"], wish)
+        instead = maker.instead(spec["instead"], wish)
         wish = replace(wish, switch="refused" if wish.because else "confirm", instead=instead)
     wishes = [wish]
     if "then" in spec:
-        wishes.append(replace(_wish(world, customer, order, spec["then"], len(wish.item_ids)), says=("order",)))
-    impostor = bool(spec.get("impostor"))
-    number_known = bool(impostor or private or wish.wrong_number)
-    return Draft(customer, tuple(wishes), private, number_known=number_known, impostor=impostor)
-
-
-def _instead(world: World, customer: Customer, order: Order, spec: Spec, first: Wish) -> Wish:
-    second = _wish(world, customer, order, spec, 0, avoid=first.new_item_ids)
-    opening = second.opening if "opening" in spec else _say(world, "take", variant=", ".join(second.wanted))
-    return replace(second, opening=opening, says=tuple(spec["says"]), wrong_number="")
-
-
-def _number(world: World, given: Any, default: int) -> int:
-    return default if given is None else given if isinstance(given, int) else world.rng.randint(*given)
-
-
-def _one(world: World, given: Any) -> Any:
-    return world.rng.choice(given) if isinstance(given, list) else given
-
-
-def _say(world: World, name: str, **values: str) -> str:
-    return str(world.rng.choice(_CASES["openings"][name])).format(**values)
+        wishes.append(replace(maker.wish(spec["then"], skip=len(wish.item_ids)), says=("order",)))
+    return Draft(customer, tuple(wishes), private, bool(private or wish.wrong_number), impostor)
 
 
 def _order(world: World, spec: Spec, owner: Customer) -> Order:
@@ -129,105 +86,104 @@ def _order(world: World, spec: Spec, owner: Customer) -> Order:
     ``ago`` days after delivery, ``late_by`` days after the promised day, or ``overdue``; ``final_sale`` for its first
     product.
     """
-    rng = world.rng
-    names = world.product_names(owner, _number(world, spec.get("count"), 1), spec.get("category"))
+    products = world.new_to(owner, world.pick(spec.get("count", 1)), spec.get("category"))
     return world.order(
         owner,
-        names,
-        _one(world, spec["status"]),
-        delivered_ago=_number(world, spec.get("ago"), rng.randint(2, RETURN_DAYS - 2)),
-        late_by=_number(world, spec.get("late_by"), rng.randint(-2, 0)),
-        overdue=None if "overdue" not in spec else _number(world, spec["overdue"], 0),
-        final_sale=names[:1] if spec.get("final_sale") else (),
+        products,
+        world.pick(spec["status"]),
+        delivered_ago=world.pick(spec.get("ago"), world.rng.randint(2, RETURN_DAYS - 2)),
+        late_by=world.pick(spec.get("late_by"), world.rng.randint(-2, 0)),
+        overdue=world.pick(spec.get("overdue")),
+        final_sale=spec.get("final_sale", False),
     )
 
 
-def _wish(world: World, customer: Customer, order: Order, spec: Spec, skip: int, avoid: tuple[str, ...] = ()) -> Wish:
-    """What the customer wants of ``order``, whose first ``skip`` lines another wish is about."""
-    name = spec["wish"][order.status] if isinstance(spec["wish"], Mapping) else _one(world, spec["wish"])
-    lines = order.lines
-    if name in ("return", "exchange", "refund"):
-        lines = lines[skip : skip + _number(world, spec.get("items"), 1)]
-    opening = _say(world, spec.get("opening", name))
-    things = tuple(world.products[line.product_id].name for line in lines)
-    wish = Wish("question", opening, order.id, things=things, facts=(Fact("text", "-", "-"),))
-    if name in _CASES["questions"]:
-        wish = _question(world, customer, order, wish, name, lines)
-    elif name in _HUMAN:
-        reasons = _CASES["reasons"].get(name)
-        words = str(world.rng.choice(reasons)).format(amount=f"{world.money(20, 90) / 100:.2f}") if reasons else ""
-        wish = Wish("human", opening, reason_words=words)
-        if name == "lost":
-            wish = replace(wish, order_id=order.id, things=things)
-    else:
-        wish = _change(world, customer, order, wish, name, lines, spec, avoid)
-    because = spec.get("because")
-    if because:
-        wish = replace(wish, because=because, facts=())
-    return replace(wish, insist=_number(world, spec.get("insist"), 0), rejects=_others(world, wish, order))
+@dataclass(frozen=True)
+class _WishMaker:
+    """Makes what a customer wants of an order."""
 
+    world: World
+    customer: Customer
+    order: Order
 
-def _question(world: World, customer: Customer, order: Order, wish: Wish, topic: Any, lines: tuple[Line, ...]) -> Wish:
-    about = _CASES["questions"][topic]
-    if topic == "balance":
-        value = str(next(each.balance for each in customer.payments if each.balance is not None))
-        wish = replace(wish, order_id="", things=())
-    elif topic == "refund":
-        value = str(refund_for(world.database, customer, lines))
-        wish = replace(wish, item_ids=tuple(line.item_id for line in lines))
-    else:
-        value = _ANSWERS[topic](order)
-    return replace(wish, topic=topic, facts=(Fact(about["kind"], value, about["ask"], about["role"]),))
+    def wish(self, spec: Spec, skip: int = 0, avoid: tuple[str, ...] = ()) -> Wish:
+        """Another wish is about the first ``skip`` lines of the order, or has ``avoid`` as its new items."""
+        name = self.world.pick(spec["wish"][self.order.status] if isinstance(spec["wish"], Mapping) else spec["wish"])
+        lines = self.order.lines
+        if name in ("return", "exchange", "refund"):
+            lines = lines[skip : skip + self.world.pick(spec.get("items", 1))]
+        opening = self.say(spec.get("opening", name))
+        things = tuple(self.world.products[line.product_id].name for line in lines)
+        values: dict[str, Any] = {"order_id": self.order.id, "things": things, "opening": opening}
+        if name in _CASES["questions"]:
+            values |= self.question(name, lines)
+        elif name in ("lost", "dispute", "close"):
+            values |= {"kind": "human"} if name == "lost" else {"kind": "human", "order_id": "", "things": ()}
+            if reasons := _CASES["reasons"].get(name):
+                words = str(self.world.rng.choice(reasons))
+                values["reason_words"] = words.format(amount=f"{money(self.world.rng, 20, 90) / 100:.2f}")
+        else:
+            values |= {"kind": name} | self.change(name, lines, spec, avoid)
+        if because := spec.get("because"):
+            values |= {"because": because, "facts": ()}
+        insist = self.world.pick(spec.get("insist", 0))
+        # The products that a proposal about the wish has no business with.
+        rejects = sorted({product.name for product in self.world.products.values()} - set(values["things"]))
+        return Wish(**values, insist=insist, rejects=tuple(rejects))
 
+    def instead(self, spec: Spec, first: Wish) -> Wish:
+        second = self.wish(spec, avoid=first.new_item_ids)
+        opening = second.opening if "opening" in spec else self.say("take", variant=", ".join(second.wanted))
+        return replace(second, opening=opening, says=tuple(spec["says"]))
 
-def _change(
-    world: World,
-    customer: Customer,
-    order: Order,
-    wish: Wish,
-    name: Any,
-    lines: tuple[Line, ...],
-    spec: Spec,
-    avoid: tuple[str, ...],
-) -> Wish:
-    rng, reasons = world.rng, _CASES["reasons"]
-    ids = tuple(line.item_id for line in lines)
-    if name == "cancel":
-        words = reasons["bad_cancel" if spec.get("bad_reason") else "cancel"]
-        reason = rng.choice([*words])
-        assert (reason in CANCEL_REASONS) != bool(spec.get("bad_reason"))
-        return replace(wish, kind="cancel", facts=(), reason=reason, reason_words=rng.choice(words[reason]))
-    if name == "return":
-        wish = replace(wish, kind="return", facts=(), item_ids=ids, reason_words=rng.choice(reasons["return"]))
-        if spec.get("elsewhere"):
-            other = rng.choice([each for each in customer.payments if each.id != order.payment_id])
-            words = str(_CASES["elsewhere"]).format(where=_CASES["where"][other.kind])
-            wish = replace(wish, payment_id=other.id, payment_words=words)
-        return wish
-    if name == "address":
-        return replace(wish, kind="address", facts=(), address=world.address())
-    if name == "late_fee":
-        return replace(wish, kind="late_fee", facts=())
-    (line,) = lines
-    new = next(item for item in world.other_items(line) if item.id not in avoid)
-    if spec.get("sold_out"):
-        new = world.stock(new, 0)
-    product = world.products[line.product_id]
-    (old,) = (item for item in product.items if item.id == line.item_id)
-    wanted = tuple(value for _, value in new.options)
-    known = {*wanted, *(value for _, value in old.options)}
-    others = {value for item in product.items for _, value in item.options} - known
-    return replace(
-        wish,
-        kind="exchange",
-        facts=(),
-        item_ids=ids,
-        new_item_ids=(new.id,),
-        wanted=wanted,
-        other_options=tuple(sorted(others)),
-    )
+    def question(self, topic: str, lines: tuple[Line, ...]) -> dict[str, Any]:
+        about, values, order = _CASES["questions"][topic], dict[str, Any](), self.order
+        value: object
+        if topic == "balance":
+            value = next(each.balance for each in self.customer.payments if each.balance is not None)
+            values = {"order_id": "", "things": ()}
+        elif topic == "refund":
+            value = refund_for(self.world.database, self.customer, lines)
+            values = {"item_ids": tuple(line.item_id for line in lines)}
+        elif topic == "deadline":
+            value = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
+        else:
+            value = getattr(order, {"total": "paid", "fee": "delivery_fee"}.get(topic, topic))
+        fact = Fact(about["kind"], str(value), about["ask"], about["role"])
+        return {**values, "kind": "question", "topic": topic, "facts": (fact,)}
 
+    def change(self, name: str, lines: tuple[Line, ...], spec: Spec, avoid: tuple[str, ...]) -> dict[str, Any]:
+        world, rng = self.world, self.world.rng
+        ids = tuple(line.item_id for line in lines)
+        if name == "cancel":
+            words = _CASES["reasons"]["bad_cancel" if spec.get("bad_reason") else "cancel"]
+            reason = rng.choice([*words])
+            return {"reason": reason, "reason_words": rng.choice(words[reason])}
+        if name == "return":
+            values = {"item_ids": ids, "reason_words": rng.choice(_CASES["reasons"]["return"])}
+            if spec.get("elsewhere"):
+                other = rng.choice([each for each in self.customer.payments if each.id != self.order.payment_id])
+                words = str(_CASES["elsewhere"]).format(where=_CASES["where"][other.kind])
+                values |= {"payment_id": other.id, "payment_words": words}
+            return values
+        if name == "address":
+            return {"address": world.address()}
+        if name == "late_fee":
+            return {}
+        (line,) = lines
+        product = world.products[line.product_id]
+        others = [item for item in product.items if item.id != line.item_id]
+        rng.shuffle(others)
+        new = next(item for item in others if item.id not in avoid)
+        if spec.get("sold_out"):
+            world.sell_out(product, new)
+        known = {value for item in product.items if item.id in (new.id, line.item_id) for _, value in item.options}
+        return {
+            "item_ids": ids,
+            "new_item_ids": (new.id,),
+            "wanted": tuple(value for _, value in new.options),
+            "other_options": tuple(sorted({value for item in product.items for _, value in item.options} - known)),
+        }
 
-def _others(world: World, wish: Wish, order: Order) -> tuple[str, ...]:
-    """The products that a proposal about the wish has no business with."""
-    return tuple(sorted(product.name for product in world.products.values() if product.name not in wish.things))
+    def say(self, name: str, **values: str) -> str:
+        return str(self.world.rng.choice(_CASES["openings"][name])).format(**values)

@@ -1,38 +1,31 @@
 """The shop's database: immutable records, and changes that return a new database.
 
-A :class:`Database` is a value. Every change is a method that returns another database and shares all untouched
-records with the old one, so a snapshot of an episode costs nothing and forks cannot reach each other.
-
-What a method refuses (:class:`DatabaseError`) is what would make the data inconsistent: ids that do not exist, stock
-below zero, paying back more than was paid, cancelling what has been sent. The shop's *rules* (deadlines, fees, who may
-ask for what) are not enforced here: keeping them is the assistant's task.
+So a snapshot of an episode costs nothing, and forks cannot reach each other. A method refuses (:class:`DatabaseError`)
+what would make the data inconsistent: ids that do not exist, stock below zero, paying back more than was paid,
+cancelling what has been sent. The shop's *rules* (deadlines, fees, who may ask for what) are not enforced here: keeping
+them is the assistant's task.
 
 Money is in integer cents inside, and dollars in the arguments and texts of the tools.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from datetime import date
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from ...tools import ToolError
 
+T = TypeVar("T")
 OrderStatus = Literal["pending", "shipped", "delivered", "cancelled"]
 LineStatus = Literal["kept", "returned", "exchanged"]
 PaymentKind = Literal["card", "paypal", "gift_card"]
 CancelReason = Literal["no_longer_needed", "ordered_by_mistake"]
 
 #: The methods of :class:`Database` that change it; the tools of the same names call them.
-WRITES: tuple[str, ...] = (
-    "cancel_order",
-    "return_items",
-    "refund",
-    "exchange_items",
-    "change_address",
-    "transfer_to_human",
-)
+WRITES = ("cancel_order", "return_items", "refund", "exchange_items", "change_address", "transfer_to_human")
 
 
 class DatabaseError(ToolError):
@@ -63,8 +56,7 @@ class Address(Record):
     @property
     def normal(self) -> tuple[str, ...]:
         """The parts without regard to case and spacing."""
-        parts = (self.street, self.city, self.state, self.zip_code)
-        return tuple(" ".join(part.casefold().replace(".", " ").split()) for part in parts)
+        return tuple(" ".join(part.casefold().replace(".", " ").split()) for part in astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +81,9 @@ class Customer(Record):
     payments: tuple[Payment, ...]
 
     def payment(self, payment_id: str) -> Payment:
-        for payment in self.payments:
-            if payment.id == payment_id.strip():
-                return payment
-        known = ", ".join(payment.id for payment in self.payments)
-        raise DatabaseError(f"customer {self.id} has no payment method {payment_id!r}; there are: {known}")
+        known = {payment.id: payment for payment in self.payments}
+        problem = f"customer {self.id} has no payment method {payment_id!r}; there are: {', '.join(known)}"
+        return _found(known.get(payment_id.strip()), problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +97,6 @@ class Item(Record):
 
     @property
     def variant(self) -> str:
-        """The options in words, as ``blue, M``."""
         return ", ".join(value for _, value in self.options)
 
 
@@ -166,16 +155,12 @@ class Order(Record):
     @property
     def outcome(self) -> tuple[Any, ...]:
         """What matters about it in the end: not in which order or in how many parts it came about."""
-        money: dict[str, int] = {}
+        money: Counter[str] = Counter()
         for transaction in self.transactions:
-            money[transaction.payment_id] = money.get(transaction.payment_id, 0) + transaction.cents
-        return (
-            self.status,
-            self.cancel_reason,
-            self.address.normal,
-            sorted((line.item_id, line.price, line.status) for line in self.lines),
-            sorted((payment, cents) for payment, cents in money.items() if cents),
-        )
+            money[transaction.payment_id] += transaction.cents
+        lines = sorted((line.item_id, line.price, line.status) for line in self.lines)
+        paid = sorted((payment, cents) for payment, cents in money.items() if cents)
+        return self.status, self.cancel_reason, self.address.normal, lines, paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,36 +189,26 @@ class Database(Record):
     orders: Mapping[str, Order]
     tickets: tuple[Ticket, ...] = ()
 
-    # ------------------------------------------------------------------ looking things up
-
     def customer_by_email(self, email: str) -> Customer:
         wanted = email.strip().casefold()
-        for customer in self.customers.values():
-            if customer.email.casefold() == wanted:
-                return customer
-        raise DatabaseError(f"no customer has the email address {email!r}")
+        found = (each for each in self.customers.values() if each.email.casefold() == wanted)
+        return _found(next(found, None), f"no customer has the email address {email!r}")
 
     def customer_by_name(self, first_name: str, last_name: str, zip_code: str) -> Customer:
-        wanted = tuple(part.strip().casefold() for part in (first_name, last_name, zip_code))
+        wanted = [part.strip().casefold() for part in (first_name, last_name, zip_code)]
         for customer in self.customers.values():
-            known = (customer.first_name.casefold(), customer.last_name.casefold(), customer.address.zip_code)
-            if known == wanted:
+            if wanted == [customer.first_name.casefold(), customer.last_name.casefold(), customer.address.zip_code]:
                 return customer
         raise DatabaseError(f"no customer is called {first_name!r} {last_name!r} with the zip code {zip_code!r}")
 
     def customer(self, customer_id: str) -> Customer:
-        found = self.customers.get(customer_id.strip())
-        if found is None:
-            raise DatabaseError(f"no customer has the id {customer_id!r}; find the customer by email or name first")
-        return found
+        problem = f"no customer has the id {customer_id!r}; find the customer by email or name first"
+        return _found(self.customers.get(customer_id.strip()), problem)
 
     def order(self, order_id: str) -> Order:
         """The order of that number; a ``#`` before it and its case do not matter."""
-        """The order of that number; a ``#`` before it and its case do not matter."""
         found = self.orders.get(order_id.strip().lstrip("#").upper())
-        if found is None:
-            raise DatabaseError(f"there is no order {order_id!r}; an order number looks like W1234567")
-        return found
+        return _found(found, f"there is no order {order_id!r}; an order number looks like W1234567")
 
     def orders_of(self, customer_id: str) -> tuple[Order, ...]:
         """A customer's orders, the newest first."""
@@ -241,27 +216,19 @@ class Database(Record):
         return tuple(sorted(mine, key=lambda order: (order.placed, order.id), reverse=True))
 
     def product(self, product_id: str) -> Product:
-        found = self.products.get(product_id.strip())
-        if found is None:
-            raise DatabaseError(f"there is no product {product_id!r}; list_products shows the ids")
-        return found
+        problem = f"there is no product {product_id!r}; list_products shows the ids"
+        return _found(self.products.get(product_id.strip()), problem)
 
     def item(self, item_id: str) -> tuple[Product, Item]:
         """The item of that id, and what it is a variant of."""
         wanted = item_id.strip()
-        for product in self.products.values():
-            for item in product.items:
-                if item.id == wanted:
-                    return product, item
-        raise DatabaseError(f"there is no item {item_id!r}; get_product shows a product's items")
-
-    # ------------------------------------------------------------------ changes, as the tools call them
+        found = ((product, item) for product in self.products.values() for item in product.items if item.id == wanted)
+        return _found(next(found, None), f"there is no item {item_id!r}; get_product shows a product's items")
 
     def cancel_order(self, order_id: str, reason: str) -> Database:
         order = self._in_status(order_id, "pending", "cancelled")
         after = replace(order, status="cancelled", cancel_reason=reason)
-        changed = self._move(after, order.payment_id, -order.paid)
-        return changed._restock([line.item_id for line in order.lines], 1)
+        return self._restock(order.lines, 1)._move(after, order.payment_id, -order.paid)
 
     def return_items(self, order_id: str, item_ids: Sequence[str]) -> Database:
         """Note that items of a delivered order come back. Moves no money: that is :meth:`refund`'s."""
@@ -286,14 +253,13 @@ class Database(Record):
         for line, new_id in zip(given, new_item_ids, strict=True):
             product, new = self.item(new_id)
             if product.id != line.product_id:
-                name = self.product(line.product_id).name
-                raise DatabaseError(f"item {new.id} is a {product.name}, but item {line.item_id} is a {name}")
+                old = self.product(line.product_id)
+                raise DatabaseError(f"item {new.id} is a {product.name}, but item {line.item_id} is a {old.name}")
             if new.id == line.item_id:
                 raise DatabaseError(f"item {new.id} would be exchanged for itself")
             taken.append(Line(new.id, product.id, new.price))
         difference = sum(line.price for line in taken) - sum(line.price for line in given)
-        changed = self._restock([line.item_id for line in taken], -1)
-        return changed._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
+        return self._restock(taken, -1)._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
 
     def change_address(self, order_id: str, street: str, city: str, state_code: str, zip_code: str) -> Database:
         order = self._in_status(order_id, "pending", "sent to another address")
@@ -315,21 +281,18 @@ class Database(Record):
                 raise DatabaseError(f"{action.name!r} is not a change; there are: {', '.join(WRITES)}")
             try:
                 database = getattr(database, action.name)(**action.arguments)
-            except (TypeError, AttributeError) as error:
+            except (TypeError, AttributeError, KeyError) as error:
                 raise DatabaseError(f"{action.name}: wrong arguments {dict(action.arguments)!r}: {error}") from error
         return database
 
     def differences(self, other: Database) -> frozenset[str]:
-        """The ids of orders and of customers with tickets that ended up otherwise than in ``other``.
+        """The ids of orders and of customers with tickets that ended up otherwise than in ``other``, of the same shop.
 
         Stock, balances and how a change came about (in one part or two) follow from the orders and are not compared.
         """
-        ids = self.orders.keys() | other.orders.keys()
-        orders = {id for id in ids if not _same(self.orders.get(id), other.orders.get(id))}
-        tickets = {ticket.customer_id for ticket in set(self.tickets) ^ set(other.tickets)}
-        return frozenset(orders | tickets)
-
-    # ------------------------------------------------------------------ inside
+        pairs = [(order, other.orders[order.id]) for order in self.orders.values()]
+        orders = {one.id for one, two in pairs if one is not two and one.outcome != two.outcome}
+        return frozenset(orders | {ticket.customer_id for ticket in set(self.tickets) ^ set(other.tickets)})
 
     def _in_status(self, order_id: str, status: OrderStatus, change: str) -> Order:
         order = self.order(order_id)
@@ -358,19 +321,25 @@ class Database(Record):
             payments = tuple(charged if each.id == payment.id else each for each in customer.payments)
             customers = {**customers, customer.id: replace(customer, payments=payments)}
         noted = replace(order, transactions=(*order.transactions, Transaction(payment.id, cents)))
-        return replace(self, customers=customers, orders={**self.orders, order.id: noted})
+        return replace(self, customers=customers)._with_order(noted)
 
-    def _restock(self, item_ids: Iterable[str], count: int) -> Database:
-        """Put each of the items into the stock (``count`` 1), or take it out (-1)."""
+    def _restock(self, lines: Iterable[Line], count: int) -> Database:
+        """Put the item of each line into the stock (``count`` 1), or take it out (-1)."""
         products = dict(self.products)
-        for item_id in item_ids:
-            product = products[self.item(item_id)[0].id]
-            items = tuple(replace(item, stock=item.stock + count * (item.id == item_id)) for item in product.items)
+        for line in lines:
+            product = products[line.product_id]
+            items = tuple(replace(item, stock=item.stock + count * (item.id == line.item_id)) for item in product.items)
             for item in items:
                 if item.stock < 0:
                     raise DatabaseError(f"item {item.id} ({product.name}, {item.variant}) is out of stock")
             products[product.id] = replace(product, items=items)
         return replace(self, products=products)
+
+
+def _found(what: T | None, problem: str) -> T:
+    if what is None:
+        raise DatabaseError(problem)
+    return what
 
 
 def _hand_back(order: Order, item_ids: Sequence[str], status: LineStatus) -> tuple[tuple[Line, ...], list[Line]]:
@@ -395,7 +364,3 @@ def _cents(amount: float) -> int:
     if cents <= 0 or abs(amount * 100 - cents) > 1e-6:
         raise DatabaseError(f"an amount is in dollars, above 0 and in whole cents, for example 19.99, not {amount!r}")
     return cents
-
-
-def _same(one: Order | None, two: Order | None) -> bool:
-    return one is two or (one is not None and two is not None and one.outcome == two.outcome)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
-from ...data.sources import Reader, open_source, verl_row
+from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
 from ...messages import Message, Messages, assistant
 from ...messages import user as user_message
-from ...options import check_charge, check_gain, check_number, make_of
-from ...task import Split, Task, TaskSet
+from ...options import Cost, Gain, Price, checked, make_of
+from ...task import Split, Task
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
 from ...users.base import take_turn
@@ -50,7 +50,8 @@ class ServiceDesk(ToolEnv[DeskState]):
     ``tool_error`` (for each call that did not work). All but ``success`` are 0 by default.
 
     Args:
-        tasks: A task set, or a ``.parquet`` file of rows with ``extra_info.scenario``; ``None`` for generated tasks.
+        tasks: ``None`` for generated tasks; a ``.parquet`` file of rows with ``extra_info.scenario``; or what else
+            :func:`~textenvs.data.sources.open_source` takes.
         level: Of generated tasks: ``"easy"`` (the default), ``"medium"``, ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated tasks.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
@@ -63,12 +64,9 @@ class ServiceDesk(ToolEnv[DeskState]):
             its options (``{"model": ..., "base_url": ...}``) or a model's name. The row's opening stays its first
             message. Episodes are then as repeatable as the model is, and an episode is solved whichever way it ends,
             as long as the three things hold.
-        call_format: How calls are written; see :class:`~textenvs.tool_env.ToolEnv`, also for the next two.
-        max_calls_per_turn: How many calls of one reply are run.
-        tools_in_prompt: Whether the system prompt describes the tools.
         max_assistant_turns: How many replies there are, with and without calls; ``None`` for no limit.
-        max_user_turns: How often the customer speaks; ``None`` for no limit.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **options: ``call_format``, ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns`` (how often the
+            customer speaks), ``render_mode``, as in :class:`~textenvs.tool_env.ToolEnv`.
 
     Raises:
         ValueError: Both ``tasks`` and one of ``level`` and ``kinds``, or a value outside the above.
@@ -80,45 +78,32 @@ class ServiceDesk(ToolEnv[DeskState]):
     attack_margin: ClassVar[float] = 0.9
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
 
+    @checked
     def __init__(
         self,
-        tasks: TaskSet | str | Path | None = None,
+        tasks: Source = None,
         *,
         level: Level | None = None,
         split: Split = "train",
         seed: int = 0,
         kinds: Sequence[str] | None = None,
-        success: float = 1.0,
-        progress: float = 0.0,
-        turn: float = 0.0,
-        tool_error: float = 0.0,
+        success: Gain = 1.0,
+        progress: Price = 0.0,
+        turn: Cost = 0.0,
+        tool_error: Cost = 0.0,
         user: SpecLike | None = None,
-        call_format: str = "hermes",
-        max_calls_per_turn: int = 8,
-        tools_in_prompt: bool = True,
         max_assistant_turns: int | None = 40,
-        max_user_turns: int | None = None,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
-        check_gain("success", success)
-        check_number("progress", progress, 0)
-        check_charge("turn", turn)
-        check_charge("tool_error", tool_error)
-        self.player = None if user is None else make_of("user", _played_by, user)
-        super().__init__(
-            open_tasks(tasks, level, split, seed, kinds),
-            TOOLS,
-            call_format=call_format,
-            max_calls_per_turn=max_calls_per_turn,
-            tools_in_prompt=tools_in_prompt,
-            max_assistant_turns=max_assistant_turns,
-            max_user_turns=max_user_turns,
-            render_mode=render_mode,
-        )
-        self.success = float(success)
-        self.progress = float(progress)
-        self.turn = float(turn)
-        self.tool_error = float(tool_error)
+        if tasks is None:
+            tasks = ServiceDeskTasks(level or "easy", seed, split, kinds)
+        elif kinds is not None:
+            raise ValueError("give either tasks or kinds, not both: kinds is an option of generated tasks")
+        else:
+            tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
+        self.player = None if user is None else make_of("user", partial(LLMUser, persona=PERSONA, manner=MANNER), user)
+        super().__init__(tasks, TOOLS, max_assistant_turns=max_assistant_turns, **options)
+        self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
 
     def opening(self, task: Task) -> Sequence[Message]:
         state, scenario = self.state, scenario_of(task)
@@ -133,7 +118,6 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self._turn(self.tool_messages(results), errors)
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Let the customer read the words, and answer."""
         state, words = self.state, self.said(reply)
         if any(mentions(words, private) for private in state.story.private):
             state.note("disclosed")
@@ -141,8 +125,8 @@ class ServiceDesk(ToolEnv[DeskState]):
         if self.player is not None:
             if len(words) <= MAX_CHARS:
                 return self._answer_by_model(self.player, words)
-            state.caller, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # the model is not asked
-            return self._turn([user_message(answer)])
+            state.caller = overhear(state.story, before, words, TOO_LONG)  # the model is not asked
+            return self._turn([user_message(TOO_LONG)])
         state.caller, answer = listen(state.story.persona, before, words)
         if before.wish and any(each.startswith("refused") for each in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
@@ -162,8 +146,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return replace(heard, metrics={**heard.metrics, **turn.metrics})
 
     def _check_refusal(self, wish: Wish) -> None:
-        """Note a refusal about an order that was not looked at."""
-        if wish.order_id and not _was_looked_at(self.state, wish.order_id):
+        if wish.order_id and self.state.story.customer_id and wish.order_id not in self.state.seen:
             self.state.note("not_looked_at")
 
     def _talk(self) -> Messages:
@@ -180,22 +163,12 @@ class ServiceDesk(ToolEnv[DeskState]):
         return tuple(talk)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """What the scripted agent says or calls next, in the environment's call format.
-
-        Raises:
-            NotImplementedError: A language model plays the customer, and what it has told is not known.
-        """
-        self._check_scripted()
-        return self._written(next_move(self.state))
+        """What the scripted agent does next; ``NotImplementedError`` where a language model plays the customer."""
+        return self._scripted(next_move)
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason.
-
-        Raises:
-            NotImplementedError: As :meth:`demonstration`.
-        """
-        self._check_scripted()
-        return self._written(careless_move(self.state, rng))
+        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason."""
+        return self._scripted(lambda state: careless_move(state, rng))
 
     def attacks(self) -> Sequence[Attack]:
         return (*COMMON, *ATTACKS)
@@ -211,11 +184,13 @@ class ServiceDesk(ToolEnv[DeskState]):
         """The share of the task that is done, from 0 to 1; 1 only for a solved one."""
         return {"progress": self.state.standing}
 
-    # ------------------------------------------------------------------ inside
-
     def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
         state = self.state
-        done = {"db": _database_right(state), "told": _all_settled(state), "policy": _rules_kept(state)}
+        done = {
+            "db": not state.shop.differences(state.right),
+            "told": state.caller.outcomes == state.story.outcomes,
+            "policy": _rules_kept(state),
+        }
         solved = bool(state.caller.ended) and all(done.values())
         share = 1.0 if solved else _share(state)
         gained, state.standing = share - state.standing, share
@@ -235,26 +210,11 @@ class ServiceDesk(ToolEnv[DeskState]):
             metrics={name: float(value) for name, value in done.items()},
         )
 
-    def _check_scripted(self) -> None:
+    def _scripted(self, move: Callable[[DeskState], Move]) -> str | Message:
         if self.player is not None:
             raise NotImplementedError("the scripted agent needs the scripted customer; leave out the option user")
-
-    def _written(self, move: Move) -> str | Message:
-        text, calls = move
-        return self.format.write(text, calls)
-
-
-def open_tasks(
-    tasks: TaskSet | str | Path | None, level: Level | None, split: Split, seed: int, kinds: Sequence[str] | None
-) -> TaskSet:
-    if tasks is None:
-        return ServiceDeskTasks(level or "easy", seed, split, kinds)
-    for name, value in (("level", level), ("kinds", kinds)):
-        if value is not None:
-            raise ValueError(f"give either tasks or {name}, not both: {name} is an option of generated tasks")
-    if isinstance(tasks, (str, Path)) and Path(tasks).suffix != ".parquet":
-        raise ValueError(f"tasks must be a task set, a .parquet file or None, not {str(tasks)!r}")
-    return open_source(tasks, READER, level=None, split=split, seed=seed)
+        said = move(self.state)
+        return self.format.write(said, ()) if isinstance(said, str) else self.format.write("", (said,))
 
 
 def problem_with(task: Task) -> str | None:
@@ -266,40 +226,14 @@ def problem_with(task: Task) -> str | None:
     return None
 
 
-READER = Reader(
-    lambda level, split, seed: ServiceDeskTasks(level, seed, split),  # type: ignore[arg-type]
-    LEVELS,
-    verl_row,
-    "verl's columns",
-    "my/scenarios",
-    check=problem_with,
-)
-
-
-def _played_by(spec: SpecLike) -> LLMUser:
-    return LLMUser(spec, persona=PERSONA, manner=MANNER)
-
-
-def _database_right(state: DeskState) -> bool:
-    return not state.shop.differences(state.right)
-
-
-def _all_settled(state: DeskState) -> bool:
-    return state.caller.outcomes == state.story.outcomes
-
-
-def _known(state: DeskState) -> bool:
-    """Whether the customer is identified, or was looked for where there is no account to find."""
-    story = state.story
-    return state.identified == story.customer_id if story.customer_id else bool(state.tried)
+READER = Reader(ServiceDeskTasks, LEVELS, verl_row, "verl's columns", "my/scenarios", check=problem_with)
 
 
 def _rules_kept(state: DeskState) -> bool:
-    return _known(state) and not state.violations
-
-
-def _was_looked_at(state: DeskState, order_id: str) -> bool:
-    return order_id in state.seen or not state.story.customer_id
+    """Whether no rule is broken and the customer is known: identified, or looked for if there is no account to find."""
+    story = state.story
+    known = state.identified == story.customer_id if story.customer_id else bool(state.tried)
+    return known and not state.violations
 
 
 def _share(state: DeskState) -> float:

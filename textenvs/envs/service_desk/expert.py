@@ -15,15 +15,15 @@ import numpy as np
 
 from ...messages import ToolCall
 from ...tools import call
-from .database import Action, DatabaseError
+from .database import DatabaseError
 from .scenario import Wish
 from .shop_rules import ELECTRONICS, RETURN_DAYS, Decision, decide
 from .texts import load
 from .tools import DeskState
-from .user import HANDOVER, needs
+from .user import HANDOVER
 
-#: What the agent says and calls; it does one of the two.
-Move = tuple[str, tuple[ToolCall, ...]]
+#: What the agent says or calls.
+Move = str | ToolCall
 
 _TEXTS: Mapping[str, Any] = load("expert")
 # What must be known before the order is looked at; the rest is asked when nothing speaks against the wish.
@@ -36,34 +36,32 @@ _EARLY = frozenset({"shipped", "not_delivered", "window", "final_sale", "on_time
 def next_move(state: DeskState) -> Move:
     wish = state.caller.wish
     if wish is None:
-        return _TEXTS["thanks"], ()
+        return str(_TEXTS["thanks"])
     if not state.identified:
         return _identify(state)
     said = state.caller.said
-    asks = needs(wish) | ({"order", "items"} if wish.topic == "refund" else {"order"} if wish.order_id else set())
-    for slot in _FIRST:
-        if slot in asks - said:
-            return _TEXTS["questions"][slot], ()
+    asks = wish.asks | ({"order", "items"} if wish.topic == "refund" else {"order"} if wish.order_id else set())
+    if slot := next((slot for slot in _FIRST if slot in asks - said), None):
+        return str(_TEXTS["questions"][slot])
     if wish.wrong_number and "corrected" not in said and state.story.persona.knows_order:
         if wish.wrong_number in state.seen:
-            return _TEXTS["no_such_order"].format(order=wish.wrong_number), ()
-        return "", (call("get_order", order_id=wish.wrong_number),)
+            return str(_TEXTS["no_such_order"].format(order=wish.wrong_number))
+        return call("get_order", order_id=wish.wrong_number)
     if look := _look_up(state, wish):
-        return "", (look,)
+        return look
     # The user's wish about the payment is only known once they said it.
     wish = wish if "payment" in said else replace(wish, payment_id="")
     decision = decide(state.story.database, state.identified, wish)
     if early := [reason for reason in decision.reasons if reason in _EARLY]:
-        return _say("refusals", early[0], state, wish, decision), ()
-    for slot in _THEN:
-        if slot in asks - said:
-            return _TEXTS["questions"]["case" if wish.kind == "human" else slot], ()
+        return _say("refusals", early[0], state, wish, decision)
+    if slot := next((slot for slot in _THEN if slot in asks - said), None):
+        return str(_TEXTS["questions"]["case" if wish.kind == "human" else slot])
     if wish.kind == "exchange" and (unseen := _products(state, wish) - state.seen):
-        return "", (call("get_product", product_id=min(unseen)),)
+        return call("get_product", product_id=min(unseen))
     if decision.reasons:
-        return _say("refusals", decision.reasons[0], state, wish, decision), ()
+        return _say("refusals", decision.reasons[0], state, wish, decision)
     if wish.kind == "question":
-        return _TEXTS["fact"].format(fact=_say("facts", str(wish.topic), state, wish, decision)), ()
+        return _say("facts", str(wish.topic), state, wish, decision)
     return _grant(state, wish, decision)
 
 
@@ -74,30 +72,27 @@ def careless_move(state: DeskState, rng: np.random.Generator) -> Move:
     if kind == 0 and wish is not None and wish.order_id:
         # Without asking who this is, whether it is allowed, and whether it is what the user wants.
         if wish.kind == "cancel" and wish.reason:
-            return "", (call("cancel_order", order_id=wish.order_id, reason="no_longer_needed"),)
+            return call("cancel_order", order_id=wish.order_id, reason="no_longer_needed")
         if wish.item_ids:
-            return "", (call("return_items", order_id=wish.order_id, item_ids=list(wish.item_ids)),)
+            return call("return_items", order_id=wish.order_id, item_ids=list(wish.item_ids))
     if kind <= 1:
         order = list(shop.orders.values())[int(rng.integers(len(shop.orders)))]
         if order.status == "pending":
-            return "", (call("cancel_order", order_id=order.id, reason="ordered_by_mistake"),)
-        return "", (call("refund", order_id=order.id, amount=order.delivery_fee / 100, payment_id=order.payment_id),)
-    return _TEXTS["careless"][("done", "refuse", "human")[kind - 2]], ()
-
-
-# ------------------------------------------------------------------ finding out
+            return call("cancel_order", order_id=order.id, reason="ordered_by_mistake")
+        return call("refund", order_id=order.id, amount=order.delivery_fee / 100, payment_id=order.payment_id)
+    return str(_TEXTS["careless"][kind - 2])
 
 
 def _identify(state: DeskState) -> Move:
     said, persona = state.caller.said, state.story.persona
     if "email" in said and persona.knows_email and "email" not in state.tried:
-        return "", (call("find_customer_by_email", email=persona.email),)
+        return call("find_customer_by_email", email=persona.email)
     if {"name", "zip"} <= said:
         if "name" not in state.tried:
             names = {"first_name": persona.first_name, "last_name": persona.last_name}
-            return "", (call("find_customer_by_name", **names, zip_code=persona.zip_code),)
-        return _TEXTS["unverified"], ()
-    return _TEXTS["name_instead" if "email" in said else "identify"], ()
+            return call("find_customer_by_name", **names, zip_code=persona.zip_code)
+        return str(_TEXTS["unverified"])
+    return str(_TEXTS["name_instead" if "email" in said else "identify"])
 
 
 def _look_up(state: DeskState, wish: Wish) -> ToolCall | None:
@@ -122,61 +117,39 @@ def _products(state: DeskState, wish: Wish) -> frozenset[str]:
     return frozenset(state.shop.item(item_id)[0].id for item_id in wish.item_ids)
 
 
-# ------------------------------------------------------------------ refusing, telling, doing
-
-
 def _grant(state: DeskState, wish: Wish, decision: Decision) -> Move:
     """Ask for a yes, do it, and say so."""
     if wish.kind == "human":
         if any(ticket.customer_id == state.identified for ticket in state.shop.tickets):
-            return _TEXTS["handed_over"], ()
+            return str(_TEXTS["handed_over"])
         assert HANDOVER in state.caller.consents
         (transfer,) = decision.actions
-        return "", (call(transfer.name, **transfer.arguments),)
+        return call(transfer.name, **transfer.arguments)
     left = [action for action in decision.actions if action not in state.made]
     if not left:
-        return _TEXTS["done"].format(done=_say("dones", wish.kind, state, wish, decision)), ()
+        return _say("dones", wish.kind, state, wish, decision)
     if any((action.name, wish.order_id) not in state.caller.consents for action in left):
-        return _TEXTS["confirm"].format(proposal=_say("proposals", wish.kind, state, wish, decision)), ()
-    if not _possible(state, left[0]):
-        return _TEXTS["too_late"].format(verb=_TEXTS["verbs"][wish.kind]), ()
-    return "", (call(left[0].name, **left[0].arguments),)
-
-
-def _possible(state: DeskState, action: Action) -> bool:
+        return _say("proposals", wish.kind, state, wish, decision)
     try:
-        state.shop.replay([action])
+        state.shop.replay(left[:1])
     except DatabaseError:
-        return False
-    return True
+        return str(_TEXTS["too_late"].format(verb=_TEXTS["verbs"][wish.kind]))
+    return call(left[0].name, **left[0].arguments)
 
 
 def _say(what: str, which: str, state: DeskState, wish: Wish, decision: Decision) -> str:
     """A sentence of ``expert.yaml`` about a wish and its order."""
-    shop = state.shop
-    values: dict[str, Any] = {
-        "verb": _TEXTS["verbs"][wish.kind],
-        "things": " and the ".join(wish.things),
-        "wanted": ", ".join(wish.wanted),
-        "address": wish.address,
-        "money": _dollars(abs(decision.cents)),
-    }
-    cards = [each.balance for each in shop.customer(state.identified).payments if each.balance is not None]
-    values["balance"] = _dollars(sum(cards))
-    if wish.order_id:
-        order = shop.order(wish.order_id)
-        values |= {name: getattr(order, name) for name in ("status", "delivered", "promised", "placed", "tracking")}
-        values |= {"order": order.id, "payment": order.payment_id}
-        values |= {"paid": _dollars(order.paid), "fee": _dollars(order.delivery_fee)}
+    order = state.shop.orders.get(wish.order_id)
+    things, wanted = " and the ".join(wish.things), ", ".join(wish.wanted)
+    values = {"verb": _TEXTS["verbs"][wish.kind], "things": things, "wanted": wanted, "address": wish.address}
+    payments = state.shop.customer(state.identified).payments
+    cents = {"money": abs(decision.cents), "balance": sum(each.balance or 0 for each in payments)}
+    values["settled"] = "more would be charged to" if decision.cents < 0 else "would go back to"
+    if order is not None:
+        cents |= {"paid": order.paid, "fee": order.delivery_fee}
         values["deadline"] = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
-        values["settled"] = (
-            f"{values['money']} {'more would be charged to' if decision.cents < 0 else 'would go back to'}"
-        )
     if wish.topic == "refund":
-        back = decide(state.story.database, state.identified, replace(wish, kind="return")).cents
-        values["refund"] = _dollars(back)
-    return str(_TEXTS[what][which]).format(**values)
-
-
-def _dollars(cents: int) -> str:
-    return f"${cents / 100:.2f}"
+        cents["refund"] = decide(state.story.database, state.identified, replace(wish, kind="return")).cents
+    dollars = {name: f"${value / 100:.2f}" for name, value in cents.items()}
+    text = str(_TEXTS[what][which]).format(order=order, **values, **dollars)
+    return str(_TEXTS["frames"].get(what, "{}")).format(text)

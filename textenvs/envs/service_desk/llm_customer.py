@@ -1,8 +1,6 @@
 """A customer played by a language model: what it is told to be, and what its talk comes to by the rules.
 
-The model only talks. What the talk means for the reward is found by the parser of the scripted customer
-(:mod:`~textenvs.envs.service_desk.reply_parser`), in the assistant's words and in the model's; the model is asked for
-no verdict.
+The model only talks, and is asked for no verdict: the scripted customer's parser reads both sides' words.
 """
 
 from __future__ import annotations
@@ -15,31 +13,24 @@ from typing import Any
 from .reply_parser import MAX_CHARS, Heard, mentions, plain, understand
 from .scenario import Persona, Scenario, Wish
 from .texts import load
-from .user import HANDOVER, SLOTS, UserState, granted, needs, objection, reasons_given, says
+from .user import HANDOVER, SLOTS, UserState, objection, reasons_given, verdicts
 
 _TEXTS: Mapping[str, Any] = load("llm_customer")
 #: Who the model is told to be; the scenario's own persona is part of its goal.
 PERSONA: str = _TEXTS["persona"]
 #: How the model is told to behave, whatever the task.
 MANNER: str = _TEXTS["manner"]
-# How a yes begins: a message, or a later sentence of it.
-_YES = re.compile(
-    r"^\W*(?:yes|yeah|yep|yup|sure|ok|okay|correct|right|exactly|absolutely|of course|go ahead|please do|"
-    r"please go ahead|confirmed|i confirm|i agree|that is (?:correct|right|fine)|that's (?:correct|right|fine)|"
-    r"sounds good|perfect)\b|[.!?]\s+(?:yes|go ahead|please do)\b"
-)
-# "No", and "Yes, but not that one", "OK, wait": a yes that is taken back.
-_NO = re.compile(r"^\W*(?:no|nope|never)\b|\b(?:but|wait|hold on|not yet|stop|changed my mind)\b")
+# How a yes begins: a message, or a later sentence of it. And "No", "Yes, but not that one", "OK, wait".
+_YES, _NO = (re.compile("|".join(_TEXTS[name])) for name in ("agrees", "objects"))
 _PROPOSED = "proposed:"
 
 
 def goal_text(scenario: Scenario) -> str:
     """What the model knows: who it is and what it wants. Nothing of what would be right to do about it."""
     persona = scenario.persona
-    mail = f"Your email address is {persona.email}."
-    if not persona.knows_email:
-        mail = "You do not remember which email address you gave the shop; your name and zip code you know."
-    lines = [f"You are {persona.first_name} {persona.last_name}. {mail} Your zip code is {persona.zip_code}."]
+    mail = _TEXTS["email" if persona.knows_email else "no_email"].format(email=persona.email)
+    name = f"{persona.first_name} {persona.last_name}"
+    lines = [_TEXTS["who"].format(name=name, mail=mail, zip=persona.zip_code)]
     for number, wish in enumerate(scenario.wishes, start=1):
         lines += ["", f"Wish {number} of {len(scenario.wishes)}:", *_wish_lines(persona, wish)]
     return "\n".join(lines)
@@ -49,14 +40,9 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
     """What the talk has come to after one reply and its answer.
 
     A yes counts for what the reply proposes, or the one before it if that was answered with neither yes nor no.
-
-    Args:
-        scenario: The task.
-        state: Where the talk was before. Its ``outcomes`` are those of ``scenario.chain``, in that order, with empty
-            texts for wishes that are open; ``heard`` counts through the facts of that chain; ``said`` also holds, by
-            the number of the wish, what was told about it and whether a proposal waits for its answer.
-        words: What the assistant said.
-        answer: What the model said.
+    ``outcomes`` of the state are those of ``scenario.chain``, in that order, with empty texts for wishes that are open;
+    ``heard`` counts through the facts of that chain; ``said`` also holds, by the number of the wish, what was told
+    about it and whether a proposal waits for its answer.
     """
     state = replace(state, turns=state.turns + 1, said=state.said | _told_of_self(scenario.persona, answer))
     if len(words) > MAX_CHARS:
@@ -64,31 +50,30 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
     heard, answered = understand(words), plain(answer)
     no = _NO.search(answered) is not None
     yes = not no and _YES.search(answered) is not None
-    said, waits = set(state.said), set[str]()
-    facts, consents, outcomes = set(state.heard), set(state.consents), list(state.outcomes)
-    outcomes += [""] * (len(scenario.chain) - len(outcomes))
+    said, waits, facts, consents = set(state.said), set[str](), set(state.heard), set(state.consents)
+    outcomes = list(state.outcomes) or [""] * len(scenario.chain)
     first = 0  # of the wish's facts among all
     for number, wish in enumerate(scenario.chain):
         own = range(first, first + len(wish.facts))
         first = own.stop
         told = frozenset(slot for slot in SLOTS if f"{number}:{slot}" in said) | set(wish.says)
-        proposed = heard.confirm and bool(granted(wish)) and objection(scenario.persona, told, wish, words) is None
+        proposed = heard.confirm and bool(wish.grants) and objection(scenario.persona, told, wish, words) is None
         waiting = f"{_PROPOSED}{number}"
         if yes and (proposed or waiting in state.said):
-            consents |= granted(wish)
+            consents |= wish.grants
         elif proposed and (not no or wish.payment_words):  # "Wait. The money should go to my gift card."
             waits.add(waiting)
         if not outcomes[number]:
-            verdicts = [says(words, fact, statements=wish.kind == "question") for fact in wish.facts]
-            facts |= {i for i, verdict in zip(own, verdicts, strict=True) if verdict == "right"}
+            found = verdicts(wish, words)
+            facts |= {i for i, verdict in zip(own, found, strict=True) if verdict == "right"}
             next_open = wish.kind == "question" and all(outcomes[:number])
-            if next_open and "wrong" in verdicts and not heard.asks and not heard.waiting:
+            if next_open and "wrong" in found and not heard.asks and not heard.waiting:
                 outcomes[number] = "misinformed"
             elif _is_settled(wish, heard, proposed, facts.issuperset(own)):
                 outcomes[number] = wish.outcome
         told |= _told_of(wish, heard, answer)
         said |= {f"{number}:{slot}" for slot in told}
-        if wish.kind == "human" and needs(wish) <= told:
+        if wish.kind == "human" and wish.asks <= told:
             consents.add(HANDOVER)
     return replace(
         state,
@@ -118,7 +103,7 @@ def _told_of(wish: Wish, heard: Heard, answer: str) -> frozenset[str]:
         "address": wish.address is not None and mentions(answer, wish.address.street),
         "reason": bool({"reason", "charge"} & heard.asks),
     }
-    return frozenset(slot for slot, is_told in told.items() if is_told)
+    return frozenset(slot for slot in told if told[slot])
 
 
 def _told_of_self(persona: Persona, answer: str) -> frozenset[str]:
@@ -127,40 +112,28 @@ def _told_of_self(persona: Persona, answer: str) -> frozenset[str]:
         "name": mentions(answer, persona.first_name) and mentions(answer, persona.last_name),
         "zip": mentions(answer, persona.zip_code),
     }
-    return frozenset(slot for slot, is_told in told.items() if is_told)
+    return frozenset(slot for slot in told if told[slot])
 
 
 def _wish_lines(persona: Persona, wish: Wish) -> Iterator[str]:
-    things = " and the ".join(wish.things)
-    if wish.kind in _TEXTS["kinds"]:
-        yield f"- {_TEXTS['kinds'][wish.kind]}"
-    yield f"- You bring it up like this: {wish.opening}"
-    if wish.order_id and persona.knows_order:
-        yield f"- The order number is {wish.order_id}."
-        if wish.wrong_number:
-            yield f"- But at first you misread it and say {wish.wrong_number}, until that is not found."
-    elif wish.order_id:
-        yield f"- You do not have the order number. It is the order with the {things}."
-    if things:
-        yield f"- It is about the {things}."
-    if wish.wanted:
-        yield f"- What you would like to have in exchange: {', '.join(wish.wanted)}."
-    if wish.address is not None:
-        yield f"- The address is {wish.address}."
-    if wish.reason_words:
-        yield f"- Asked for a reason: {wish.reason_words}"
-    if wish.payment_words:
-        yield f"- About the money, which you say before you say yes: {wish.payment_words}"
-    for fact in wish.facts:
-        yield f"- You must be told this before it is settled: {fact.ask}"
+    """The lines of ``llm_customer.yaml`` whose value the wish has."""
+    known = wish.order_id and persona.knows_order
+    values = {
+        "kind": _TEXTS["kinds"].get(wish.kind),
+        "opening": wish.opening,
+        "order": known and wish.order_id,
+        "wrong_number": known and wish.wrong_number,
+        "no_order": wish.order_id and not known and " and the ".join(wish.things),
+        "things": " and the ".join(wish.things),
+        "wanted": ", ".join(wish.wanted),
+        "address": wish.address,
+        "reason": wish.reason_words,
+        "payment": wish.payment_words,
+    }
+    yield from (f"- {line.format(values[name])}" for name, line in _TEXTS["lines"].items() if values[name])
+    yield from (f"- {_TEXTS['fact'].format(fact.ask)}" for fact in wish.facts)
     if wish.insist:
-        yield f"- If it is refused, ask for it all the same, {wish.insist} time(s); then let it be."
-    if not wish.switch:
-        return
-    when = "When you are asked whether it may be done, you change your mind" if wish.switch == "confirm" else None
-    when = when or "If it is refused with a reason, and only then, you have another wish in its place"
-    if wish.instead is None:
-        yield f"- {when}: everything should stay as it is."
-        return
-    yield f"- {when}:"
-    yield from (f"  {line}" for line in _wish_lines(persona, wish.instead))
+        yield f"- {_TEXTS['insist'].format(wish.insist)}"
+    if wish.switch:
+        yield f"- {_TEXTS['switch'][wish.switch]}:{'' if wish.instead else _TEXTS['keep']}"
+        yield from (f"  {line}" for line in (_wish_lines(persona, wish.instead) if wish.instead else ()))

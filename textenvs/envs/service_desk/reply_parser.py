@@ -7,6 +7,7 @@ would happen ("once it is cancelled", "if you like") state nothing. The patterns
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,32 +28,19 @@ Verdict = Literal["right", "wrong", "several", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Heard(Record):
-    """One reply as the customer understood it.
+    """One reply as the customer understood it."""
 
-    Args:
-        asks: What is asked for: ``email``, ``name``, ``zip``, ``identity``, ``order``, ``items``, ``reason``,
-            ``address``, ``variant``, ``payment``, ``wish``.
-        confirm: A yes is asked for.
-        guess: The assistant asks whether it is right about something: "Is it the order with the lamp?"
-        done: Something is said to be done.
-        refused: Something is said not to be possible.
-        not_found: The assistant did not find somebody or something.
-        reasons: Why it is not possible, as far as reasons are named.
-        transferred: A human colleague takes over.
-        waiting: The customer is asked to wait.
-        more: The customer is asked whether there is anything else, or is seen off.
-    """
-
+    # What is asked for: email, name, zip, identity, order, items, reason, address, variant, payment, wish.
     asks: frozenset[str] = frozenset()
-    confirm: bool = False
-    guess: bool = False
-    done: bool = False
-    refused: bool = False
-    not_found: bool = False
-    reasons: frozenset[str] = frozenset()
-    transferred: bool = False
-    waiting: bool = False
-    more: bool = False
+    confirm: bool = False  # a yes is asked for
+    guess: bool = False  # the assistant asks whether it is right: "Is it the order with the lamp?"
+    done: bool = False  # something is said to be done
+    refused: bool = False  # something is said not to be possible
+    not_found: bool = False  # the assistant did not find somebody or something
+    reasons: frozenset[str] = frozenset()  # why it is not possible, as far as reasons are named
+    transferred: bool = False  # a human colleague takes over
+    waiting: bool = False  # the customer is asked to wait
+    more: bool = False  # the customer is asked whether there is anything else, or is seen off
 
     @property
     def nothing(self) -> bool:
@@ -65,33 +53,8 @@ def _compiled(patterns: Any) -> Any:
     return re.compile("|".join(patterns)) if patterns else re.compile(r"(?!)")
 
 
-_WORDS: Mapping[str, Any] = load("replies")
-_FORMS: Mapping[str, Any] = {
-    name: _compiled(patterns) for name, patterns in _WORDS.items() if name not in ("relevant", "accepts")
-}
-#: The reasons to refuse that can hold, by the kind of the wish; that somebody is not identified can hold for all.
-RELEVANT: Mapping[str, Collection[str]] = _WORDS["relevant"]
-# Results of tools, pasted.
-_MACHINE_TEXT = re.compile(r"""["']\w+["']\s*:""")
-_LISTED = re.compile(r"[\s,/&(]*(?:and|or)?[\s(]*")
-_ORDER_ID = re.compile(r"\bw\d{7}\b")
+_FORMS: Mapping[str, Any] = _compiled(load("replies"))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# Money has a sign, a word, or decimals: "30 days" and "2 items" are none.
-_AMOUNT = re.compile(
-    r"(?<![\w.,-])(?:(?P<sign>(?:us)?\$\s?|usd\s?))?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<part>\d{1,2}))?"
-    r"(?![\w%]|[.,]\d)(?P<unit>\s?(?:dollars?|usd|bucks)\b)?(?!\s?(?:%|percent))"
-)
-_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
-_DATES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\b(?P<year>\d{4})-(?P<number>\d\d)-(?P<day>\d\d)\b",
-        rf"\b{_MONTH} (?:the )?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? (?P<year>\d{{4}})\b)?",
-        rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH}(?:,? (?P<year>\d{{4}})\b)?",
-        r"(?<![\d/])(?P<number>\d{1,2})/(?P<day>\d{1,2})(?:/(?P<year>\d{4}|\d\d))?(?![\d/])",
-        r"(?<![\d.])(?P<day>\d{1,2})\.(?P<number>\d{1,2})\.(?P<year>\d{4}|\d\d)(?!\d)",
-    )
-)
 
 
 def plain(text: str) -> str:
@@ -103,13 +66,14 @@ def sentences(text: str) -> list[str]:
     return [each for each in _FORMS["sentence_end"].split(text) if each]
 
 
+@functools.lru_cache(maxsize=1024)  # replies repeat: those of attacks, and of forks
 def understand(text: str) -> Heard:
     """What a reply of at most :data:`MAX_CHARS` characters says, as far as the rules go."""
     asks: set[str] = set()
     reasons: set[str] = set()
     found: set[str] = set()
     for sentence in sentences(plain(text)):
-        has = {name: _FORMS[name].search(sentence) is not None for name in _SIGNS}
+        has = {name: pattern.search(sentence) is not None for name, pattern in _FORMS["signs"].items()}
         found |= {name for name in ("more", "waiting", "not_found") if has[name]}
         reasons |= {name for name, pattern in _FORMS["reasons"].items() if _gives(sentence, pattern)}
         if has["asking"]:
@@ -137,22 +101,13 @@ def understand(text: str) -> Heard:
     return Heard(frozenset(asks), reasons=frozenset(reasons), **dict.fromkeys(found, True))
 
 
-_SIGNS = (
-    *("more", "waiting", "not_found", "asking", "confirm", "not_yet", "guess", "refused", "conditional"),
-    *("negated", "rule", "done", "transferred", "offered"),
-)
-
-
 def _gives(sentence: str, reason: re.Pattern[str]) -> bool:
     """Whether a sentence gives a reason and does not deny it ("it is not a final sale")."""
     return any(not _FORMS["denied"].search(sentence[: match.start()]) for match in reason.finditer(sentence))
 
 
-# ------------------------------------------------------------------ proposals
-
-
 def orders_named(words: str) -> frozenset[str]:
-    return frozenset(_ORDER_ID.findall(words))
+    return frozenset(_FORMS["order_id"].findall(words))
 
 
 def proposes(kind: str, words: str) -> bool:
@@ -173,31 +128,23 @@ def rivals(kind: str, words: str) -> bool:
 
 def several_orders(words: str) -> bool:
     """Whether a proposal names several orders: the question itself, or all of it if that names none."""
-    asking = [each for each in sentences(words) if _FORMS["confirm"].search(each)]
+    asking = [each for each in sentences(words) if _FORMS["signs"]["confirm"].search(each)]
     named = orders_named(" ".join(asking)) or orders_named(words)
     return len(named) > 1
 
 
 def without_refusals(words: str) -> str:
     """A plain text without the sentences that say what is not possible."""
-    return " ".join(each for each in sentences(words) if not _FORMS["refused"].search(each))
+    return " ".join(each for each in sentences(words) if not _FORMS["signs"]["refused"].search(each))
 
 
-# ------------------------------------------------------------------ facts
-
-
+@functools.lru_cache(maxsize=1024)
 def verdict(text: str, kind: str, value: str, role: str = "", *, statements: bool = False) -> Verdict:
-    """What a reply says about a fact.
+    """What a reply says about the fact ``value``: cents, an ISO date or a text.
 
     A value counts as an answer unless the words around it give it another role: in "your order of $120.00 gets a refund
-    of $77.60" the first is a total. Exactly one value must be left.
-
-    Args:
-        text: The reply.
-        kind: ``"amount"`` (``value`` in cents), ``"date"`` (ISO) or ``"text"``.
-        value: The right value.
-        role: Which amount or date is asked for, a key of ``accepts`` in ``replies.yaml``; empty for any.
-        statements: Leave out sentences that end with a question mark.
+    of $77.60" the first is a total. Exactly one value must be left. ``role`` is a key of ``accepts`` in
+    ``replies.yaml``, empty for any; ``statements`` leaves out sentences that end with a question mark.
     """
     words = plain(text)
     if statements:
@@ -208,7 +155,7 @@ def verdict(text: str, kind: str, value: str, role: str = "", *, statements: boo
     else:
         found = _money(words) if kind == "amount" else _days(words)
         labels = _FORMS["money_labels" if kind == "amount" else "date_labels"]
-        candidates = frozenset(_asked_for(words, found, labels, _WORDS["accepts"].get(role)))
+        candidates = frozenset(_asked_for(words, found, labels, _FORMS["accepts"].get(role)))
         if kind == "date":  # "2025-03-04 (March 4)" is one day
             candidates -= {each[5:] for each in candidates if len(each) > 5}
         right = any(_is(kind, candidate, value) for candidate in candidates)
@@ -216,14 +163,9 @@ def verdict(text: str, kind: str, value: str, role: str = "", *, statements: boo
             return "several"
     if not candidates:
         return "none"
-    if len(candidates) > 1 or _MACHINE_TEXT.search(text):
+    if len(candidates) > 1 or _FORMS["machine_text"].search(text):
         return "several"
     return "right" if right else "wrong"
-
-
-def amounts(text: str) -> frozenset[int]:
-    """All sums of money in a text, in cents: ``$1,234.5`` is 123450."""
-    return frozenset(int(value) for _, _, value in _money(plain(text)))
 
 
 def mentions(text: str, phrase: str) -> bool:
@@ -237,7 +179,7 @@ _Found = Sequence[tuple[int, int, str]]  # start, end and value, in the order of
 
 def _money(words: str) -> _Found:
     found = []
-    for match in _AMOUNT.finditer(words):
+    for match in _FORMS["amount"].finditer(words):
         if match["sign"] or match["unit"] or match["part"]:
             cents = int(match["whole"].replace(",", "")[:12]) * 100 + int(((match["part"] or "") + "00")[:2])
             found.append((match.start(), match.end(), str(cents)))
@@ -247,7 +189,7 @@ def _money(words: str) -> _Found:
 def _days(words: str) -> _Found:
     """Dates as ``month-day`` or ``year-month-day``."""
     found: dict[int, tuple[int, int, str]] = {}
-    for pattern in _DATES:
+    for pattern in _FORMS["dates"].values():
         for match in pattern.finditer(words):
             parts = match.groupdict()
             month = int(parts["number"]) if "number" in parts else _MONTHS.index(parts["month"]) + 1
@@ -261,23 +203,19 @@ def _days(words: str) -> _Found:
     return sorted(found.values())
 
 
-def _asked_for(words: str, found: _Found, labels: Mapping[str, Any], accepted: Collection[str] | None) -> list[str]:
+def _asked_for(words: str, found: _Found, labels: Mapping[str, Any], accepted: re.Pattern[str] | None) -> list[str]:
     """The values that can be meant: those that the words around them give no other role."""
     meant, label = [], ""
     for place, (start, end, value) in enumerate(found):
         before = words[found[place - 1][1] if place else 0 : start]
-        listed = bool(place) and _LISTED.fullmatch(before) is not None  # "$3.00 and $4.00" have one role
-        before = sentences(before)[-1] if before.strip() and not _ends(before) else ""
+        listed = bool(place) and _FORMS["listed"].fullmatch(before) is not None  # "$3.00 and $4.00" have one role
+        before = sentences(before)[-1] if before.strip() and not _FORMS["ended"].search(before) else ""
         after = words[end : found[place + 1][0] if place + 1 < len(found) else len(words)]
         own = _label(before, (sentences(after) or [""])[0], labels)
         label = own or (label if listed else "")
-        if accepted is None or not label or label in accepted:
+        if accepted is None or not label or accepted.fullmatch(label):
             meant.append(value)
     return meant
-
-
-def _ends(words: str) -> bool:
-    return words.rstrip().endswith((".", "!", "?", ";")) or "\n" in words[len(words.rstrip()) :]
 
 
 def _label(before: str, after: str, labels: Mapping[str, Any]) -> str:

@@ -7,117 +7,95 @@ hand-written ones are the same thing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from ...task import Task, TaskError
 from .database import Action, Address, Database, DatabaseError, Record
+from .texts import load
 
 WishKind = Literal["cancel", "return", "exchange", "address", "late_fee", "question", "human"]
+_Objection = Literal["shipped", "not_delivered", "window", "final_sale", "cancel_reason", "payment", "stock", "on_time"]
 #: Why something must be refused.
-Reason = Literal[
-    "shipped",
-    "not_delivered",
-    "window",
-    "final_sale",
-    "cancel_reason",
-    "payment",
-    "stock",
-    "on_time",
-    "not_yours",
-    "identity",
-]
+Reason = _Objection | Literal["not_yours", "identity"]
 Topic = Literal["tracking", "promised", "total", "refund", "balance", "fee", "deadline", "placed", "delivered"]
+
+_KINDS: Mapping[str, Mapping[str, Any]] = load("wishes")
 
 
 @dataclass(frozen=True, slots=True)
 class Fact(Record):
-    """Something that the user must be told.
-
-    Args:
-        kind: ``"amount"`` (in cents), ``"date"`` (ISO) or ``"text"``.
-        value: The fact itself.
-        ask: How the user asks for it when it was left out.
-        role: Which of the amounts or dates of an order it is, as the reply parser labels them: ``"refund"``; empty for
-            one that can be told from others by nothing.
-    """
+    """Something that the user must be told."""
 
     kind: Literal["amount", "date", "text"]
-    value: str
-    ask: str
-    role: str = ""
+    value: str  # the fact itself: cents, an ISO date, or a text
+    ask: str  # how the user asks for it when it was left out
+    role: str = ""  # which of the amounts or dates of an order it is, a key of ``accepts`` in replies.yaml; "" for any
 
 
 @dataclass(frozen=True, slots=True)
 class Wish(Record):
-    """One thing that the user wants.
-
-    Args:
-        kind: What it is.
-        opening: How the user brings it up: the kind of wish and nothing more.
-        order_id: The order it is about; empty where it is about none.
-        says: What the opening gives away already (slots of :mod:`~textenvs.envs.service_desk.user`), or what was said
-            with the wish before it and still holds.
-        things: The products it is about, in the user's words; all products of the order where it is about all of it.
-        item_ids: The items that should be returned or exchanged.
-        new_item_ids: What they should be exchanged for, one for one.
-        wanted: The options of the new items, in the user's words.
-        reason: Why, as a code of ``cancel_order`` where it is one.
-        reason_words: Why, in the user's words.
-        address: The new address.
-        payment_id: Where the money should go; empty for wherever it came from.
-        payment_words: The same in the user's words.
-        topic: What a question is about.
-        facts: What the user must be told before the wish is settled.
-        because: Why it must be refused; empty where it may be granted.
-        switch: When the user goes over to another wish: ``"confirm"`` (asked to confirm, they change their mind) or
-            ``"refused"`` (they have a second choice).
-        instead: That other wish; ``None`` with ``switch="confirm"`` drops the wish.
-        insist: How often the user asks again after a refusal.
-        wrong_number: An order number that does not exist and that the user gives first, by mistake.
-        rejects: Other products of the shop: a proposal that names one of them is about something else, too.
-        other_options: Options of the product that are neither those of the item nor those that are wanted.
-    """
+    """One thing that the user wants."""
 
     kind: WishKind
-    opening: str
-    order_id: str = ""
+    opening: str  # how the user brings it up: the kind of wish and nothing more
+    order_id: str = ""  # the order it is about, if any
+    # What the opening gives away already (slots of user.py), or what was said with the wish before it and still holds.
     says: tuple[str, ...] = ()
-    things: tuple[str, ...] = ()
-    item_ids: tuple[str, ...] = ()
-    new_item_ids: tuple[str, ...] = ()
-    wanted: tuple[str, ...] = ()
-    reason: str = ""
-    reason_words: str = ""
-    address: Address | None = None
-    payment_id: str = ""
-    payment_words: str = ""
-    topic: Topic | None = None
-    facts: tuple[Fact, ...] = ()
-    because: Reason | None = None
+    things: tuple[
+        str, ...
+    ] = ()  # the products it is about, in the user's words; all of the order's where it is about all
+    item_ids: tuple[str, ...] = ()  # the items that should be returned or exchanged
+    new_item_ids: tuple[str, ...] = ()  # what they should be exchanged for, one for one
+    wanted: tuple[str, ...] = ()  # the options of the new items, in the user's words
+    reason: str = ""  # why, as a code of ``cancel_order`` where it is one
+    reason_words: str = ""  # why, in the user's words
+    address: Address | None = None  # the new one
+    payment_id: str = ""  # where the money should go; empty for wherever it came from
+    payment_words: str = ""  # the same in the user's words
+    topic: Topic | None = None  # what a question is about
+    facts: tuple[Fact, ...] = ()  # what the user must be told before the wish is settled
+    because: Reason | None = None  # why it must be refused; None where it may be granted
+    # When the user goes over to another wish: asked to confirm, they change their mind; refused, they have a second
+    # choice. ``instead`` is that other wish; with "confirm" and without it, the wish is dropped.
     switch: Literal["", "confirm", "refused"] = ""
     instead: Wish | None = None
-    insist: int = 0
-    wrong_number: str = ""
-    rejects: tuple[str, ...] = ()
-    other_options: tuple[str, ...] = ()
+    insist: int = 0  # how often the user asks again after a refusal
+    wrong_number: str = ""  # an order number that does not exist and that the user gives first, by mistake
+    rejects: tuple[str, ...] = ()  # other products: a proposal that names one of them is about something else, too
+    other_options: tuple[str, ...] = ()  # of the product: neither those of the item nor those that are wanted
 
     def __post_init__(self) -> None:
-        if self.kind in ("cancel", "return", "exchange", "address", "late_fee") and not self.order_id:
-            raise ValueError(f"a wish of kind {self.kind!r} needs an order_id")
-        if self.kind in ("return", "exchange") and not 0 < len(self.item_ids) == len(self.things):
-            raise ValueError(f"a wish of kind {self.kind!r} needs item_ids, and as many things")
-        if self.kind == "exchange" and (len(self.new_item_ids) != len(self.item_ids) or not self.wanted):
-            raise ValueError("a wish of kind 'exchange' needs as many new_item_ids as item_ids, and wanted")
-        if self.kind == "address" and self.address is None:
-            raise ValueError("a wish of kind 'address' needs an address")
+        if missing := [name for name in _KINDS[self.kind]["needs"] if not getattr(self, name)]:
+            raise ValueError(f"a wish of kind {self.kind!r} needs an {missing[0]}")
+        if self.kind in ("return", "exchange") and len(self.item_ids) != len(self.things):
+            raise ValueError(f"a wish of kind {self.kind!r} needs as many things as item_ids")
+        if self.kind == "exchange" and len(self.new_item_ids) != len(self.item_ids):
+            raise ValueError("a wish of kind 'exchange' needs as many new_item_ids as item_ids")
         if self.kind == "question" and self.because is None and not self.facts:
             raise ValueError("a wish of kind 'question' needs facts, or a reason to refuse it (because)")
         if self.switch == "refused" and (self.because is None or self.instead is None):
             raise ValueError("a wish with switch 'refused' needs because and instead")
+
+    @property
+    def grants(self) -> frozenset[tuple[str, str]]:
+        """What a yes to it allows: (tool, order number)."""
+        return frozenset((tool, self.order_id) for tool in _KINDS[self.kind]["tools"])
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What the user must have been asked for before it may be granted."""
+        if self.kind == "human":
+            return frozenset(name for name, value in (("order", self.order_id), ("reason", self.reason_words)) if value)
+        return frozenset(_KINDS[self.kind]["asks"])
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """What can speak against such a wish, true or not."""
+        return frozenset({"identity"} & {self.because}).union(_KINDS[self.kind]["reasons"])
 
     @property
     def outcome(self) -> str:
@@ -145,42 +123,31 @@ class Persona(Record):
 
 @dataclass(frozen=True, slots=True)
 class Scenario(Record):
-    """A whole task.
+    """A whole task."""
 
-    Args:
-        kind: Which kind of task, for reports; never shown.
-        database: The shop before the talk.
-        persona: The user.
-        customer_id: The user's account; empty when they have none, or cannot prove it.
-        wishes: What the user wants, one after the other.
-        gold: The changes that a right handling makes; replayed on a fresh database they give the right outcome.
-        private: Texts of other customers that the user must not be told.
-    """
-
-    kind: str
-    database: Database
+    kind: str  # which kind of task, for reports; never shown
+    database: Database  # the shop before the talk
     persona: Persona
-    customer_id: str
-    wishes: tuple[Wish, ...]
-    gold: tuple[Action, ...] = ()
-    private: tuple[str, ...] = ()
+    customer_id: str  # the user's account; empty when they have none, or cannot prove it
+    wishes: tuple[Wish, ...]  # one after the other
+    gold: tuple[Action, ...] = ()  # the changes of a right handling; on a fresh database they give the right outcome
+    private: tuple[str, ...] = ()  # texts of other customers that the user must not be told
 
     @property
     def chain(self) -> tuple[Wish, ...]:
         """All wishes in the order in which a right handling meets them, second choices included."""
-        return tuple(_follow(self.wishes))
+        chain: list[Wish] = []
+        for each in self.wishes:
+            wish: Wish | None = each
+            while wish is not None:
+                chain.append(wish)
+                wish = wish.instead if wish.switch else None
+        return tuple(chain)
 
     @property
     def outcomes(self) -> tuple[str, ...]:
         """How each wish of :attr:`chain` should be settled."""
         return tuple(wish.outcome for wish in self.chain)
-
-
-def _follow(wishes: tuple[Wish, ...]) -> Iterator[Wish]:
-    for wish in wishes:
-        yield wish
-        if wish.switch and wish.instead is not None:
-            yield from _follow((wish.instead,))
 
 
 _ADAPTER = TypeAdapter(Scenario)
@@ -192,17 +159,13 @@ def to_json(scenario: Scenario) -> str:
 
 @functools.lru_cache(maxsize=256)
 def from_json(text: str) -> Scenario:
-    """The scenario that :func:`to_json` wrote.
-
-    Raises:
-        ValueError: It is not JSON, a field is missing or of the wrong kind, or the gold actions cannot be done.
-    """
+    """The scenario that :func:`to_json` wrote; a ``ValueError`` says why it cannot be played."""
     try:
         scenario = _ADAPTER.validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"not a scenario: {place or 'the whole'}: {first['msg']}") from error
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise ValueError(f"not a scenario: {place}: {first['msg']}") from error
     if not scenario.wishes:
         raise ValueError("not a scenario: the user wants nothing; give at least one wish")
     if scenario.customer_id and scenario.customer_id not in scenario.database.customers:
@@ -215,11 +178,7 @@ def from_json(text: str) -> Scenario:
 
 
 def scenario_of(task: Task) -> Scenario:
-    """The scenario in a task's ``extra_info.scenario``.
-
-    Raises:
-        TaskError: There is none, or it cannot be played.
-    """
+    """The scenario in a task's ``extra_info.scenario``; a ``TaskError`` if there is none, or it cannot be played."""
     text = task.extra.get("scenario")
     if not isinstance(text, str):
         raise TaskError(f"task {task.key}: extra_info.scenario must be a scenario as JSON text, not {text!r:.40}")

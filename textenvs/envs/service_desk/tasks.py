@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from ...data.endless import Endless
@@ -81,10 +81,7 @@ class ServiceDeskTasks(Endless):
 
 def task_of(scenario: Scenario, key: str, data_source: str = "textenvs/service-desk") -> Task:
     """The task row of a scenario; hand-written scenarios become tasks by this, too."""
-    truth = {
-        "actions": [{"name": action.name, "arguments": dict(action.arguments)} for action in scenario.gold],
-        "outcomes": list(scenario.outcomes),
-    }
+    truth = {"actions": [asdict(action) for action in scenario.gold], "outcomes": scenario.outcomes}
     return Task(
         key=key,
         data_source=data_source,
@@ -109,22 +106,15 @@ def _scenario(level: str, kind: str, world: World, draft: Draft) -> Scenario:
     for _ in range(2):
         world.noise(world.customer(), 1)
     customer_id = "" if draft.impostor else draft.customer.id
+    start = after = world.database
     wishes: list[Wish] = []
-    gold: list[Action] = []
-    database = world.database
+    gold: tuple[Action, ...] = ()
     for wish in draft.wishes:
-        settled, actions, database = _settle(database, customer_id, wish)
+        settled, actions = _settle(after, customer_id, wish)
+        after = after.replay(actions)
         wishes.append(settled)
-        gold.extend(actions)
-    return Scenario(
-        kind=kind,
-        database=world.database,
-        persona=_persona(level, rng, draft),
-        customer_id=customer_id,
-        wishes=tuple(wishes),
-        gold=tuple(gold),
-        private=draft.private,
-    )
+        gold += actions
+    return Scenario(kind, start, _persona(level, rng, draft), customer_id, tuple(wishes), gold, draft.private)
 
 
 def _persona(level: str, rng: random.Random, draft: Draft) -> Persona:
@@ -145,8 +135,8 @@ def _persona(level: str, rng: random.Random, draft: Draft) -> Persona:
     )
 
 
-def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tuple[Action, ...], Database]:
-    """The wish with the facts that come with granting it, the right changes for it, and the shop after them."""
+def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tuple[Action, ...]]:
+    """The wish with the facts that come with granting it, and the right changes for it."""
     decision = decide(database, customer_id, wish)
     expected = () if wish.because is None else (wish.because,)
     if decision.reasons != expected:
@@ -156,8 +146,7 @@ def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tup
         ask = "How much do I get back?" if decision.cents > 0 else "How much more do I have to pay?"
         role = "fee" if wish.kind == "late_fee" else "refund" if decision.cents > 0 else "charge"
         wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), ask, role),))
-    database = database.replay(actions)
     if wish.switch and wish.instead is not None:
-        instead, more, database = _settle(database, customer_id, wish.instead)
-        return replace(wish, instead=instead), (*actions, *more), database
-    return wish, actions, database
+        instead, actions = _settle(database, customer_id, wish.instead)  # nothing was done about the first
+        wish = replace(wish, instead=instead)
+    return wish, actions

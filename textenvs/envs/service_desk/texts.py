@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -12,5 +12,4 @@ import yaml
 @functools.cache
 def load(name: str) -> Any:
     """The content of ``<name>.yaml``; shared, so never changed."""
-    text = importlib.resources.files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(files(__package__).joinpath(f"{name}.yaml").read_text("utf-8"), yaml.CSafeLoader)

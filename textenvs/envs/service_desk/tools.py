@@ -8,6 +8,7 @@ rules are the assistant's to keep; what it did against them is only noted here, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -24,38 +25,23 @@ _EMPTY = Database(date.min, {}, {}, {})
 
 @dataclass
 class DeskState(ToolState):
-    """An episode at the service desk. All after ``caller`` are notes for the reward and the scripted expert.
-
-    Args:
-        story: The task.
-        shop: The shop as it stands.
-        right: The shop as it should be in the end.
-        caller: The user as they stand.
-        tried: ``"email"``, ``"name"``: searches made with what the user said about themselves, whatever they found.
-        identified: The id of the customer whom such a search found.
-        seen: Orders, customers and products that were looked at.
-        made: The changes that were made, in order.
-        violations: The rules that were broken.
-        standing: The share of the task that is done; see ``ServiceDesk``'s reward term ``progress``.
-    """
+    """An episode at the service desk. All after ``caller`` are notes for the reward and the scripted expert."""
 
     story: Scenario = Scenario("", _EMPTY, Persona("", "", "", ""), "", ())
-    shop: Database = _EMPTY
-    right: Database = _EMPTY
+    shop: Database = _EMPTY  # as it stands
+    right: Database = _EMPTY  # as it should be in the end
     caller: UserState = UserState(wish=None)
+    # "email", "name", "zip": searches made with what the user said about themselves, whatever they found.
     tried: frozenset[str] = frozenset()
-    identified: str = ""
-    seen: frozenset[str] = frozenset()
-    made: tuple[Action, ...] = ()
-    violations: tuple[str, ...] = ()
-    standing: float = 0.0
+    identified: str = ""  # the id of the customer whom such a search found
+    seen: frozenset[str] = frozenset()  # orders, customers and products that were looked at
+    made: tuple[Action, ...] = ()  # the changes, in order
+    violations: tuple[str, ...] = ()  # the rules that were broken
+    standing: float = 0.0  # the share of the task that is done: what the reward's ``progress`` is the change of
 
     def note(self, violation: str) -> None:
         if violation not in self.violations:
             self.violations = (*self.violations, violation)
-
-
-# ------------------------------------------------------------------ looking things up
 
 
 @tool
@@ -65,13 +51,9 @@ def find_customer_by_email(email: str, state: DeskState) -> dict[str, Any]:
     Args:
         email: The address that the customer gave.
     """
-    said = _said_email(state, email)
-    if said:
-        state.tried |= {"email"}
-    customer = state.shop.customer_by_email(email)
-    if said:
-        state.identified = customer.id
-    return {"customer_id": customer.id}
+    # A search with another address than the user's own identifies nobody.
+    said = state.story.persona.email.casefold() == email.strip().casefold()
+    return _find(state, said, {"email"}, lambda: state.shop.customer_by_email(email))
 
 
 @tool
@@ -83,13 +65,10 @@ def find_customer_by_name(first_name: str, last_name: str, zip_code: str, state:
         last_name: As the customer gave it.
         zip_code: As the customer gave it, for example "60601".
     """
-    said = _said_name(state, first_name, last_name, zip_code)
-    if said:
-        state.tried |= {"name"}
-    customer = state.shop.customer_by_name(first_name, last_name, zip_code)
-    if said:
-        state.identified = customer.id
-    return {"customer_id": customer.id}
+    persona = state.story.persona
+    known = [persona.first_name.casefold(), persona.last_name.casefold(), persona.zip_code]
+    said = known == [first_name.strip().casefold(), last_name.strip().casefold(), zip_code.strip()]
+    return _find(state, said, {"name", "zip"}, lambda: state.shop.customer_by_name(first_name, last_name, zip_code))
 
 
 @tool
@@ -101,7 +80,19 @@ def get_customer(customer_id: str, state: DeskState) -> dict[str, Any]:
     """
     customer = state.shop.customer(customer_id)
     state.seen |= {customer.id}
-    return _show_customer(state.shop, customer)
+    payments = []
+    for payment in customer.payments:
+        balance = {} if payment.balance is None else {"balance": payment.balance / 100}
+        payments.append({"payment_id": payment.id, "kind": payment.kind, **balance})
+    return {
+        "customer_id": customer.id,
+        "name": f"{customer.first_name} {customer.last_name}",
+        "email": customer.email,
+        "address": str(customer.address),
+        "plus_member": customer.plus,
+        "payments": payments,
+        "orders": [order.id for order in state.shop.orders_of(customer.id)],
+    }
 
 
 @tool
@@ -112,7 +103,36 @@ def get_order(order_id: str, state: DeskState) -> dict[str, Any]:
         order_id: For example "W1234567".
     """
     state.seen |= {order_id.strip().lstrip("#").upper()}  # also where there is none: it was looked for
-    return _show_order(state.shop, state.shop.order(order_id))
+    order = state.shop.order(order_id)
+    items = []
+    for line in order.lines:
+        product, item = state.shop.item(line.item_id)
+        items.append(
+            {
+                "item_id": line.item_id,
+                "product_id": product.id,
+                "product": product.name,
+                "category": product.category,
+                "options": dict(item.options),
+                "price": line.price / 100,
+                "final_sale": line.final_sale,
+                "status": line.status,
+            }
+        )
+    return {
+        "order_id": order.id,
+        "customer_id": order.customer_id,
+        "status": order.status,
+        "placed": order.placed.isoformat(),
+        "promised": order.promised.isoformat(),
+        "delivered": order.delivered.isoformat() if order.delivered else None,
+        "address": str(order.address),
+        "items": items,
+        "delivery_fee": order.delivery_fee / 100,
+        "paid": order.paid / 100,
+        "payment_id": order.payment_id,
+        "tracking": order.tracking or None,
+    }
 
 
 @tool
@@ -131,13 +151,10 @@ def get_product(product_id: str, state: DeskState) -> dict[str, Any]:
     product = state.shop.product(product_id)
     state.seen |= {product.id}
     items = [
-        {"item_id": item.id, "options": dict(item.options), "price": _dollars(item.price), "in_stock": item.stock}
+        {"item_id": item.id, "options": dict(item.options), "price": item.price / 100, "in_stock": item.stock}
         for item in product.items
     ]
     return {"product_id": product.id, "name": product.name, "category": product.category, "items": items}
-
-
-# ------------------------------------------------------------------ changes
 
 
 @tool
@@ -148,9 +165,8 @@ def cancel_order(order_id: str, reason: CancelReason, state: DeskState) -> str:
         order_id: For example "W1234567".
         reason: The customer's reason.
     """
-    order = state.shop.order(order_id)
-    _change(state, order, state.shop.cancel_order(order_id, reason), "cancel_order", reason=reason)
-    return f"Order {order.id} is cancelled. {_money(order.paid)} went back to {order.payment_id}."
+    order, _ = _change(state, "cancel_order", order_id, reason=reason)
+    return f"Order {order.id} is cancelled. ${order.paid / 100:.2f} went back to {order.payment_id}."
 
 
 @tool
@@ -161,8 +177,7 @@ def return_items(order_id: str, item_ids: list[str], state: DeskState) -> str:
         order_id: For example "W1234567".
         item_ids: The ids of the items that come back, for example ["12345678"].
     """
-    order = state.shop.order(order_id)
-    _change(state, order, state.shop.return_items(order_id, item_ids), "return_items", item_ids=item_ids)
+    order, _ = _change(state, "return_items", order_id, item_ids=item_ids)
     return f"The return of {len(item_ids)} item(s) of order {order.id} is registered. Nothing has been paid back yet."
 
 
@@ -175,9 +190,7 @@ def refund(order_id: str, amount: float, payment_id: str, state: DeskState) -> s
         amount: In dollars, for example 19.8.
         payment_id: Where it goes, for example "card_1234".
     """
-    order = state.shop.order(order_id)
-    changed = state.shop.refund(order_id, amount, payment_id)
-    _change(state, order, changed, "refund", amount=amount, payment_id=payment_id)
+    order, _ = _change(state, "refund", order_id, amount=amount, payment_id=payment_id)
     return f"${amount:.2f} went back to {payment_id.strip()} for order {order.id}."
 
 
@@ -190,11 +203,9 @@ def exchange_items(order_id: str, item_ids: list[str], new_item_ids: list[str], 
         item_ids: The ids of the items that come back.
         new_item_ids: The ids of the items to send instead, in the same order.
     """
-    order = state.shop.order(order_id)
-    changed = state.shop.exchange_items(order_id, item_ids, new_item_ids)
-    _change(state, order, changed, "exchange_items", item_ids=item_ids, new_item_ids=new_item_ids)
-    difference = changed.order(order_id).paid - order.paid
-    settled = f"{_money(abs(difference))} {'were charged to' if difference > 0 else 'went back to'} {order.payment_id}"
+    order, after = _change(state, "exchange_items", order_id, item_ids=item_ids, new_item_ids=new_item_ids)
+    more = after.paid - order.paid
+    settled = f"${abs(more) / 100:.2f} {'were charged to' if more > 0 else 'went back to'} {order.payment_id}"
     return f"The exchange in order {order.id} is registered. {settled}."
 
 
@@ -209,11 +220,9 @@ def change_address(order_id: str, street: str, city: str, state_code: str, zip_c
         state_code: The state, for example "IL".
         zip_code: For example "60601".
     """
-    order = state.shop.order(order_id)
-    changed = state.shop.change_address(order_id, street, city, state_code, zip_code)
     address = {"street": street, "city": city, "state_code": state_code, "zip_code": zip_code}
-    _change(state, order, changed, "change_address", **address)
-    return f"Order {order.id} will go to {changed.order(order_id).address}."
+    order, after = _change(state, "change_address", order_id, **address)
+    return f"Order {order.id} will go to {after.address}."
 
 
 @tool
@@ -235,27 +244,26 @@ def transfer_to_human(customer_id: str, summary: str, state: DeskState) -> str:
     return "The case is with a human colleague now."
 
 
-TOOLS = (
-    find_customer_by_email,
-    find_customer_by_name,
-    get_customer,
-    get_order,
-    list_products,
-    get_product,
-    cancel_order,
-    return_items,
-    refund,
-    exchange_items,
-    change_address,
-    transfer_to_human,
-)
+_LOOKUPS = (find_customer_by_email, find_customer_by_name, get_customer, get_order, list_products, get_product)
+TOOLS = (*_LOOKUPS, cancel_order, return_items, refund, exchange_items, change_address, transfer_to_human)
 
 
-# ------------------------------------------------------------------ inside
+def _find(state: DeskState, right: bool, by: set[str], search: Callable[[], Customer]) -> dict[str, Any]:
+    """Search for an account. It identifies the user when they said ``by`` themselves, and it was that."""
+    said = right and by <= state.caller.said
+    if said:
+        state.tried |= by
+    customer = search()
+    if said:
+        state.identified = customer.id
+    return {"customer_id": customer.id}
 
 
-def _change(state: DeskState, order: Order, changed: Database, name: str, **arguments: Any) -> None:
-    """Keep a change of an order, and note the rules that it broke."""
+def _change(state: DeskState, name: str, order_id: str, **arguments: Any) -> tuple[Order, Order]:
+    """Change an order, and note the rules that it broke; the order before and after."""
+    order = state.shop.order(order_id)
+    action = Action(name, {"order_id": order.id, **arguments})
+    state.shop = getattr(state.shop, name)(order_id, **arguments)
     if not state.identified:
         state.note("unidentified")
     elif order.customer_id != state.identified:
@@ -264,76 +272,5 @@ def _change(state: DeskState, order: Order, changed: Database, name: str, **argu
         state.note("unconfirmed")
     if order.id not in state.seen:
         state.note("not_looked_at")
-    state.made = (*state.made, Action(name, {"order_id": order.id, **arguments}))
-    state.shop = changed
-
-
-def _said_email(state: DeskState, email: str) -> bool:
-    """Whether the user has given that email address: a search with another one does not identify them."""
-    persona = state.story.persona
-    return "email" in state.caller.said and persona.email.casefold() == email.strip().casefold()
-
-
-def _said_name(state: DeskState, first_name: str, last_name: str, zip_code: str) -> bool:
-    persona = state.story.persona
-    known = (persona.first_name.casefold(), persona.last_name.casefold(), persona.zip_code)
-    given = (first_name.strip().casefold(), last_name.strip().casefold(), zip_code.strip())
-    return {"name", "zip"} <= state.caller.said and known == given
-
-
-def _show_customer(database: Database, customer: Customer) -> dict[str, Any]:
-    payments = []
-    for payment in customer.payments:
-        shown: dict[str, Any] = {"payment_id": payment.id, "kind": payment.kind}
-        if payment.balance is not None:
-            shown["balance"] = _dollars(payment.balance)
-        payments.append(shown)
-    return {
-        "customer_id": customer.id,
-        "name": f"{customer.first_name} {customer.last_name}",
-        "email": customer.email,
-        "address": str(customer.address),
-        "plus_member": customer.plus,
-        "payments": payments,
-        "orders": [order.id for order in database.orders_of(customer.id)],
-    }
-
-
-def _show_order(database: Database, order: Order) -> dict[str, Any]:
-    items = []
-    for line in order.lines:
-        product, item = database.item(line.item_id)
-        items.append(
-            {
-                "item_id": line.item_id,
-                "product_id": product.id,
-                "product": product.name,
-                "category": product.category,
-                "options": dict(item.options),
-                "price": _dollars(line.price),
-                "final_sale": line.final_sale,
-                "status": line.status,
-            }
-        )
-    return {
-        "order_id": order.id,
-        "customer_id": order.customer_id,
-        "status": order.status,
-        "placed": order.placed.isoformat(),
-        "promised": order.promised.isoformat(),
-        "delivered": order.delivered.isoformat() if order.delivered else None,
-        "address": str(order.address),
-        "items": items,
-        "delivery_fee": _dollars(order.delivery_fee),
-        "paid": _dollars(order.paid),
-        "payment_id": order.payment_id,
-        "tracking": order.tracking or None,
-    }
-
-
-def _dollars(cents: int) -> float:
-    return cents / 100
-
-
-def _money(cents: int) -> str:
-    return f"${cents / 100:.2f}"
+    state.made = (*state.made, action)
+    return order, state.shop.order(order_id)

@@ -21,12 +21,7 @@ _STEP = 20
 
 
 class World:
-    """A shop that is being furnished.
-
-    Args:
-        rng: Decides everything.
-        products: What it sells, by id; :func:`catalogue` draws some.
-    """
+    """A shop that is being furnished; ``rng`` decides everything."""
 
     def __init__(self, rng: random.Random, products: Mapping[str, Product]) -> None:
         self.rng = rng
@@ -40,10 +35,6 @@ class World:
     @property
     def database(self) -> Database:
         return Database(self.today, dict(self.customers), dict(self.products), dict(self.orders))
-
-    def days_ago(self, days: int) -> date:
-        """A day before today; negative for one that comes."""
-        return self.today - timedelta(days=days)
 
     def address(self) -> Address:
         city, state = self.rng.choice(_GOODS["cities"])
@@ -59,7 +50,7 @@ class World:
         number = self.number(4)
         payments = [Payment(f"card_{self.number(4)}", "card"), Payment(f"paypal_{self.number(4)}", "paypal")]
         if gift_card or self.rng.random() < 0.3:
-            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", self.money(20, 150)))
+            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", money(self.rng, 20, 150)))
         email = f"{first}.{last}{number % 100}@example.com".lower()
         address = self.address()
         customer = Customer(f"{first}_{last}_{number}".lower(), first, last, email, address, plus, tuple(payments))
@@ -67,10 +58,10 @@ class World:
         self._bought[customer.id] = set()
         return customer
 
-    def product_names(self, customer: Customer, count: int, category: str | None = None) -> list[str]:
+    def new_to(self, customer: Customer, count: int, category: str | None = None) -> list[Product]:
         """Products that the customer has not bought yet; with ``category="-electronics"``, none of electronics."""
         fits = [
-            product.name
+            product
             for product in self.products.values()
             if product.id not in self._bought[customer.id]
             and (category is None or (product.category == category.lstrip("-")) != category.startswith("-"))
@@ -80,41 +71,31 @@ class World:
     def order(
         self,
         customer: Customer,
-        names: Sequence[str],
+        products: Sequence[Product],
         status: OrderStatus,
         *,
         delivered_ago: int = 0,
         late_by: int = 0,
         overdue: int | None = None,
-        final_sale: Sequence[str] = (),
-        payment: Payment | None = None,
+        final_sale: bool = False,
     ) -> Order:
-        """An order of one item of each product.
+        """An order of one item of each product, the first perhaps a final sale, not paid by gift card.
 
-        Args:
-            customer: Whose it is.
-            names: The products.
-            status: Where it stands.
-            delivered_ago: Delivered orders: how many days ago.
-            late_by: Delivered orders: how many days after the promised day; below zero before it.
-            overdue: Orders on their way: how many days the promised day is past; below zero when it is to come, which
-                it is by default.
-            final_sale: The products among ``names`` that were a final sale.
-            payment: How it was paid; anyhow by default, but not by gift card.
+        A delivered one came ``delivered_ago`` days ago, ``late_by`` days after the promised day. For another the
+        promised day is ``overdue`` days past; below zero (the default) when it is to come.
         """
         rng = self.rng
-        lines = []
-        for name in names:
-            product = self.named(name)
+        lines: list[Line] = []
+        for product in products:
             self._bought[customer.id].add(product.id)
             item = rng.choice(product.items)
-            lines.append(Line(item.id, product.id, item.price, name in final_sale))
-        delivered = self.days_ago(delivered_ago) if status == "delivered" else None
+            lines.append(Line(item.id, product.id, item.price, final_sale and not lines))
+        delivered = self.today - timedelta(days=delivered_ago) if status == "delivered" else None
         overdue = -rng.randint(1, 9) if overdue is None else overdue
-        promised = self.days_ago(delivered_ago + late_by if status == "delivered" else overdue)
+        promised = self.today - timedelta(days=delivered_ago + late_by if delivered else overdue)
         placed = min(promised - timedelta(days=rng.randint(3, 9)), self.today)
-        fee = self.money(4, 9)
-        payment = payment or rng.choice([each for each in customer.payments if each.kind != "gift_card"])
+        fee = money(self.rng, 4, 9)
+        payment = rng.choice([each for each in customer.payments if each.kind != "gift_card"])
         total = sum(line.price for line in lines) + fee
         order = Order(
             id=f"W{self.number(7)}",
@@ -137,26 +118,18 @@ class World:
         """Give a customer orders that the task is not about."""
         for _ in range(orders):
             status: OrderStatus = self.rng.choice(("pending", "shipped", "delivered"))
-            names = self.product_names(customer, self.rng.randint(1, 2))
-            self.order(customer, names, status, delivered_ago=self.rng.randint(2, 60))
+            products = self.new_to(customer, self.rng.randint(1, 2))
+            self.order(customer, products, status, delivered_ago=self.rng.randint(2, 60))
 
-    def named(self, name: str) -> Product:
-        return next(product for product in self.products.values() if product.name == name)
+    def sell_out(self, product: Product, item: Item) -> None:
+        items = tuple(replace(each, stock=0) if each.id == item.id else each for each in product.items)
+        self.products[product.id] = replace(product, items=items)
 
-    def other_items(self, line: Line) -> list[Item]:
-        """The variants of what ``line`` bought that are not that one, in random order."""
-        items = [item for item in self.products[line.product_id].items if item.id != line.item_id]
-        self.rng.shuffle(items)
-        return items
-
-    def stock(self, item: Item, count: int) -> Item:
-        """Set how many there are of an item."""
-        stocked = replace(item, stock=count)
-        for product in self.products.values():
-            if item in product.items:
-                items = tuple(stocked if each.id == item.id else each for each in product.items)
-                self.products[product.id] = replace(product, items=items)
-        return stocked
+    def pick(self, given: Any, default: Any = None) -> Any:
+        """One of the words in a list, a number in a range ``[low, high]``, or what is ``given`` or the ``default``."""
+        if isinstance(given, list):
+            return self.rng.randint(*given) if isinstance(given[0], int) else self.rng.choice(given)
+        return default if given is None else given
 
     def number(self, digits: int) -> int:
         """A number of so many digits that has not been given out before."""
@@ -165,9 +138,6 @@ class World:
             if number not in self._numbers:
                 self._numbers.add(number)
                 return number
-
-    def money(self, low: int, high: int) -> int:
-        return _money(self.rng, low, high)
 
 
 def catalogue(rng: random.Random) -> dict[str, Product]:
@@ -180,7 +150,7 @@ def catalogue(rng: random.Random) -> dict[str, Product]:
             Item(
                 id=str(next(ids)),
                 options=tuple(zip(options, values, strict=True)),
-                price=_money(rng, lowest, lowest + 30),
+                price=money(rng, lowest, lowest + 30),
                 stock=rng.randint(1, 9),
             )
             for values in sorted(rng.sample(variants, _VARIANTS))
@@ -190,5 +160,5 @@ def catalogue(rng: random.Random) -> dict[str, Product]:
     return products
 
 
-def _money(rng: random.Random, low: int, high: int) -> int:
+def money(rng: random.Random, low: int, high: int) -> int:
     return rng.randrange(low * 100, high * 100, _STEP)

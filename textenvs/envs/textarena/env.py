@@ -11,17 +11,14 @@ import numpy as np
 from ...attack import COMMON, Attack
 from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ...messages import Message, user, visible_text
-from ...options import checked
+from ...options import NonNegativeInt, checked
 from ...task import Split, Task
 from .attacks import ATTACKS
 from .players import careless_move, expert_move, opponent_move
 from .tasks import GameFault, LiveGame, TextArenaTasks, base_of, players_of, seed_of
 
-#: A move longer than this is cut at its beginning: games look for the move with expressions that take long on more.
-MAX_CHARS = 2_000
-
-# What ends the episode after a reply that the game cannot read, as TextArena's games end after an invalid move.
-_INVALID = -1.0
+# A move longer than this is cut at its beginning: games look for the move with expressions that take long on more.
+_MAX_CHARS = 2_000
 
 #: Guess the Number with as many numbers, in 10 guesses and, as the package counts, one more; halving the range needs at
 #: most 9, 10 and 10 of them.
@@ -68,7 +65,7 @@ class TextArena(TextEnv[TextArenaState]):
         forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without, some
             games then pay a share for what was reached, and a few pay it for nothing at all.
         split: ``"train"`` or ``"test"``.
-        seed: Which endless sequence of starts. (Episodes are seeded by ``reset``.)
+        seed: Which endless sequence of starts, from 0. (Episodes are seeded by ``reset``.)
         **more: ``max_assistant_turns`` (``None`` leaves it to the game), ``system_prompt``, ``render_mode``, as in
             :class:`~textenvs.env.TextEnv`.
 
@@ -93,7 +90,7 @@ class TextArena(TextEnv[TextArenaState]):
         seat: int = 0,
         forfeit: bool = True,
         split: Split = "train",
-        seed: int = 0,
+        seed: NonNegativeInt = 0,
         **more: Any,
     ) -> None:
         if game is None:
@@ -101,7 +98,7 @@ class TextArena(TextEnv[TextArenaState]):
         elif level is not None:
             raise ValueError(f"give either game or level, not both: level={level!r} is one of Guess the Number")
         tasks = TextArenaTasks(game, options or {}, seed, split)
-        if isinstance(seat, bool) or seat not in range(players_of(game)):
+        if seat not in range(players_of(game)):
             allowed = "0 or 1" if players_of(game) == 2 else "0, in a game for one"
             raise ValueError(f"seat must be {allowed}, not {seat!r}")
         super().__init__(tasks, **more)
@@ -121,7 +118,7 @@ class TextArena(TextEnv[TextArenaState]):
 
     def respond(self, reply: Message) -> Turn:
         state, game = self.state, self._take()
-        move = visible_text(reply)[-MAX_CHARS:]
+        move = visible_text(reply)[-_MAX_CHARS:]
         try:
             game.move(move)
         except GameFault:
@@ -147,11 +144,11 @@ class TextArena(TextEnv[TextArenaState]):
         )
 
     def _unread(self) -> Turn:
-        """The game raised an exception on a reply. The move never happened; the second in a row ends the episode."""
+        """The move never happened; the second in a row that the game raises an exception on ends the episode."""
         self.state.unread += 1
         self.state.invalid += 1
         if self.state.unread > 1:
-            return self._turn(_INVALID, stop="invalid_move")
+            return self._turn(-1.0, stop="invalid_move")  # as TextArena's games end
         return self._turn(0.0, "The game could not read that. Make a move as its rules say.")
 
     def _turn(self, reward: float, *said: str, stop: str | None = None) -> Turn:
@@ -174,14 +171,11 @@ class TextArena(TextEnv[TextArenaState]):
         return careless_move(self._base, self._peek().game, rng)
 
     def secrets(self) -> Sequence[str]:
-        """The number, word or code to be guessed, in games that have one."""
         secret = _SECRETS.get(self._base)
         return () if secret is None or self.state.task is None else secret(self._peek().game)
 
     def attacks(self) -> Sequence[Attack]:
         return (*COMMON, *ATTACKS)
-
-    # ------------------------------------------------------------------ the running game
 
     @property
     def _base(self) -> str:
@@ -210,10 +204,9 @@ class TextArena(TextEnv[TextArenaState]):
             game.heard(self.seat)  # it is in the conversation already
         return game
 
-    def _keep(self, game: LiveGame) -> None:
+    def _keep(self, game: LiveGame) -> LiveGame:
         self._live = (seed_of(self.task, self.tasks.game), self.state.moves, game)
+        return game
 
     def _peek(self) -> LiveGame:
-        game = self._take()
-        self._keep(game)
-        return game
+        return self._keep(self._take())

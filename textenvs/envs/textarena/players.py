@@ -1,8 +1,6 @@
-"""Who plays TextArena's games beside the policy: scripted opponents, and scripted experts of some games.
+"""Scripted opponents and experts. A game is given by its name without version, and as TextArena's object.
 
-Opponents move at random among what is allowed, except in Pig, where they hold at 20. Experts see what the policy could
-see (the history of guesses, the board), and no secrets. A game is given by its name without version, and as TextArena's
-object.
+Experts see what the policy could see (the history of guesses, the board), and no secrets.
 """
 
 from __future__ import annotations
@@ -20,20 +18,19 @@ _MAX_CODES = 200_000
 
 
 def opponent_move(base: str, game: Any, rng: np.random.Generator) -> str:
-    """The scripted opponent's move in a two-player game, as the player whose turn it is."""
+    """A move of the player whose turn it is, in a game for two."""
     moves = _MOVES[base](game)
     return moves[int(rng.integers(len(moves)))]
 
 
 def expert_move(base: str, game: Any) -> str:
-    """A good move in the state that the game is in; ``NotImplementedError`` where there is no scripted expert."""
     if base not in _EXPERTS:
         raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {', '.join(_EXPERTS)}")
     return _EXPERTS[base](game)
 
 
 def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
-    """A move in the right form, without a thought; ``NotImplementedError`` where there is none for the game."""
+    """A random move in the right form."""
     if base == "GuessTheNumber":
         return f"[{int(rng.integers(game.min_number, game.max_number + 1))}]"
     if base == "Mastermind":
@@ -44,37 +41,26 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
     raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
 
 
-def _tic_tac_toe_moves(game: Any) -> list[str]:
-    board = game.state.game_state["board"]
-    return [f"[{3 * row + column}]" for row in range(3) for column in range(3) if board[row][column] == ""]
-
-
-def _connect_four_moves(game: Any) -> list[str]:
-    return [f"[col {column}]" for column, top in enumerate(game.state.game_state["board"][0]) if top == "."]
-
-
-def _nim_moves(game: Any) -> list[str]:
-    piles = game.state.game_state["piles"]
-    return [f"[{pile} {count}]" for pile, size in enumerate(piles) for count in range(1, size + 1)]
-
-
-def _kuhn_poker_moves(game: Any) -> list[str]:
-    return [f"[{action}]" for action in game.state.game_state["current_legal_action_tree"]]
-
-
 def _pig_moves(game: Any) -> list[str]:
     state = game.state.game_state
     total, score = state["turn_total"], state["scores"][game.state.current_player_id]
     return ["[hold]" if total >= 20 or score + total >= game.winning_score else "[roll]"]
 
 
+#: What is allowed in a game for two; in Pig, what holding at 20 says.
 _MOVES: dict[str, Callable[[Any], list[str]]] = {
-    "ConnectFour": _connect_four_moves,
+    "ConnectFour": lambda game: [
+        f"[col {column}]" for column, top in enumerate(game.state.game_state["board"][0]) if top == "."
+    ],
     "IteratedRockPaperScissors": lambda game: ["[rock]", "[paper]", "[scissors]"],
-    "KuhnPoker": _kuhn_poker_moves,
-    "Nim": _nim_moves,
+    "KuhnPoker": lambda game: [f"[{action}]" for action in game.state.game_state["current_legal_action_tree"]],
+    "Nim": lambda game: [
+        f"[{pile} {count}]" for pile, size in enumerate(game.state.game_state["piles"]) for count in range(1, size + 1)
+    ],
     "PigDice": _pig_moves,
-    "TicTacToe": _tic_tac_toe_moves,
+    "TicTacToe": lambda game: [
+        f"[{cell}]" for cell, mark in enumerate(itertools.chain(*game.state.game_state["board"])) if mark == ""
+    ],
 }
 
 

@@ -35,7 +35,7 @@ class GameFault(RuntimeError):
 
 
 class LiveGame:
-    """A running game. Not a part of any state: it is played again from its seed and its moves where it is needed."""
+    """A running game, decided by its seed and its moves."""
 
     def __init__(self, game: str, options: Mapping[str, Any], seed: int) -> None:
         self.players = players_of(game)
@@ -47,7 +47,6 @@ class LiveGame:
 
     @property
     def turn(self) -> int:
-        """Whose turn it is, from 0."""
         return int(self.game.state.current_player_id)
 
     def move(self, action: str) -> None:
@@ -94,7 +93,6 @@ def base_of(game: str) -> str:
 
 
 def players_of(game: str) -> int:
-    """How many play: 1 or 2."""
     return 2 if base_of(game) in TWO_PLAYER else 1
 
 
@@ -104,21 +102,14 @@ def games() -> tuple[str, ...]:
 
 
 def check_game(game: str, options: Mapping[str, Any]) -> None:
-    """Check that a game can be played here, by making it.
-
-    Raises:
-        ValueError: There is no such game, it needs players or a service that there are not, or it refuses the options.
-        LookupError: It needs corpora of NLTK that are not there; the message says how to get them.
-        ImportError: TextArena is not installed, or this game of it cannot be imported.
-    """
-    known = games()
-    if game not in known:
-        if game in _registered():
-            raise ValueError(
-                f"TextArena's {game!r} is for several players, or for a language model behind a service; there are "
-                f"opponents for {', '.join(sorted(TWO_PLAYER))}"
-            )
-        near = difflib.get_close_matches(game, known, n=3, cutoff=0.4)
+    """Make the game, or raise the errors that :class:`~textenvs.envs.textarena.env.TextArena` names."""
+    if game in _registered() and base_of(game) not in _PLAYABLE:
+        raise ValueError(
+            f"TextArena's {game!r} is for several players, or for a language model behind a service; there are "
+            f"opponents for {', '.join(sorted(TWO_PLAYER))}"
+        )
+    if game not in games():
+        near = difflib.get_close_matches(game, games(), n=3, cutoff=0.4)
         meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ValueError(f"TextArena has no game {game!r} that can be played here.{meant} See games() for all")
     try:
@@ -143,13 +134,9 @@ def _try_out(game: str, options: str) -> None:
 
 @dataclass(frozen=True)
 class TextArenaTasks(Endless):
-    """The starts of a game as an endless :class:`~textenvs.task.TaskSet`: one for every seed.
+    """The starts of a game as an endless :class:`~textenvs.task.TaskSet`: one for every seed, for training even ones.
 
-    A task's prompt only names the game and its seed; what a player reads first comes from the game itself. Seeds of
-    training and test tasks differ (even and odd). A game with few starts may still start alike from different seeds.
-
-    ``game`` is an id of TextArena without ``-raw`` and ``-train``, ``options`` its arguments as in JSON. Raises what
-    :func:`check_game` does.
+    A task's prompt only names them: what a player reads first comes from the game itself.
     """
 
     game: str = "GuessTheNumber-v0"
@@ -159,8 +146,6 @@ class TextArenaTasks(Endless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, not {self.seed!r}")
         check_game(self.game, self.options)
 
     @property
@@ -211,8 +196,7 @@ def _check_corpora(base: str) -> None:
     missing = []
     for resource in _CORPORA.get(base, ()):
         try:
-            with _in_textarena(RandomState.seeded(0)):
-                nltk.data.find(resource)
+            nltk.data.find(resource)
         except LookupError:
             missing.append(resource.rpartition("/")[2])
     if missing:

@@ -30,15 +30,16 @@ class Answer(Turn):
 
 
 class Running(Protocol):
-    """A foreign episode that runs; ``opening`` is what it said first. After an exception it is thrown away."""
+    """A foreign episode that runs; ``opening`` is what it said first. After an exception it is thrown away.
+
+    ``reply`` raises ``EnvironmentFailure`` where the episode says nothing about the policy. ``close`` may come twice.
+    """
 
     opening: Messages
 
-    def reply(self, message: Message) -> Answer:
-        """Play one reply; raises ``EnvironmentFailure`` where the episode says nothing about the policy."""
+    def reply(self, message: Message) -> Answer: ...
 
-    def close(self) -> None:
-        """Release what it holds; safe to call twice."""
+    def close(self) -> None: ...
 
 
 @dataclass
@@ -60,7 +61,6 @@ class Imported(TextEnv[ImportedState]):
         """A new running episode: the same seed begins the same one, wherever it can."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the running episode: a copy, a fork or another process plays it again."""
         return {**self.__dict__, "_live": None}
 
     def opening(self, task: Task) -> Sequence[Message]:

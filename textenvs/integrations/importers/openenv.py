@@ -26,8 +26,7 @@ class OpenEnv(Imported):
     What the server says is read from its observation: ``messages``, where it has chat messages there; else the field
     ``observation_field``; else the first text among text, observation, message, response, content and prompt; else the
     observation as JSON. The reward is the step's own (0 where it gives none). ``done`` is ``terminated``, unless the
-    observation says ``truncated``. ``terms``, ``metrics`` and ``stop`` are read from its ``info``, where it has them,
-    as our own servers' has.
+    observation says ``truncated``. ``terms``, ``metrics`` and ``stop`` are read from its ``info``, where it has them.
 
     A fork or a restored environment begins a new episode with the same seed, and plays the replies again; where the
     server then says something else, the step fails (``info["failed"]``).
@@ -82,13 +81,13 @@ class OpenEnv(Imported):
 
 
 class _Remote:
-    """An episode on the server, and the connection it lives in."""
+    """An episode on the server, and its connection."""
 
     def __init__(self, env: OpenEnv, seed: int) -> None:
         self.env = env
         self.client = _client()(base_url=env.url, message_timeout_s=env.timeout).sync()
         # Forks are seldom closed.
-        weakref.finalize(self, _close_elsewhere, self.client).atexit = False
+        weakref.finalize(self, _close_later, self.client).atexit = False
         try:
             with _as_failure(env.url):
                 result = self.client.reset(seed=seed, **env.reset_arguments)
@@ -122,8 +121,7 @@ class _Remote:
         )
 
     def close(self) -> None:
-        with suppress(Exception):  # the server may be gone
-            self.client.close()
+        _close(self.client)
 
     def _said(self, observation: Mapping[str, Any]) -> Messages:
         messages, field = observation.get("messages"), self.env.observation_field
@@ -138,14 +136,14 @@ class _Remote:
         return (user(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)),)
 
 
-def _close_elsewhere(client: Any) -> None:
-    """Close a connection that is no longer held: in a thread, because the client's own may be collecting garbage."""
+def _close(client: Any) -> None:
+    with suppress(Exception):  # the server may be gone
+        client.close()
 
-    def close() -> None:
-        with suppress(Exception):
-            client.close()
 
-    threading.Thread(target=close, daemon=True).start()
+def _close_later(client: Any) -> None:
+    # In a thread, because the client's own may be collecting garbage.
+    threading.Thread(target=_close, args=(client,), daemon=True).start()
 
 
 def _client() -> Any:

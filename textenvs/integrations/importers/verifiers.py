@@ -43,8 +43,8 @@ class Verifiers(Imported):
     The environment, its harness and its scoring run as they are, on this machine. Only the model is missing: where the
     harness calls it, the call's messages are the observation, and the reply to ``step`` is its answer. So a turn is a
     model call. verifiers rewards a rollout as a whole, and the reward comes on the last turn, with verifiers' names for
-    its terms; an environment that our own adapter has made rewards every turn. A rollout that verifiers calls truncated
-    is ``truncated``; one that it records an error for fails (``info["failed"]``).
+    its terms. A rollout that verifiers calls truncated is ``truncated``; one that it records an error for fails
+    (``info["failed"]``).
 
     Verifiers has tasks, and no seeds: a fork plays the same task again with the same replies, and where the environment
     then says something else, the step fails.
@@ -83,16 +83,15 @@ class Verifiers(Imported):
         except (TypeError, ValueError) as error:
             raise ValueError(f"config must be as in JSON, not {config!r}: {error}") from error
         self.timeout = float(timeout)
-        super().__init__(
-            _Tasks(self.config, taskset, size), max_assistant_turns=max_assistant_turns, render_mode=render_mode
-        )
+        tasks = _Tasks(self.config, taskset, size)
+        super().__init__(tasks, max_assistant_turns=max_assistant_turns, render_mode=render_mode)
 
     def begin(self, seed: int) -> _Rollout:
         return _Rollout(_engine(self.config), seed, self.timeout)
 
 
 class _Tasks:
-    """The tasks of a verifiers taskset, as far as they are asked for."""
+    """The tasks of a verifiers taskset, as far as they are asked for. A pickle of it has the configuration alone."""
 
     def __init__(self, config: str, name: str, size: int) -> None:
         self._config = config
@@ -114,13 +113,12 @@ class _Engine:
     """
 
     def __init__(self, config: str) -> None:
-        vf, resolve = _verifiers()
-        self.env = vf.load_environment(resolve(json.loads(config)))
+        self._vf, resolve = _verifiers()
+        self.env = self._vf.load_environment(resolve(json.loads(config)))
         self._tasks: list[Any] = []
         self._more: Iterator[Any] = iter(self.env.taskset)
         self._lock = threading.Lock()
         self.calls: dict[str, _Calls] = {}
-        self._process = os.getpid()
         begun: Future[None] = Future()
         self._served = submit(self._serve(begun))
         self._served.add_done_callback(lambda _: begun.cancel())
@@ -134,9 +132,7 @@ class _Engine:
             raise
 
     def close(self) -> None:
-        """End the environment's servers and the service; safe to call twice. A forked process has none of them."""
-        if self._process != os.getpid():
-            return
+        """End the environment's servers and the service; safe to call twice."""
         for calls in list(self.calls.values()):
             calls.answer(None)
         try:
@@ -161,7 +157,7 @@ class _Engine:
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        """A call of the model: it is passed on to its rollout, and the policy's reply is the answer."""
+        """A call of the model: its rollout gets it, and the policy's reply is the answer."""
         body = await request.json()
         calls = self.calls.get(request.match_info["token"])
         reply = None if calls is None else await asyncio.wrap_future(calls.asked(body))
@@ -188,15 +184,15 @@ class _Engine:
             self._tasks += itertools.islice(self._more, max(missing, 0))
         return self._tasks[index]
 
-    def context(self, token: str) -> Any:
-        """A model behind the service, for one rollout."""
-        vf, _ = _verifiers()
+    def play(self, index: int, token: str) -> Future[Any]:
+        """Begin a rollout, with the service as its model."""
         url = f"http://127.0.0.1:{self._port}/{token}/v1"
-        return vf.ModelContext(model="policy", client=vf.EvalClientConfig(base_url=url, api_key_var="TEXTENVS_NO_KEY"))
+        client = self._vf.EvalClientConfig(base_url=url, api_key_var="TEXTENVS_NO_KEY")
+        return submit(self.env.run_episode(self.task(index), self._vf.ModelContext(model="policy", client=client)))
 
 
 class _Calls:
-    """A rollout's calls of the model and the policy's replies. It does not know the rollout, which may be forgotten."""
+    """A rollout's calls of the model and the policy's replies. It does not know the rollout, which may be collected."""
 
     def __init__(self) -> None:
         #: Calls of the model, and at last the rollout's end.
@@ -222,85 +218,44 @@ class _Rollout:
     """A rollout under way: it waits for the policy in its call of the model."""
 
     def __init__(self, engine: _Engine, index: int, timeout: float) -> None:
-        self._engine, self._timeout = engine, timeout
+        self._timeout = timeout
         token = uuid.uuid4().hex
         self._calls = engine.calls[token] = _Calls()
-        self._traces: list[Any] = []
-        self._turns = 0
-        self._heard: Messages = ()
-        self._episode: Future[Any] = submit(
-            engine.env.run_episode(engine.task(index), engine.context(token), on_trace=self._traces.append)
-        )
-        self._episode.add_done_callback(self._calls.events.put)
+        episode = engine.play(index, token)
+        episode.add_done_callback(self._calls.events.put)
         # Forks are seldom closed.
-        self._end = weakref.finalize(self, _forget, engine.calls, token, self._calls, self._episode)
+        self._end = weakref.finalize(self, _forget, engine.calls, token, self._calls, episode)
         self._end.atexit = False
         try:
-            event = self._next()
-            if isinstance(event, Future):
-                self._trace(event)
+            opening = self._next()
+            if not isinstance(opening, tuple):
                 raise _failure("the rollout ended before it called the model")
-            self._heard = self.opening = _messages(event)
+            self._heard = self.opening = opening
         except BaseException:
             self.close()
             raise
 
     def reply(self, message: Message) -> Answer:
         self._calls.answer(message)
-        event = self._next()
-        if isinstance(event, Future):
-            return self._ended(self._trace(event))
-        messages, before = _messages(event), (*self._heard, message)
+        messages, before = self._next(), (*self._heard, message)
+        if not isinstance(messages, tuple):
+            return _ended(messages)
         if messages[: len(self._heard)] != self._heard or len(messages) <= len(before):
             raise _failure("the harness has rewritten the conversation; nothing here can do that")
         self._heard = messages
-        terms = self._terms()
-        self._turns += 1
-        return Answer(messages=messages[len(before) :], terms=terms)
+        return Answer(messages=messages[len(before) :])
 
     def close(self) -> None:
         self._end()
 
-    def _next(self) -> Mapping[str, Any] | Future[Any]:
+    def _next(self) -> Messages | Any:
+        """The conversation that the next call of the model sends, or else the trace of the rollout, which has ended."""
         try:
-            return self._calls.events.get(timeout=self._timeout)
+            event = self._calls.events.get(timeout=self._timeout)
         except queue.Empty:
             reason = f"the environment neither called the model nor ended in {self._timeout:g} seconds"
             raise _failure(reason) from None
-
-    def _terms(self) -> dict[str, float]:
-        """This turn's terms, where the environment says them: ours do."""
-        learner = next((trace for trace in reversed(self._traces) if trace.agent.trainable), None)
-        told = learner.info.get("textenvs", {}).get("turn_terms", []) if learner is not None else []
-        return dict(told[self._turns]) if self._turns < len(told) else {}
-
-    def _trace(self, ended: Future[Any]) -> Any:
-        """The trace to learn from, of an episode that ended well."""
-        try:
-            episode = ended.result()
-        except (Exception, CancelledError) as error:
-            raise _failure(f"verifiers: {type(error).__name__}: {error}") from error
-        if not episode.ok:
-            errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-            told = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason is given"
-            raise _failure(f"verifiers: {told}")
-        learners = [trace for trace in episode.traces if trace.agent.trainable]
-        if len(learners) != 1:
-            raise _failure(f"verifiers: {len(learners)} traces are to be learned from, not one")
-        return learners[0]
-
-    def _ended(self, trace: Any) -> Answer:
-        record, terms = trace.info.get("textenvs", {}), self._terms()
-        if not record:
-            terms = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
-        stop = str(record.get("stop") or trace.stop_condition or "done")
-        return Answer(
-            terminated=not trace.is_truncated,
-            stop=None if trace.is_truncated else stop,
-            cut=stop if trace.is_truncated else None,
-            terms=terms,
-            metrics={name: value for name, value in trace.metrics.items() if value is not None},
-        )
+        return _trace(event) if isinstance(event, Future) else _messages(event)
 
 
 def _failure(reason: str) -> EnvironmentFailure:
@@ -312,6 +267,33 @@ def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[A
     calls.pop(token, None)
     own.answer(None)
     episode.cancel()
+
+
+def _trace(ended: Future[Any]) -> Any:
+    """The trace to learn from, of an episode that ended well."""
+    try:
+        episode = ended.result()
+    except (Exception, CancelledError) as error:
+        raise _failure(f"verifiers: {type(error).__name__}: {error}") from error
+    if not episode.ok:
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        told = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason is given"
+        raise _failure(f"verifiers: {told}")
+    learners = [trace for trace in episode.traces if trace.agent.trainable]
+    if len(learners) != 1:
+        raise _failure(f"verifiers: {len(learners)} traces are to be learned from, not one")
+    return learners[0]
+
+
+def _ended(trace: Any) -> Answer:
+    stop = str(trace.stop_condition or "done")
+    return Answer(
+        terminated=not trace.is_truncated,
+        stop=None if trace.is_truncated else stop,
+        cut=stop if trace.is_truncated else None,
+        terms={name: reward.value for name, reward in trace.rewards.items() if reward is not None},
+        metrics={name: value for name, value in trace.metrics.items() if value is not None},
+    )
 
 
 def _messages(body: Mapping[str, Any]) -> Messages:
@@ -344,15 +326,20 @@ def _verifiers() -> tuple[Any, Any]:
     return vf, resolve_env_config
 
 
-_engines: dict[tuple[int, str], _Engine] = {}
+#: By configuration: forks and copies share an engine. A forked process has none of them, and makes its own.
+_engines: dict[str, _Engine] = {}
 _making = threading.Lock()
+os.register_at_fork(after_in_child=_engines.clear)
 
 
 def _engine(config: str) -> _Engine:
-    """One for each configuration and process: forks and copies share it. It is closed when the process ends."""
-    key = (os.getpid(), config)
     with _making:
-        if key not in _engines:
-            _engines[key] = _Engine(config)
-            atexit.register(_engines[key].close)
-        return _engines[key]
+        if config not in _engines:
+            _engines[config] = _Engine(config)
+        return _engines[config]
+
+
+@atexit.register
+def _close_engines() -> None:
+    for engine in _engines.values():
+        engine.close()

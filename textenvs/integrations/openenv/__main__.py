@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if not 0 <= given.port < 2**16:
             raise ValueError(f"--port must be from 0 to 65535, not {given.port}")
-        from .adapter import create_app  # first, for it says what to install
+        from . import create_app
 
         app = create_app(given.env, given.env_kwargs, **limits)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:

@@ -1,8 +1,4 @@
-"""A text environment behind an OpenEnv server, and the client for it.
-
-What OpenEnv's own models have no place for (messages, truncation, the turn's terms) is declared in
-:class:`TextObservation`, and so survives the wire.
-"""
+"""A text environment behind an OpenEnv server, and the client for it."""
 
 from __future__ import annotations
 
@@ -26,11 +22,6 @@ try:
 except ImportError as error:
     raise ImportError("this needs OpenEnv and what its server imports: pip install openenv") from error
 
-__all__ = ["TextAction", "TextEnvClient", "TextEnvironment", "TextObservation", "TextState", "create_app"]
-
-
-# ------------------------------------------------------------------ what crosses the wire
-
 
 class TextAction(Action):  # type: ignore[misc]
     """The assistant's reply. ``text`` is the only required field, so generic clients can send a plain reply."""
@@ -46,14 +37,10 @@ class TextObservation(Observation):  # type: ignore[misc]
     """What the environment made of a reply; after ``reset``, the opening. ``reward`` is the turn's own."""
 
     text: str = Field(description="The contents of messages, as one text.")
-    messages: list[dict[str, Any]] = Field(
-        description="What was said since the reply; after reset, the opening messages."
-    )
+    messages: list[dict[str, Any]] = Field(description="What was said since the reply; after reset, the opening.")
     terminated: bool = Field(default=False, description="The task is over.")
     truncated: bool = Field(default=False, description="A budget ran out.")
-    info: dict[str, Any] = Field(
-        default_factory=dict, description="The environment's info: the reward's terms, metrics, why it ended (stop)."
-    )
+    info: dict[str, Any] = Field(default_factory=dict, description="The reward's terms, metrics, stop (why it ended).")
 
 
 class TextState(State):  # type: ignore[misc]
@@ -65,18 +52,11 @@ class TextState(State):  # type: ignore[misc]
     stop: str | None = Field(default=None, description="Why the episode is over; null while it runs.")
 
 
-# ------------------------------------------------------------------ the server
-
-
 class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # type: ignore[misc]
     """A text environment as OpenEnv's server wants it: one a session, each in a thread of its own.
 
     A failed episode is an error of ``step``, never an observation: OpenEnv has no mark for it, and clients read a
     reward that is missing as 0.
-
-    Args:
-        env: The environment's id.
-        env_kwargs: Arguments of its constructor.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -84,7 +64,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
     def __init__(self, env: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.env = env
-        self._session: Session | None = Session(registry.make(env, **(env_kwargs or {})))
+        self._session = Session(registry.make(env, **(env_kwargs or {})))
         self._episode_id: str | None = None
 
     def reset(
@@ -98,14 +78,9 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         self._episode_id = episode_id or str(uuid.uuid4())
         return TextObservation(text=text_of_all(opening), messages=_wire(opening), info=dict(session.info))
 
-    def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
-        """Play a reply; there is no ``timeout_s``: a turn happens as a whole or not at all.
-
-        Raises:
-            RuntimeError: A simulator, judge or tool gave up, and the episode says nothing about the policy.
-        """
-        if timeout_s is not None or kwargs:
-            given = sorted(kwargs) + ["timeout_s"] * (timeout_s is not None)
+    def step(self, action: TextAction, **kwargs: Any) -> TextObservation:
+        """Play a reply; raises ``RuntimeError`` where a simulator, judge or tool gave up."""
+        if given := sorted(name for name, value in kwargs.items() if value is not None):
             raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
         # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
         content = action.text if action.message is None else action.message.get("content")
@@ -127,11 +102,15 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
 
     @property
     def state(self) -> TextState:
-        shown = TextState(env=self.env, episode_id=self._episode_id, step_count=0)
-        if (session := self._session) is not None:
-            shown.step_count, shown.stop = len(session.turns), session.stop
-            shown.messages, shown.turn_rewards = _wire(session.messages), session.turn_rewards
-        return shown
+        session = self._session
+        return TextState(
+            env=self.env,
+            episode_id=self._episode_id,
+            step_count=len(session.turns),
+            messages=_wire(session.messages),
+            turn_rewards=session.turn_rewards,
+            stop=session.stop,
+        )
 
     def get_metadata(self) -> EnvironmentMetadata:
         if self.env in registry.list_environments():
@@ -140,12 +119,10 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         return EnvironmentMetadata(name=self.env, description=f"{self.env}, a text environment")
 
     def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        self._session.close()
 
     def _open(self) -> Session:
-        if self._session is None:  # OpenEnv closes an idle session, and leaves its socket open
+        if self._session.closed:  # OpenEnv closes an idle session, and leaves its socket open
             raise RuntimeError("this session was closed, perhaps because it was idle for too long; connect again")
         return self._session
 
@@ -159,12 +136,8 @@ def create_app(
 ) -> FastAPI:
     """The server as an ASGI application: ``/ws`` for sessions, ``/schema``, ``/metadata``, ``/health``.
 
-    Args:
-        env: The environment's id.
-        env_kwargs: Arguments of its constructor.
-        max_concurrent_envs: How many sessions there may be at a time; each has an environment and a thread.
-        session_timeout: After so many seconds without a message a session's environment is closed.
-
+    Each of at most ``max_concurrent_envs`` sessions has an environment and a thread; after ``session_timeout`` seconds
+    without a message its environment is closed.
     """
     concurrency = ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs, session_timeout=session_timeout)
     TextEnvironment(env, env_kwargs).close()  # so that errors come here, not at the first client
@@ -180,9 +153,6 @@ def create_app(
 
 def _wire(messages: Messages) -> list[dict[str, Any]]:
     return [dict(message) for message in messages]
-
-
-# ------------------------------------------------------------------ the client
 
 
 class TextEnvClient(EnvClient[TextAction | Message | str, TextObservation, TextState]):  # type: ignore[misc]

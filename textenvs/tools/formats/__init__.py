@@ -21,7 +21,6 @@ FORMATS: Mapping[str, type[CallFormat]] = MappingProxyType(
 
 
 def make_format(name: str, tools: Sequence[Tool[..., Any]] = ()) -> CallFormat:
-    """The format ``name`` for ``tools``; ``ValueError`` where there is none."""
     if name not in FORMATS:
         raise ValueError(f"call_format must be one of {', '.join(FORMATS)}, not {name!r}")
     return FORMATS[name](tools)

@@ -24,17 +24,11 @@ _REASONING = ("<think>", "</think>")
 
 @dataclass(frozen=True)
 class Parsed:
-    """A reply, taken apart.
+    """A reply, taken apart."""
 
-    Args:
-        text: The words beside the calls, without private reasoning.
-        calls: The calls, in order.
-        problems: For each thing that looks like a call and cannot be read, what to fix: text for the model.
-    """
-
-    text: str
+    text: str  # the words beside the calls, without private reasoning
     calls: tuple[ToolCall, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # what to fix in each thing that looks like a call and cannot be read
 
 
 class Written(NamedTuple):
@@ -45,12 +39,9 @@ class Written(NamedTuple):
 
 
 class CallFormat(ABC):
-    """A way to write tool calls.
+    """A way to write tool calls; some need the tools' types to read arguments.
 
     ``parse(write(text, calls))`` gives ``text`` and ``calls`` back (arguments in canonical JSON, ids by position).
-
-    Args:
-        tools: The tools that can be called: for the instructions, and for formats that need types to read arguments.
     """
 
     name: ClassVar[str]
@@ -62,8 +53,6 @@ class CallFormat(ABC):
 
     def __init__(self, tools: Sequence[Tool[..., Any]] = ()) -> None:
         self.tools = tuple(tools)
-
-    # ------------------------------------------------------------------ what a format defines
 
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
@@ -77,8 +66,7 @@ class CallFormat(ABC):
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
         """The calls that begin at ``start``, and where they end; no call where it is words after all.
 
-        Raises:
-            JsonProblem: What stands there cannot be read.
+        ``JsonProblem``: what stands there cannot be read.
         """
         raise NotImplementedError
 
@@ -89,8 +77,6 @@ class CallFormat(ABC):
     @abstractmethod
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
         """The reply that says ``text`` and makes ``calls``."""
-
-    # ------------------------------------------------------------------ what all have
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
         """Words, calls and problems of ``text``, which has no private reasoning in it."""
@@ -115,9 +101,8 @@ class CallFormat(ABC):
     def parse(self, reply: str | Message, first: int = 0) -> Parsed:
         """Take a reply apart. It never raises, whatever a model wrote.
 
-        Args:
-            reply: A reply's text, or the message. A message with ``tool_calls`` is understood in every format.
-            first: The number of the first call, for ids that differ within an episode.
+        A message with ``tool_calls`` is understood in every format. ``first`` is the number of the first call, for ids
+        that differ within an episode.
         """
         message = assistant(reply) if isinstance(reply, str) else reply
         if message.get("tool_calls"):
@@ -130,15 +115,10 @@ class CallFormat(ABC):
         return Parsed(text, tuple(made), tuple(problems))
 
     def write(self, text: str, calls: Sequence[ToolCall] = ()) -> str | Message:
-        """The reply of a model that says ``text`` and makes ``calls``.
+        """The reply of a model that says ``text`` (perhaps with ``<think>`` reasoning before) and makes ``calls``.
 
-        Args:
-            text: The words, perhaps with ``<think>`` reasoning before them.
-            calls: The calls; :func:`call` makes one. Their ids are not written.
-
-        Raises:
-            ValueError: The format cannot say this: reading it would give something else (words that look like a call,
-                arguments that hold the format's own tags), or the arguments are not a JSON object.
+        ``ValueError``: the format cannot say this: reading it would give something else (words that look like a call,
+        arguments that hold the format's own tags), or the arguments are not a JSON object.
         """
         functions = [each["function"] for each in calls]
         try:
@@ -153,7 +133,6 @@ class CallFormat(ABC):
         return reply
 
     def call_id(self, number: int) -> str:
-        """The id of an episode's call ``number``, from 0."""
         return f"call_{number}"
 
     def answers(self, results: Sequence[ToolResult]) -> list[Message]:
@@ -167,16 +146,11 @@ def call(name: str, /, **arguments: Any) -> ToolCall:
 
 
 def make_call(name: str, arguments: str, call_id: str) -> ToolCall:
-    """A call in OpenAI's shape."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def written_call(value: Any, *keys: str) -> Written:
-    """The call that a JSON value is: its ``name``, and its arguments, which stand under the first of ``keys`` it has.
-
-    Raises:
-        JsonProblem: It is not a call.
-    """
+    """The call that a JSON value is; its arguments stand under the first of ``keys`` it has."""
     if not isinstance(value, dict):
         raise JsonProblem("a call is a JSON object")
     name = value.get("name")

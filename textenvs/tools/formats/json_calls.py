@@ -37,7 +37,6 @@ class Hermes(CallFormat):
     )
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """As in all formats; a closing tag alone is a problem."""
         said, calls, problems = super().read(text)
         if CLOSE in said and len(problems) < MAX_PROBLEMS:
             problems.append(f"{CLOSE} has no {OPEN} before it. {self.how}")
@@ -47,7 +46,7 @@ class Hermes(CallFormat):
         return text.find(OPEN, place)
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        """One call; the closing tag may be left out at the end or before the next call."""
+        """The closing tag may be left out at the end or before the next call."""
         value, end = read_value(text, start + len(OPEN))
         end = skip_space(text, end)
         closed = text.startswith(CLOSE, end)
@@ -83,7 +82,6 @@ class Llama3(CallFormat):
         return start.start() if (start := _LLAMA.search(text, place)) else -1
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        """A JSON object, if it is a call."""
         tagged = text.startswith(PYTHON_TAG, start)
         value, end = read_value(text, start + len(PYTHON_TAG) * tagged)
         is_call = isinstance(value, dict) and "name" in value and any(key in value for key in _PARAMETERS)
@@ -120,7 +118,6 @@ class Mistral(CallFormat):
         return 0 if place == 0 and _BARE_LIST.match(text) else text.find(CALLS, place)
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        """A list of calls, or a name and its arguments."""
         place = skip_space(text, start + len(CALLS) * text.startswith(CALLS, start))
         if text.startswith("[", place) and not text.startswith(ARGS, place):
             value, end = read_value(text, place)
@@ -142,7 +139,6 @@ class Native(CallFormat):
     prompt = ""
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Text is text, also its white space."""
         return text, [], []
 
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:

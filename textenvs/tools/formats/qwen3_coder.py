@@ -34,7 +34,6 @@ class Qwen3Coder(CallFormat):
         return min((at for tag in (OPEN, FUNCTION) if (at := text.find(tag, place)) >= 0), default=-1)
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        """One ``<function=``, with or without the tags around it."""
         inside = start + len(OPEN) * text.startswith(OPEN, start)
         call, place = self._function(text, skip_space(text, inside))
         end = skip_space(text, place)
@@ -118,7 +117,6 @@ def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Itera
 
 
 def _opening(text: str, place: int, tag: str, *others: str) -> tuple[str, int]:
-    """The name in the opening tag at ``place``, and where the tag ends."""
     if not text.startswith(tag, place):
         found = text[place : place + 20]
         wanted = " or ".join((f"{tag}...>", *others))

@@ -27,7 +27,6 @@ class React(CallFormat):
     name = "react"
 
     def instructions(self) -> str:
-        """The tools by name, and the lines to write."""
         tools = "\n".join(
             f"{each.name}: {each.description}\n  arguments: {write_value(each.parameters.get('properties', {}))}"
             for each in self.tools

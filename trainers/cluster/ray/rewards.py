@@ -1,4 +1,4 @@
-"""A reward model in a Ray actor: a worker of :class:`trainers.rewards.backends.ReplicaPool`.
+"""A classifier in a Ray actor: a worker of :class:`trainers.rewards.backends.ClassifierPool`.
 
 An actor that dies is a worker that is lost: its batch goes to another, and a new actor is made in its place.
 """
@@ -10,60 +10,51 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from textenvs.messages import Messages
 from trainers.cluster.rank import Failure
 from trainers.cluster.ray.ranks import said
 from trainers.cluster.ray.runtime import import_ray
 from trainers.rewards import BackendError
 from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
-from trainers.rewards.backends.replicas import ReplicaLostError
+from trainers.rewards.backends.classifier_pool import WorkerLostError
 
 
 class _RewardActor:
     """The actor: methods return a :class:`Failure`, or what they mean."""
 
-    def __init__(self, gpus: Sequence[int]) -> None:
+    def __init__(self, gpus: Sequence[int], threads: int) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        self._model: Classifier | None = None
+        self._threads = threads
+        self._model: Any = None
 
-    def load(self, options: ClassifierOptions, threads: int) -> Any:
+    def load(self, options: ClassifierOptions) -> Any:
         try:
             import torch
 
-            torch.set_num_threads(threads)
+            torch.set_num_threads(self._threads)
             self._model = Classifier(options)
-        except Exception as error:  # whatever is wrong with a model, who asked for it hears of it
+        except Exception as error:
             return Failure.of(error)
         return None
 
-    def rest(self, asleep: bool) -> Any:
+    def call(self, method: str, arguments: Sequence[Any]) -> Any:
         try:
-            assert self._model is not None
-            return self._model.sleep() if asleep else self._model.wake()
-        except Exception as error:
-            return Failure.of(error)
-
-    def score(self, conversations: Sequence[Messages]) -> Any:
-        try:
-            assert self._model is not None
-            return self._model.score(conversations)
+            return getattr(self._model, method)(*arguments)
         except Exception as error:
             return Failure.of(error)
 
 
-class RayReplica:
-    """The model in an actor; see :class:`trainers.rewards.backends.Replica`. Ray must be running.
+class RayWorker:
+    """See :class:`trainers.rewards.backends.Worker`. Ray must be running.
 
     Args:
         options: The model; its files must be where the actor is.
-        threads: It computes with.
+        threads: CPU threads it computes with.
         placement: Options of Ray for the actor: what it takes (``num_gpus``), and its placement group.
         gpus: CUDA numbers of GPUs that it shares with others and takes none of.
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: ``threads`` is below 1.
     """
 
     def __init__(
@@ -74,54 +65,36 @@ class RayReplica:
         placement: Mapping[str, Any] | None = None,
         gpus: Sequence[int] = (),
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, not {threads}")
         self.lost = False
-        self._ray = import_ray()
-        self._options, self._threads, self._placement = options, threads, dict(placement or {})
-        self._gpus = list(gpus)
         self.actor: Any = None
+        self._ray = import_ray()
+        self._options, self._threads, self._gpus = options, threads, list(gpus)
+        self._placement = dict(placement or {})
 
     async def start(self) -> None:
-        """See :class:`trainers.rewards.backends.Replica`."""
-        self.actor = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor).remote(
-            self._gpus
-        )
-        await self._ask(self.actor.load.remote(self._options, self._threads))
+        remote = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor)
+        self.actor = remote.remote(self._gpus, self._threads)
+        await self._answer(self.actor.load.remote(self._options))
 
-    async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
-        """See :class:`trainers.rewards.backends.Replica`."""
-        scores: list[float | str] = await self._ask(self.actor.score.remote(list(conversations)))
-        return scores
-
-    async def sleep(self) -> None:
-        """See :class:`trainers.rewards.backends.Replica`."""
-        await self._ask(self.actor.rest.remote(True))
-
-    async def wake(self) -> None:
-        """See :class:`trainers.rewards.backends.Replica`."""
-        await self._ask(self.actor.rest.remote(False))
+    async def call(self, method: str, *arguments: Any) -> Any:
+        return await self._answer(self.actor.call.remote(method, arguments))
 
     async def close(self) -> None:
-        """See :class:`trainers.rewards.backends.Replica`."""
-        self._kill()
-
-    def _kill(self) -> None:
         if self.actor is not None:
             with contextlib.suppress(Exception):  # Ray may be gone itself
                 self._ray.kill(self.actor, no_restart=True)
 
-    async def _ask(self, ref: Any) -> Any:
+    async def _answer(self, ref: Any) -> Any:
         try:
             answer = await ref
         except self._ray.exceptions.RayActorError as error:
             self.lost = True
-            raise ReplicaLostError(f"its actor died: {said(error)}") from error
+            raise WorkerLostError(f"its actor died: {said(error)}") from error
         except self._ray.exceptions.RayError as error:
             raise BackendError(f"its actor: {said(error)}") from error
-        except BaseException:  # nobody waits any more, and nobody knows how long it would go on
+        except BaseException:  # cancelled: it may compute for any time
             self.lost = True
-            self._kill()
+            await self.close()
             raise
         if isinstance(answer, Failure):
             if isinstance(answer.error, ValueError):

@@ -22,7 +22,8 @@ from typing import Any, Literal, Self, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from textenvs.integrations import EpisodeSpec
-from textenvs.integrations.trl import same_messages, spec_of
+from textenvs.integrations.rows import same_messages
+from textenvs.integrations.trl import spec_of
 from textenvs.trust import Environments
 
 from ...engines.base import Engine, Sampling

@@ -1,24 +1,21 @@
-"""What computes scores behind a :class:`~trainers.rewards.RewardService`: functions, classifiers, judges, services."""
+"""What computes scores behind a :class:`~trainers.rewards.RewardService`: classifiers, judges, served models."""
 
 from .classifier import ClassifierOptions, classifier_problems
+from .classifier_pool import ClassifierPool, LocalWorker, Worker, WorkerLostError
 from .conversation import PROBE
-from .functions import FunctionBackend
 from .judge import JudgeBackend
 from .pooling import PoolingBackend, PoolingOptions, pooling_problems
-from .replicas import ProcessReplica, Replica, ReplicaLostError, ReplicaPool, ThreadReplica
 
 __all__ = [
     "PROBE",
     "ClassifierOptions",
-    "FunctionBackend",
+    "ClassifierPool",
     "JudgeBackend",
+    "LocalWorker",
     "PoolingBackend",
     "PoolingOptions",
-    "ProcessReplica",
-    "Replica",
-    "ReplicaLostError",
-    "ReplicaPool",
-    "ThreadReplica",
+    "Worker",
+    "WorkerLostError",
     "classifier_problems",
     "pooling_problems",
 ]

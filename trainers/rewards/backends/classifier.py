@@ -1,19 +1,15 @@
-"""A reward model of transformers: conversations in, one number each; the same number whatever it is computed with.
+"""A reward model of transformers: conversations in, one number each, independent of batch composition.
 
-A model computes many conversations at once at nearly the price of one, and then numbers come out that depend on the
-company in their last bits: matrix products of other shapes add up in another order. So here the shapes of a computation
-are a function of the conversation alone. Its tokens are padded on the right to the next multiple of ``bucket``, and
-conversations of one such length are computed ``rows`` at a time, never more and never less (what is missing is filled
-with copies). Every row of a product of one shape is added up in the same way, so the score of a conversation is the
-same to the last bit, alone and among others, in this process and in another with as many threads. That is what was
-found, on CPUs, in every case tried; no library promises it.
+In a batch of another shape, matrix products add up in another order, and the last bits change. So here the shapes of a
+computation are a function of the conversation alone. Its tokens are padded on the right to the next multiple of
+``bucket``, and conversations of one such length are computed ``rows`` at a time, always as many (copies fill up what is
+missing). So the score of a conversation is the same to the last bit, alone and among others, in this process and in
+another with as many threads. That is what was found, on CPUs, in every case tried; no library promises it. With
+``rows=None`` nothing is filled, and scores differ with the batch by about 1e-6 of their size in float32 (more in
+bfloat16). Rounding would make most differences vanish, and the rest larger.
 
-With ``rows=None`` nothing is filled, and scores differ with the company by about 1e-6 of their size in float32 (more in
-bfloat16). Rounding would not mend that: it makes most differences vanish, and the rest larger.
-
-What padding holds is never read: in a causal model, tokens see only what stands before them, which is proved on the
-model when it is loaded. Other models get an attention mask, and one token of padding at least, so that there always is
-one.
+Padding is never read: in a causal model, tokens see only what stands before them, which is proved on the model when it
+is loaded. Other models get an attention mask, and one token of padding at least, so that there always is one.
 """
 
 from __future__ import annotations
@@ -24,21 +20,23 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from textenvs.messages import Messages
+from textenvs.options import PositiveInt
 
 from ...untrusted_model import check_model_files
-from ..service import BackendError, ModelOptions
+from ..service import BackendError, ModelOptions, checked_fields
 from .conversation import ConversationTokens, Overlong, conversation_problems, load_tokenizer
 
 # While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
 # back what the other had changed, and models made later would be wrong (their tied weights are two).
 _LOADING = threading.Lock()
 
-_DTYPES = ("float32", "bfloat16", "float16", "auto")
 
-
+@checked_fields
 @dataclass(frozen=True)
 class ClassifierOptions:
     """A reward model, and how it is read.
@@ -61,49 +59,35 @@ class ClassifierOptions:
         template: A file with a Jinja template, where the tokenizer has none or another one.
 
     Raises:
-        ValueError: A value outside the above.
+        ValueError: A value outside the above, or values that do not go together.
     """
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     kind: Literal["sequence", "value"] = "sequence"
     label: str | int | None = None
     transform: Literal["identity", "sigmoid", "softmax"] = "identity"
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
     overlong: Overlong = "error"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     device: str = "auto"
-    rows: int | None = 8
-    bucket: int = 64
+    rows: PositiveInt | None = 8
+    bucket: PositiveInt = 64
     tokenizer: str | None = None
     template: str | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("kind", ("sequence", "value")),
-            ("transform", ("identity", "sigmoid", "softmax")),
-            ("overlong", ("error", "left")),
-            ("dtype", _DTYPES),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        for name, lowest in (("max_length", 1), ("rows", 1), ("bucket", 1)):
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise ValueError(f"{name} must be at least {lowest}, not {value}")
         if self.kind == "value" and (self.label is not None or self.transform == "softmax"):
             raise ValueError("a value model has one number: it takes no label, and transform=softmax makes 1 of it")
-        if not self.path:
-            raise ValueError("path must name a model")
 
     @property
     def range(self) -> tuple[float, float]:
         """No score lies outside."""
         return (-math.inf, math.inf) if self.transform == "identity" else (0.0, 1.0)
 
-    def model_options(self, replicas: int = 1, **changes: Any) -> ModelOptions:
-        """How the service had best ask so many replicas."""
+    def model_options(self, workers: int = 1, **changes: Any) -> ModelOptions:
+        """How the service had best ask so many workers."""
         low, high = self.range
-        return dataclasses.replace(ModelOptions(concurrency=replicas, low=low, high=high), **changes)
+        return dataclasses.replace(ModelOptions(concurrency=workers, low=low, high=high), **changes)
 
 
 class Classifier:
@@ -311,7 +295,7 @@ def _load(options: ClassifierOptions) -> Any:
             )
     except Exception as error:  # OSError, ValueError, RuntimeError, safetensors' own, and what a broken file brings up
         raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
-    # What files lack is drawn at random, with a warning: such a head pays for nothing at all.
+    # What files lack is drawn at random, with a warning: such a head pays at random.
     if missing := sorted(info["missing_keys"]):
         raise ValueError(_no_head(options, missing))
     return model

@@ -6,9 +6,9 @@ is meant (or after the last one, where the whole conversation is) is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from textenvs.messages import Messages, assistant, user
 
@@ -17,6 +17,7 @@ from ...chat_template.forms import MessageForms, RendererError, show_with
 from ..service import BackendError, ScoringRequest
 
 Overlong: TypeAlias = Literal["error", "left"]
+Prepared = TypeVar("Prepared")
 
 #: What every reward model must be able to score: it is tried on this before it is relied on.
 PROBE: Messages = (
@@ -50,6 +51,23 @@ def scored_part(request: ScoringRequest) -> Messages:
     return tuple(request.messages[: replies(request)[-1] + 1])
 
 
+async def score_prepared(
+    requests: Sequence[ScoringRequest],
+    prepare: Callable[[ScoringRequest], Prepared],
+    score: Callable[[list[Prepared]], Awaitable[Sequence[float | BackendError]]],
+) -> list[float | BackendError]:
+    """Score in one batch what can be prepared; the errors of the others stand in their places."""
+    prepared: list[Prepared | BackendError] = []
+    for request in requests:
+        try:
+            prepared.append(prepare(request))
+        except BackendError as error:
+            prepared.append(error)
+    good = [each for each in prepared if not isinstance(each, BackendError)]
+    scores = iter(await score(good) if good else ())
+    return [each if isinstance(each, BackendError) else next(scores) for each in prepared]
+
+
 class ConversationTokens:
     """Conversations as tokens of a model, by its chat template.
 
@@ -75,7 +93,7 @@ class ConversationTokens:
             tokenizer.chat_template = path.read_text(encoding="utf-8")
         if not tokenizer.chat_template:
             raise ValueError(
-                "the reward model's tokenizer has no chat template, so nobody knows how it reads a conversation; give "
+                "the reward model's tokenizer has no chat template, which says how it reads a conversation; give "
                 "one: template=FILE.jinja"
             )
         self._control = ControlTokens(tokenizer)

@@ -25,21 +25,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from textenvs.messages import text_of
+from textenvs.options import NonNegativeInt, PositiveInt, Seconds
 from trainers.engines.http import Answer, Client, UnreachableError, error_text
 
-from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
+from ..service import BackendError, ModelOptions, OutageError, ScoringRequest, checked_fields
 from .conversation import (
     ConversationTokens,
     Overlong,
     conversation_problems,
     load_tokenizer,
     replies,
+    score_prepared,
     scored_part,
 )
 
 _HEALTH_S = 10.0
 
 
+@checked_fields
 @dataclass(frozen=True)
 class PoolingOptions:
     """A served reward model, and how it is asked.
@@ -71,25 +74,17 @@ class PoolingOptions:
     input: Literal["tokens", "messages"] = "tokens"
     tokenizer: str | None = None
     template: str | None = None
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
     overlong: Overlong = "error"
-    label: int | None = None
+    label: NonNegativeInt | None = None
     transform: Literal["identity", "sigmoid", "softmax"] = "identity"
     api_key_env: str | None = None
-    connections: int = 32
-    timeout_s: float = 60.0
+    connections: PositiveInt = 32
+    timeout_s: Seconds = 60.0
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url must begin with http:// or https://, not be {self.url!r}")
-        for name, known in (
-            ("endpoint", ("classify", "pooling", "score")),
-            ("input", ("tokens", "messages")),
-            ("transform", ("identity", "sigmoid", "softmax")),
-            ("overlong", ("error", "left")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         renders = self.endpoint != "score" and self.input == "tokens"
         if renders and self.tokenizer is None:
             raise ValueError("input=tokens renders conversations here: name a tokenizer, or let the server render them")
@@ -98,14 +93,6 @@ class PoolingOptions:
                 raise ValueError(f"{name} has no effect where conversations are not rendered here")
         if self.endpoint == "score" and (self.label is not None or self.transform == "softmax"):
             raise ValueError("/score gives one number: it takes no label, and transform=softmax makes 1 of it")
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, not {self.max_length}")
-        if self.label is not None and self.label < 0:
-            raise ValueError(f"label must be at least 0, not {self.label}")
-        if self.connections < 1:
-            raise ValueError(f"connections must be at least 1, not {self.connections}")
-        if not self.timeout_s > 0:
-            raise ValueError(f"timeout_s must be above 0, not {self.timeout_s}")
 
     @property
     def range(self) -> tuple[float, float]:
@@ -169,21 +156,7 @@ class PoolingBackend:
         """
         if self.options.endpoint != "score" and self.options.input == "messages":
             return await asyncio.gather(*map(self._one, requests))
-        results: list[float | BackendError] = []
-        bodies: list[Any] = []
-        places: list[int] = []
-        for request in requests:
-            try:
-                bodies.append(self._input(request))
-                places.append(len(results))
-                results.append(0.0)  # replaced below, or the whole batch fails
-            except BackendError as error:
-                results.append(error)
-        if bodies:
-            scores = await self._asked(self._body(bodies), len(bodies))
-            for place, score in zip(places, scores, strict=True):
-                results[place] = score
-        return results
+        return await score_prepared(requests, self._input, lambda inputs: self._asked(self._body(inputs), len(inputs)))
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
         try:

@@ -48,7 +48,7 @@ def test_a_request_says_what_it_does_not_leave_out(level, index, share, seed):
 
 @every_kind
 def test_the_worked_answer_follows_from_the_values(name):
-    for request in requests(50, level=level_of(name), kinds=[name]):
+    for request in requests(20, level=level_of(name), kinds=[name]):
         equations = request.equations
         assert all(eval(left) == int(right) for left, right in (each.split("=") for each in equations))
         if equations:
@@ -72,7 +72,7 @@ def test_copying_a_request_is_no_answer(name):
     if kind.order:
         assert set(kind.order) == {slot.name for slot in kind.slots}
         assert kind.order != tuple(slot.name for slot in kind.slots)
-    for request in requests(60, level=level_of(name), kinds=[name], ambiguous=0):
+    for request in requests(20, level=level_of(name), kinds=[name], ambiguous=0):
         reading = read(assistant(f"#### {request.text.rpartition(' Answer with ')[0]}"), request)
         assert not is_right(reading, request) or request.kind.work or len(set(request.answer)) == 1
 
@@ -96,16 +96,19 @@ def test_no_guess_is_right_more_often_than_once_in_seven(name):
 @every_kind
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_what_is_hidden_may_be_anything_in_both_splits(name, split):
-    seen = {slot.name: set() for slot in ALL[name].slots}
-    for request in requests(500, level=level_of(name), kinds=[name], ambiguous=1, split=split):
-        for hidden in request.missing:
-            seen[hidden].add(request.values[hidden])
-    assert seen == {slot.name: set(slot.values) for slot in ALL[name].slots}
+    left = {(slot.name, value) for slot in ALL[name].slots for value in slot.values}
+    tasks = GeneratedRequests(level_of(name), ambiguous=1, kinds=[name], split=split)
+    for index in range(500):
+        extra = tasks[index].extra
+        left -= {(hidden, extra["values"][hidden]) for hidden in extra["missing"]}
+        if not left:
+            return
+    raise AssertionError(f"never hidden: {left}")
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
-    train = {visible(request) for request in requests(600, level=level)}
+    train = {visible(request) for request in requests(300, level=level)}
     test = {visible(request) for seed in (0, 1) for request in requests(200, level=level, split="test", seed=seed)}
     assert train
     assert test

@@ -50,7 +50,7 @@ def mixed(env, generator):
 def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
     env = textenvs.make(env_id, level=level, split=split, token_rate=0.0)
     # Programs run in a sandbox; test_collab_tasks.py has more of them, without one.
-    for index in range(4 if env.family.domain == "code" else 200 if level == "hard" else 40):
+    for index in range(4 if env.family.domain == "code" else 60 if level == "hard" else 20):
         steps = play(env, expert, index, {"task_index": index})
         assert sum(step[1] for step in steps) == pytest.approx(1.0), env.state.task.key
         assert env.state.stop == "solved"
@@ -70,7 +70,7 @@ def test_the_expert_pays_little_for_its_words(env_id):
 @pytest.mark.parametrize("how", [babbler, lambda env, generator: env.careless_reply(generator)])
 def test_who_does_not_ask_earns_next_to_nothing(env_id, how):
     env = textenvs.make(env_id, level="medium", token_rate=0.0)
-    episodes = 6 if env.family.domain == "code" else 100
+    episodes = 3 if env.family.domain == "code" else 40
     earned = [sum(step[1] for step in play(env, how, seed)) for seed in range(episodes)]
     assert min(earned) >= 0.0
     assert np.mean(earned) < 0.05
@@ -78,7 +78,7 @@ def test_who_does_not_ask_earns_next_to_nothing(env_id, how):
 
 @every_id
 @pytest.mark.parametrize("task_reward", ["final", "increment"])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 200),
     name=st.sampled_from(sorted(FORMULAS)),
@@ -114,7 +114,7 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
 def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_reward):
     # Only the assistant's tokens: the user's phrasings are drawn, and a talk may have shorter ones than another.
     env = textenvs.make(env_id, task_reward=task_reward, formula="repository", level="medium")
-    for seed in range(3 if env.family.domain == "code" else 20):
+    for seed in range(2 if env.family.domain == "code" else 8):
         at_once = sum(step[1] for step in play(env, expert, seed))
         for wrong_turn in range(3):
 
@@ -134,7 +134,7 @@ def test_a_guess_is_told_nothing(env_id):
 
 
 @every_id
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_goal_stays_secret(env_id, data):
     env = textenvs.make(env_id, level=data.draw(st.sampled_from(LEVELS)))
@@ -248,7 +248,7 @@ def test_tool_calls_are_not_a_delivery(env_id):
         ({"tasks": "hub:"}, "name the data set"),
         ({"split": "dev"}, "split should be 'train' or 'test', not 'dev'"),
         ({"seed": 0.5}, "seed should be a valid integer, not 0.5"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns should be"),
     ],
 )
 def test_options_are_checked(env_id, options, says):

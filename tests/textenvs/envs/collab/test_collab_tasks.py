@@ -6,15 +6,14 @@ import random
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import textenvs
 from textenvs.data import GeneratedMath, Task, TaskError, write_parquet
 from textenvs.data.sources import open_source
 from textenvs.envs import collab_code, collab_document, collab_math
-from textenvs.envs.collab.sets import GeneratedGoals
-from textenvs.envs.collab.tasks import Piece, keywords_of, split_request
+from textenvs.envs.collab.tasks import GeneratedGoals, Piece, keywords_of, split_request
 from textenvs.envs.collab.user import CollabUser, Memory
 from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput
 from textenvs.envs.collab_code.tasks import TESTS
@@ -50,7 +49,7 @@ def made(domain, **options):
 @generated
 def test_generated_goals_are_well_formed_and_many(domain, level):
     tasks = GeneratedGoals(FAMILIES[domain], level)
-    drawn = [tasks[i] for i in range(300)]
+    drawn = [tasks[i] for i in range(150)]
     for task in drawn:
         goal = FAMILIES[domain].goal(task)
         assert (
@@ -67,7 +66,7 @@ def test_generated_goals_are_well_formed_and_many(domain, level):
             assert not re.search(r"[{}]", " ".join(piece.sayings)), "a value was left out"
             assert piece.sayings[0] in goal.single_turn_prompt
     contents = {(task.extra["single_turn_prompt"]) for task in drawn}
-    assert len(contents) > 270
+    assert len(contents) > 135
     assert len({task.prompt[0]["content"] for task in drawn}) > 5
 
 
@@ -77,14 +76,10 @@ def test_training_and_test_goals_are_disjoint(domain, level):
         """What the goals are, apart from names and wordings."""
         sets = [GeneratedGoals(FAMILIES[domain], level, seed, split) for seed in (0, 1)]
         if domain == "document":
-            return {tasks[i].ground_truth for tasks in sets for i in range(150)}
+            return {tasks[i].ground_truth for tasks in sets for i in range(60)}
         if domain == "code":
-            return {re.sub(r"def \w+", "def f", tasks[i].ground_truth) for tasks in sets for i in range(150)}
-        return {
-            "\n".join(task.extra["answer"].split("\n")[:-1])
-            for tasks in sets
-            for task in (tasks[i] for i in range(150))
-        }
+            return {re.sub(r"def \w+", "def f", tasks[i].ground_truth) for tasks in sets for i in range(60)}
+        return {"\n".join(tasks[i].extra["answer"].split("\n")[:-1]) for tasks in sets for i in range(60)}
 
     assert not steps("train") & steps("test")
 
@@ -129,7 +124,7 @@ def test_a_function_passes_its_tests_and_needs_every_step(level):
                 values.append(repr(error))
         return values
 
-    for index in range(200):
+    for index in range(80):
         task = tasks[index]
         expected = [ast.literal_eval(test["expected"]) for test in task.extra["tests"]]
         assert len(expected) == TESTS
@@ -150,7 +145,7 @@ def test_a_function_passes_its_tests_and_needs_every_step(level):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_document_respects_every_requirement_and_another_one_does_not(level):
     tasks = GeneratedGoals(FAMILIES["document"], level)
-    for index in range(200):
+    for index in range(80):
         task, other = tasks[index], tasks[index + 1]
         pieces = FAMILIES["document"].goal(task).pieces
         assert all(respects(task.ground_truth, piece.requirement) for piece in pieces)
@@ -182,9 +177,9 @@ def test_generated_goals_check_their_options(values):
 def test_generated_goals_travel_through_parquet(tmp_path, domain, level):
     pytest.importorskip("pyarrow")
     tasks = GeneratedGoals(FAMILIES[domain], level)
-    path = write_parquet(tasks, tmp_path / "goals.parquet", count=20)
+    path = write_parquet(tasks, tmp_path / "goals.parquet", count=10)
     rows = load_goals(path, domain)
-    for index in range(20):
+    for index in range(10):
         assert FAMILIES[domain].goal(rows[index]) == FAMILIES[domain].goal(tasks[index])
     env, twin = (made(domain, tasks=source) for source in (path, tasks))
     for one in (env, twin):
@@ -281,6 +276,7 @@ def test_an_article():
     assert (reward, env.state.stop) == (pytest.approx(1.0), "solved")
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.text("abcdefg ", min_size=3), min_size=1).map(" ".join), max_size=15)
     .map("\n\n".join)
@@ -395,14 +391,14 @@ def test_rows_of_files(tmp_path, domain, kind):
         ({"prompt": "x"}, "column 'completion' is missing"),
         ({"completion": "x"}, "column 'prompt' is missing"),
         ({"prompt": "x", "completion": 5}, "column 'completion' must be text"),
-        ({"prompt": " ", "completion": "5"}, "column 'prompt' must be text with something in it"),
+        ({"prompt": " ", "completion": "5"}, "column 'prompt' is empty"),
         ({"prompt": "x", "completion": "It is the sum. " * 9}, "has no final answer"),
         ({**NESTED, "prompt": [user("a"), {"role": "assistant", "content": "b"}]}, "must end in a user's message"),
         ({**NESTED, "prompt": [{"role": "user"}]}, "content must be a string"),
         ({**NESTED, "prompt": []}, "must end in a user's message"),
         ({**NESTED, "single_turn_metadata": "{"}, "not JSON"),
         ({**NESTED, "single_turn_metadata": 5}, "must be a mapping"),
-        ({**NESTED, "single_turn_completion": None}, "column 'single_turn_completion' is missing"),
+        ({**NESTED, "single_turn_completion": None}, "column 'single_turn_completion' must be text, not NoneType"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, row, says):

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.envs import collab_code, collab_document, collab_math
-from textenvs.envs.collab.sets import GeneratedGoals
-from textenvs.envs.collab.tasks import Piece
+from textenvs.envs.collab.tasks import GeneratedGoals, Piece
 from textenvs.envs.collab.user import Check, CollabUser, Memory
 
 PIECES = (

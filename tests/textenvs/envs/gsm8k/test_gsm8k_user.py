@@ -156,7 +156,7 @@ def test_a_row_configures_its_user():
     assert user_of(row(interaction_kwargs=verl), method="strict", feedback="none").ground_truth == "73"
     more = {**verl, "method": "flexible", "feedback": "hint"}
     assert user_of(row(interaction_kwargs=more), method="strict", feedback="none") == Gsm8kUser(
-        "73", WORKED, "flexible", "hint"
+        "73", WORKED, "flexible", "hint", query="How many?"
     )
     assert user_of(row(interaction_kwargs=None), method="strict", feedback="none").ground_truth == "72"
 

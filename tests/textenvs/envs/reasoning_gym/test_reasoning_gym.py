@@ -54,9 +54,7 @@ def test_every_dataset_can_be_played(dataset, capsys):
     if dataset not in SLOW:  # the same item, whatever was drawn before, and however
         random.seed(4)
         np.random.seed(4)
-        again = make(dataset).tasks
-        assert again[4].key == f"{dataset}/train/0/4"
-        assert repr(again[2]) == repr(task)
+        assert repr(make(dataset).tasks[2]) == repr(task)
         random.setstate(outside[0])
         np.random.set_state(pickle.loads(outside[1]))
     assert (random.getstate(), pickle.dumps(np.random.get_state())) == outside
@@ -70,7 +68,7 @@ def test_items_are_the_same_in_every_process():
         "from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks\n"
         "print(json.dumps({name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in sys.argv[1:]}))\n"
     )
-    names = sorted(set(datasets()) - SLOW - _SET_ORDER - set(CONFIGS))[::4]
+    names = sorted(set(datasets()) - SLOW - _SET_ORDER - set(CONFIGS))[::12]
     ran = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)  # hashes of its own
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in names}

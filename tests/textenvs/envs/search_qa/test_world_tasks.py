@@ -43,15 +43,14 @@ def test_the_pages_that_the_expert_looks_for_answer_the_question(level):
             assert question.searches[1] not in question.text  # the second page has to be found
 
 
-def test_the_same_question_has_other_answers_in_other_worlds():
-    answers = defaultdict(set)
-    for index in range(1600):
-        question = make_world("easy", "train", 0, index).question
-        answers[question.text].add((index, question.answer))
-    repeated = [pairs for pairs in answers.values() if len(pairs) > 1]
-    assert len(repeated) > 5
-    changed = [pairs for pairs in repeated if len({answer for _, answer in pairs}) > 1]
-    assert len(changed) > 0.8 * len(repeated)
+def test_the_same_name_has_other_facts_in_other_worlds():
+    pages = defaultdict(list)
+    for world in worlds("easy", 150):
+        for document in world.documents:
+            pages[document.title].append(document.text)
+    repeated = [texts for texts in pages.values() if len(texts) > 1]
+    assert len(repeated) > 100
+    assert all(len(set(texts)) == len(texts) for texts in repeated)
 
 
 def test_the_splits_share_no_name_whatever_the_seed_and_level():
@@ -60,12 +59,12 @@ def test_the_splits_share_no_name_whatever_the_seed_and_level():
             document.title
             for level in LEVELS
             for seed in (0, 1)
-            for index in range(15)
+            for index in range(8)
             for document in make_world(level, split, seed, index).documents
         }
         for split in ("train", "test")
     }
-    assert len(names["train"]) > 300
+    assert len(names["train"]) > 200
     assert not names["train"] & names["test"]
 
 

@@ -102,7 +102,7 @@ def check_orders(before, after):
         assert {transaction.payment_id for transaction in order.transactions} <= {each.id for each in owner.payments}
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(index=st.integers(0, 300), calls=st.lists(wild, max_size=12))
 def test_random_tool_calls_lose_neither_money_nor_goods(index, calls):
     ENV.reset(options={"task_index": index})
@@ -120,7 +120,7 @@ def test_random_tool_calls_lose_neither_money_nor_goods(index, calls):
     assert written(before) == text  # the old value is what it was
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(index=st.integers(0, 300), ours=st.lists(wild, max_size=6), theirs=st.lists(wild, min_size=1, max_size=6))
 def test_forks_and_snapshots_do_not_reach_each_other(index, ours, theirs):
     def act(env, calls):

@@ -18,7 +18,7 @@ from textenvs.task import Rows, TaskError
 from textenvs.tools import FORMATS, call
 
 RNG = np.random.default_rng(0)
-TASKS = {level: Rows(level, [ServiceDeskTasks(level)[i] for i in range(40)]) for level in LEVELS}
+TASKS = {level: Rows(level, [ServiceDeskTasks(level)[i] for i in range(24)]) for level in LEVELS}
 
 
 def desk(level="easy", tasks=None, **options):
@@ -53,7 +53,7 @@ def until(env, enough):
 def test_the_expert_earns_the_maximum_in_every_format(level):
     names = sorted(FORMATS)
     envs = [desk(level, call_format=name, tools_in_prompt=False) for name in names]
-    for index in range(40):
+    for index in range(24):
         total, info = play(envs[index % len(envs)], expert, index)
         assert (total, info["stop"]) == (1.0, "solved"), (names[index % len(envs)], index)
         assert {info["metrics"][name] for name in ("db", "told", "policy")} == {1.0}
@@ -85,7 +85,7 @@ LAZY = {
 def test_who_says_one_thing_only_earns_nothing(words):
     for level in LEVELS:
         env = desk(level, progress=1.0)
-        for index in range(15):
+        for index in range(6):
             total, info = play(env, lambda env: words, index)
             assert total == 0.0
             assert info["stop"] in ("unsolved", "user_left", "max_assistant_turns")
@@ -100,16 +100,15 @@ REFUSALS += [("medium", "return-final-sale"), ("medium", "not-theirs"), ("medium
 def test_doing_nothing_is_no_refusal(level, kind, words):
     """Also for who has found out everything: the database is right, and still nothing is earned."""
     env = ServiceDesk(level=level, kinds=[kind])
-    for index in range(3):
-        env.reset(options={"task_index": index})
-        order = env.state.story.wishes[0].order_id
-        assert until(env, lambda state, order=order: order in state.seen)
-        total = 0.0
-        while not env.state.done:
-            _, reward, _, _, info = env.step(words)
-            total += reward
-        assert info["metrics"]["db"] == 1.0
-        assert total == 0.0
+    env.reset(options={"task_index": 0})
+    order = env.state.story.wishes[0].order_id
+    assert until(env, lambda state: order in state.seen)
+    total = 0.0
+    while not env.state.done:
+        _, reward, _, _, info = env.step(words)
+        total += reward
+    assert info["metrics"]["db"] == 1.0
+    assert total == 0.0
 
 
 def test_a_refusal_without_looking_is_no_service():
@@ -145,12 +144,12 @@ def at_random(env):
 
 @pytest.mark.parametrize("choose", [at_random, lambda env: env.careless_reply(RNG)], ids=["random", "careless"])
 def test_the_random_and_the_careless_earn_almost_nothing(choose):
-    totals = [play(desk(level), choose, index)[0] for level in LEVELS for index in range(25)]
+    totals = [play(desk(level), choose, index)[0] for level in LEVELS for index in range(15)]
     assert np.mean(totals) <= 0.03
 
 
-@settings(max_examples=25)
-@given(st.sampled_from(LEVELS), st.integers(0, 39), st.lists(st.booleans(), min_size=40, max_size=40))
+@settings(max_examples=15)
+@given(st.sampled_from(LEVELS), st.integers(0, 23), st.lists(st.booleans(), min_size=40, max_size=40))
 def test_expert_and_careless_in_any_mixture(level, index, whose):
     env = desk(level, progress=0.5, turn=-0.01, tool_error=-0.02)
     env.reset(options={"task_index": index})
@@ -288,7 +287,7 @@ def test_a_handover_that_nobody_needs():
 
 def test_a_wrong_answer_is_not_told():
     env = first("medium", "how-much-back")
-    assert until(env, lambda state: next_move(state)[0].startswith("For the"))
+    assert until(env, lambda state: str(next_move(state)).startswith("For the"))
     *_, info = env.step("You would get $0.01 back.")
     assert (info["stop"], env.state.caller.outcomes) == ("unsolved", ("misinformed",))
 
@@ -358,7 +357,7 @@ def test_the_model_is_not_told_about_the_state():
 def test_secrets_are_not_in_what_the_policy_sees():
     for level in LEVELS:
         env = desk(level)
-        for index in range(20):
+        for index in range(10):
             conversation, info = env.reset(options={"task_index": index})
             shown = json.dumps([conversation, info])
             kind, truth, *actions = env.secrets()
@@ -373,18 +372,17 @@ def test_secrets_are_not_in_what_the_policy_sees():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"success": 0}, "success must be above 0"),
-        ({"progress": -1}, "progress must be a finite number of at least 0"),
-        ({"turn": 0.1}, "turn is a cost and must be at most 0"),
-        ({"tool_error": float("nan")}, "tool_error must be a finite number"),
-        ({"success": True}, "success must be"),
-        ({"level": "brutal"}, "level must be one of"),
+        ({"success": 0}, "success should be greater than 0, not 0"),
+        ({"progress": -1}, "progress should be greater than or equal to 0, not -1"),
+        ({"turn": 0.1}, "turn should be less than or equal to 0, not 0.1"),
+        ({"tool_error": float("nan")}, "tool_error should be a finite number"),
+        ({"success": True}, "success should be"),
+        ({"level": "brutal"}, "level should be"),
         ({"kinds": ["brew-tea"]}, "'brew-tea' is not a kind of level 'easy'"),
         ({"tasks": TASKS["easy"], "level": "easy"}, "either tasks or level"),
         ({"tasks": TASKS["easy"], "kinds": ["cancel"]}, "either tasks or kinds"),
-        ({"tasks": "generated:easy"}, "tasks must be a task set, a .parquet file or None"),
         ({"call_format": "morse"}, "call_format must be one of"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns should be"),
     ],
 )
 def test_wrong_options(options, message):
@@ -396,7 +394,7 @@ def test_rows_travel_through_parquet(tmp_path):
     pytest.importorskip("pyarrow")
     path = write_parquet(TASKS["hard"], tmp_path / "desk.parquet")
     env = ServiceDesk(str(path))
-    assert env.tasks.size == 40
+    assert env.tasks.size == 24
     assert env.tasks[5] == TASKS["hard"][5]
     assert play(env, expert, 5)[0] == 1.0
     bad = write_parquet(Rows("bad", [TASKS["easy"][1], arithmetic()]), tmp_path / "bad.parquet")

@@ -81,7 +81,7 @@ def test_the_same_talk_with_a_model_is_worth_the_same(level, kind, service):
     assert sum(paid) == pytest.approx(1.5), "success, and all of the progress"
 
 
-@pytest.mark.parametrize(("level", "kind"), EVERY_KIND)
+@pytest.mark.parametrize(("level", "kind"), EVERY_KIND[::4])
 def test_nothing_is_earned_by_waiting_for_the_end(level, kind, service):
     env = ServiceDesk(tasks_of(level, kind), user={"model": "tiny", "base_url": service.url}, progress=1.0)
     service.answer = says("Goodbye.", "satisfied")
@@ -176,7 +176,7 @@ def test_the_model_hears_words_only(call_format):
 @pytest.mark.parametrize("level", KINDS)
 def test_the_model_is_not_told_what_is_right(level):
     tasks = ServiceDeskTasks(level)
-    for index in range(30):
+    for index in range(12):
         scenario = scenario_of(tasks[index])
         told = goal_text(scenario)
         amounts = [f"{int(f.value) / 100:.2f}" for w in scenario.chain for f in w.facts if f.kind == "amount"]

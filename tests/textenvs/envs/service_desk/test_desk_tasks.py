@@ -23,12 +23,12 @@ every_kind = pytest.mark.parametrize(("level", "kind"), [(level, kind) for level
 
 
 @functools.cache
-def stories(level, kind, count=8):
+def stories(level, kind, count=4):
     tasks = ServiceDeskTasks(level, kinds=[kind])
     return [scenario_of(tasks[i]) for i in range(count)]
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(levels, splits, st.integers(0, 2**31 - 1), st.integers(-5, 2**40))
 def test_a_task_is_a_function_of_its_index(level, split, index, seed):
     tasks = ServiceDeskTasks(level, seed, split)
@@ -98,7 +98,7 @@ def test_each_reason_is_the_only_one_and_true(level, kind):
 def test_refunds_are_the_rules_sums():
     seen = set()
     for level, kind in (("easy", "return"), ("medium", "return-electronics"), ("hard", "return-two-exchange-one")):
-        for scenario in stories(level, kind, 25):
+        for scenario in stories(level, kind, 12):
             wish, shop = scenario.wishes[0], scenario.database
             order, plus = shop.orders[wish.order_id], shop.customers[scenario.customer_id].plus
             dollars = 0.0
@@ -142,7 +142,9 @@ def test_outcomes_are_many():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_draws_all_its_kinds(level):
-    assert {scenario_of(ServiceDeskTasks(level)[i]).kind for i in range(400)} == set(KINDS[level])
+    rows, missing = (ServiceDeskTasks(level)[i].extra["scenario"] for i in range(400)), set(KINDS[level])
+    while missing:
+        missing.discard(json.loads(next(rows))["kind"])
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -150,7 +152,7 @@ def test_the_splits_share_no_caller_with_the_same_task(level):
     def cores(split, seed):
         tasks = ServiceDeskTasks(level, seed, split)
         found = set()
-        for i in range(30):
+        for i in range(15):
             scenario = scenario_of(tasks[i])
             things = sorted(thing for wish in scenario.wishes for thing in wish.things)
             found.add((scenario.kind, scenario.persona.first_name, scenario.persona.last_name, *things))

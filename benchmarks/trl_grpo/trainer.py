@@ -1,8 +1,8 @@
-"""``trl-grpo``: TRL's ``GRPOTrainer`` on our configuration, playing the tasks that our own loop would play.
+"""TRL's ``GRPOTrainer`` on our configuration, playing the tasks that our own loop would play.
 
 Group number ``g`` has the task, and its environment the seed, that group ``g`` of ``ppo`` has; the warm start is the
 same; advantages are those of ``algorithm.adv_estimator``. Generation is the embedded engine's, the loss, the optimizer
-and the loop are TRL's. Which key becomes what is :mod:`.trl_config`.
+and the loop are TRL's. Which key becomes what is :mod:`.config`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,34 @@ from typing import TYPE_CHECKING, Any, Self
 
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
+from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
+from trainers.algorithms.batch import ActionBatch
+from trainers.assembly.demonstrator import with_scripts_there_are
+from trainers.assembly.environments import (
+    check_environments,
+    make_env,
+    training_kwargs,
+    validation_kwargs,
+    validation_tasks,
+)
+from trainers.assembly.errors import SetupError
+from trainers.assembly.folder import held, run_folder, would_replace
+from trainers.assembly.learner import learner_settings
+from trainers.assembly.policy import policy_of, set_threads, threads_for
+from trainers.cluster.in_flight import slots
+from trainers.config import PPOConfig
+from trainers.config.model import ModelSection
+from trainers.credit import estimator_options
+from trainers.hosts.trl import TextEnvRollout, textenv_reward
+from trainers.policy import Policy
+from trainers.registry import Result
+from trainers.report.loggers import open_loggers
+from trainers.report.metrics import episode_metrics
+from trainers.rollout.renderer import Renderer
+from trainers.rollout.tasks import TaskOrder, derive_seed
+from trainers.run import refuse_other_run, warm_start_wanted, warm_up
 
-from ..algorithms.advantages import ESTIMATORS, Advantages, normalize
-from ..algorithms.batch import ActionBatch
-from ..assembly.demonstrator import with_scripts_there_are
-from ..assembly.environments import check_environments, make_env, training_kwargs, validation_kwargs, validation_tasks
-from ..assembly.errors import SetupError
-from ..assembly.folder import held, run_folder, would_replace
-from ..assembly.learner import learner_settings
-from ..assembly.policy import policy_of, set_threads, threads_for
-from ..cluster.in_flight import slots
-from ..config import PPOConfig
-from ..config.model import ModelSection
-from ..credit import estimator_options
-from ..hosts.trl import TextEnvRollout, textenv_reward
-from ..policy import Policy
-from ..registry import Result
-from ..report.loggers import open_loggers
-from ..report.metrics import episode_metrics
-from ..rollout.renderer import Renderer
-from ..rollout.tasks import TaskOrder, derive_seed
-from ..run import refuse_other_run, warm_start_wanted, warm_up
-from .trl_config import FIXED, grpo_arguments, resolved, steps_an_iteration
+from .config import FIXED, grpo_arguments, resolved, steps_an_iteration
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -78,7 +84,9 @@ class TRLGRPOTrainer:
         try:
             import trl  # noqa: F401 - not for use here: for an error that says how to get it
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("trl-grpo needs TRL: pip install 'textenvs[trl]'", name="trl") from error
+            raise ModuleNotFoundError(
+                "benchmarks.trl_grpo needs TRL: pip install 'textenvs[trl]'", name="trl"
+            ) from error
         refuse_processes(int(os.environ.get("WORLD_SIZE") or 1))
         self.folder: Path = run_folder(self.config.trainer)
         self._trainer: Any = None
@@ -157,7 +165,7 @@ class TRLGRPOTrainer:
         from transformers.utils.logging import disable_progress_bar
         from trl import GRPOConfig
 
-        from .trl_trainer import ValidatingGRPOTrainer
+        from .validating import ValidatingGRPOTrainer
 
         self._held.close()
         self._held.enter_context(held(self.folder))
@@ -227,7 +235,7 @@ class TRLGRPOTrainer:
         return policy
 
     def _checkpoint(self) -> Path | None:
-        """What to go on from.
+        """What to resume from.
 
         Raises:
             SetupError: The one that was asked for is not there.
@@ -262,12 +270,12 @@ def refuse_processes(processes: int, devices: int = 1) -> None:
     """Raise ``SetupError`` where TRL would multiply the batch: it counts episodes for each process and each device."""
     if processes > 1:
         raise SetupError(
-            f"trl-grpo is one process, and this is one of {processes} (WORLD_SIZE, as `accelerate launch` and torchrun "
+            f"this is one process, and this is one of {processes} (WORLD_SIZE, as `accelerate launch` and torchrun "
             "set it): start it with plain python. For several, use TRL's own trainer with trainers.hosts.trl, which "
             "works with them (docs/adapters/trl.md)"
         )
     if devices > 1:
-        raise SetupError(f"trl-grpo uses one GPU, and torch sees {devices}: choose one, CUDA_VISIBLE_DEVICES=0")
+        raise SetupError(f"it uses one GPU, and torch sees {devices}: choose one, CUDA_VISIBLE_DEVICES=0")
 
 
 def _step(checkpoint: Path) -> int:
@@ -277,7 +285,7 @@ def _step(checkpoint: Path) -> int:
 
 def _write_model(trainer: Any, folder: Path) -> None:
     """A folder that transformers loads; adapters are merged into the weights."""
-    from ..hosts.trl.engine import adapters_of
+    from trainers.hosts.trl.engine import adapters_of
 
     if (adapters := adapters_of(trainer)) is None:
         trainer.save_model(str(folder))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from reward_models import save_model, talk
 from textenvs.messages import Messages, assistant, user
 from trainers.engines.simclock import run_simulated
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierOptions, ProcessReplica, Replica, ReplicaLostError, ReplicaPool
+from trainers.rewards.backends import ClassifierOptions, ClassifierPool, LocalWorker, Worker, WorkerLostError
 from trainers.rewards.backends.classifier import Classifier
 
 
@@ -40,7 +38,7 @@ class Fake:
     async def start(self) -> None:
         await asyncio.sleep(5)
         if not self._starts():
-            raise ReplicaLostError("out of memory")
+            raise WorkerLostError("out of memory")
 
     async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         assert not any((self.lost, self.closed, self.asleep, self.running)), "one batch at a time, while it is awake"
@@ -49,7 +47,7 @@ class Fake:
             await asyncio.sleep(1)
             if self._dies(conversations):
                 self.lost = True
-                raise ReplicaLostError("killed")
+                raise WorkerLostError("killed")
             return [truth(each) for each in conversations]
         except asyncio.CancelledError:
             self.lost = True
@@ -68,7 +66,10 @@ class Fake:
         self.asleep = False
         if self._dies(()):
             self.lost = True
-            raise ReplicaLostError("killed in its sleep")
+            raise WorkerLostError("killed in its sleep")
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        return await {"score": self.score, "sleep": self.sleep, "wake": self.wake}[method](*arguments)
 
     async def close(self) -> None:
         self.closed = True
@@ -76,14 +77,14 @@ class Fake:
 
 async def pool_of(
     count: int, dies: Callable[[Sequence[Messages]], bool], starts: Callable[[], bool] = lambda: True
-) -> tuple[ReplicaPool, list[Fake]]:
+) -> tuple[ClassifierPool, list[Fake]]:
     made: list[Fake] = []
 
-    def make(number: int) -> Replica:
+    def make(number: int) -> Worker:
         made.append(Fake(dies, starts))
         return made[-1]
 
-    return await ReplicaPool.start(make, count), made
+    return await ClassifierPool.start(make, count), made
 
 
 @given(
@@ -181,15 +182,15 @@ def test_a_pool_that_cannot_start_ends_what_it_started() -> None:
         made: list[Fake] = []
         answers = iter([True, False, True])
 
-        def make(number: int) -> Replica:
+        def make(number: int) -> Worker:
             made.append(Fake(lambda _: False, lambda: next(answers)))
             return made[-1]
 
-        with pytest.raises(ReplicaLostError):
-            await ReplicaPool.start(make, 3)
+        with pytest.raises(WorkerLostError):
+            await ClassifierPool.start(make, 3)
         assert all(fake.closed for fake in made)
         with pytest.raises(ValueError, match="at least 1"):
-            await ReplicaPool.start(make, 0)
+            await ClassifierPool.start(make, 0)
 
     run_simulated(run())
 
@@ -202,54 +203,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("reward_model"))
 
 
-@pytest.mark.timeout(300)
-async def test_a_process_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
-    options = ClassifierOptions(folder, rows=4, bucket=64)
-    alone = Classifier(options)
-    made: list[ProcessReplica] = []
-
-    def make(number: int) -> Replica:
-        made.append(ProcessReplica(options))
-        return made[-1]
-
-    pool = await ReplicaPool.start(make, 2)
-    async with RewardService({"m": pool}, {"m": options.model_options(2, max_batch_size=16)}) as service:
-        pids = [replica.pid for replica in made]
-        for pid in pids:  # so that the batches that come are surely in the middle
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
-        asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
-        await asyncio.sleep(0.2)
-        os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
-        os.kill(pids[1], signal.SIGCONT)  # type: ignore[arg-type]
-        scores = await asyncio.gather(*asked)
-        assert scores == [{"score": alone.score([talk(i)])[0]} for i in range(32)]
-        assert pool.losses == 1
-        assert service.stats()["m/unscored"] == 0
-
-
-async def test_a_process_that_cannot_load_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be loaded") as caught:
-        await ReplicaPool.start(lambda number: ProcessReplica(ClassifierOptions(str(tmp_path / "absent"))))
-    assert "Traceback" not in str(caught.value)
+async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        await ClassifierPool.start(lambda number: LocalWorker(ClassifierOptions(str(tmp_path / "absent"))))
 
 
 @pytest.mark.slow  # test_ppo_ray_rewards.py kills an actor, too
 @pytest.mark.timeout(300)
 def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
     ray: Any = pytest.importorskip("ray")
-    from trainers.cluster.ray.rewards import RayReplica
+    from trainers.cluster.ray.rewards import RayWorker
 
     options = ClassifierOptions(folder, rows=4, bucket=64)
     alone = Classifier(options)
-    made: list[RayReplica] = []
+    made: list[RayWorker] = []
 
-    def make(number: int) -> Replica:
-        made.append(RayReplica(options, placement={"num_cpus": 1}))
+    def make(number: int) -> Worker:
+        made.append(RayWorker(options, placement={"num_cpus": 1}))
         return made[-1]
 
     async def run() -> None:
-        pool = await ReplicaPool.start(make, 1)
+        pool = await ClassifierPool.start(make, 1)
         async with RewardService({"m": pool}, {"m": options.model_options(max_batch_size=16)}) as service:
             asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
             while not service.stats()["m/batches"]:
@@ -299,7 +273,7 @@ def test_a_pool_that_sleeps_computes_nothing_and_keeps_nobody_out():
 
 async def test_a_classifier_says_the_same_after_a_sleep(tmp_path):
     options = ClassifierOptions(path=save_model(tmp_path), device="cpu")
-    pool = await ReplicaPool.start(lambda number: ProcessReplica(options))
+    pool = await ClassifierPool.start(lambda number: LocalWorker(options))
     asked = [ScoringRequest(talk(number)) for number in range(3)]
     before = await pool.score(asked)
     await pool.sleep()

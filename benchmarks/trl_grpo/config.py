@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, NEEDS_TERMS
-from ..assembly.folder import run_folder
-from ..config import ConfigError, PPOConfig, resolve
-from ..config.describe import all_keys
-from ..config.load import Problem
-from ..policy import resolve_device
+from trainers.algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, NEEDS_TERMS
+from trainers.assembly.folder import run_folder
+from trainers.config import ConfigError, PPOConfig, resolve
+from trainers.config.describe import all_keys
+from trainers.config.load import Problem
+from trainers.policy import resolve_device
 
 #: Keys with one field of ``GRPOConfig`` each, and what the value becomes.
 FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -39,7 +39,7 @@ FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "trainer.experiment_name": ("run_name", str),
 }
 
-#: Keys that are read elsewhere: below, in :mod:`.trl_grpo`, or by the parts that both trainers share.
+#: Keys that are read elsewhere: below, in :mod:`.trainer`, or by the parts that both trainers share.
 READ: frozenset[str] = frozenset(
     f"{section}.{name}"
     for section, names in {
@@ -82,7 +82,7 @@ READ: frozenset[str] = frozenset(
     for name in names.split()
 )
 
-#: A checkpoint of TRL's must not be gone on from with other values of these: it counts optimizer steps and skips the
+#: A checkpoint of TRL's must not be resumed from with other values of these: it counts optimizer steps and skips the
 #: batches that the first four make, and it brings the optimizer's settings along.
 FIXED: Sequence[str] = (
     "rollout.n",
@@ -135,7 +135,7 @@ def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str
         said = name in given or any(each.startswith(f"{name}.") for each in given)
         if said or value_of(config, name) not in (key.default, config.chosen_defaults().get(name, key.default)):
             why = next((why for start, why in WHY_NOT.items() if name.startswith(start)), "TRL has nothing like it")
-            yield name, f"has no meaning for trl-grpo: {why}"
+            yield name, f"has no meaning for TRL: {why}"
     yield from _values(config)
 
 

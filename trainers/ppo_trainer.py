@@ -12,11 +12,11 @@ from typing import Any, Self, TypeVar
 
 from transformers.utils.logging import disable_progress_bar
 
-from .. import ppo
-from ..config import PPOConfig, resolve
-from ..interrupts import Interrupts
-from ..registry import Result
-from ..run import Run, assemble
+from . import ppo
+from .config import PPOConfig, resolve
+from .interrupts import Interrupts
+from .registry import Result
+from .run import Run, assemble
 
 T = TypeVar("T")
 

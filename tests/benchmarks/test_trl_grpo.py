@@ -1,4 +1,4 @@
-"""The trainers of this package by their names: ppo and trl-grpo, on one configuration."""
+"""TRL's trainer on our configuration: the tasks, seeds, learning rates and validation of `ppo`, by TRL's loop."""
 
 import dataclasses
 import json
@@ -10,13 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 import trainers
+from benchmarks.trl_grpo import TRLGRPOTrainer
+from benchmarks.trl_grpo import trainer as trl_grpo
+from benchmarks.trl_grpo.config import FIELDS, READ, WHY_NOT, grpo_arguments, resolved
+from benchmarks.trl_grpo.trainer import training_episodes, validation_episodes
 from textenvs.integrations.trl import dataset_of
-from trainers.__main__ import main
 from trainers.assembly.errors import SetupError
 from trainers.assembly.learner import learner_settings
-from trainers.catalog import trl_grpo
-from trainers.catalog.trl_config import FIELDS, READ, WHY_NOT, grpo_arguments, resolved
-from trainers.catalog.trl_grpo import training_episodes, validation_episodes
 from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
@@ -27,9 +27,8 @@ TURNS = "algorithm.adv_estimator=turn_grpo"
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, TURNS, "trainer.total_iterations=2", "data.val_size=3"]
 
 
-@pytest.mark.parametrize("name", ["ppo", "trl-grpo"])
-def test_a_run_by_name_trains_evaluates_and_leaves_a_model(name, tmp_path):
-    with trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+def test_a_run_trains_evaluates_and_leaves_a_model(tmp_path):
+    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         assert isinstance(trainer, trainers.Trainer)
         result = trainer.fit()
         assert result.iterations == 2
@@ -42,46 +41,16 @@ def test_a_run_by_name_trains_evaluates_and_leaves_a_model(name, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {row["step"] for row in rows if "train/reward" in row} == {1, 2}
     # It goes on from there, and a run of something else does not.
-    with trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=3"]) as again:
+    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=3"]) as again:
         last = again.fit()
         assert last.iterations == 3
-    with trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as later:
+    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"]) as later:
         assert later.evaluate()["val/reward"] == pytest.approx(last.metrics["val/reward"], abs=1e-6)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "train/reward" in row] == [1, 2, 3]
-    other = trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.seed=5"])
+    other = TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.seed=5"])
     with other, pytest.raises(CheckpointError, match="trainer.seed was 0 and is now 5"):
         other.fit()
-
-
-def test_ppo_inside_a_running_event_loop_and_from_a_configuration(tmp_path):
-    import asyncio
-
-    config = resolve([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=1"])[0]
-
-    async def notebook():
-        return trainers.make("ppo", config).fit()
-
-    assert asyncio.run(notebook()).iterations == 1
-
-
-def test_validation_alone_trains_nothing(tmp_path, capsys):
-    def only(folder, *more):
-        return [*USUAL, f"trainer.default_local_dir={tmp_path}/{folder}", "trainer.val_only=true", *more]
-
-    assert main(["ppo", *only("new")]) == 0
-    assert "val/reward" in (said := capsys.readouterr().out)
-    assert "model:" not in said
-    assert not (tmp_path / "new/checkpoints").exists()
-    trained = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}/trained"]).fit()
-    given = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={trained.checkpoint}"]
-    for arguments in (only("elsewhere", *given), only("trained", "trainer.total_iterations=9")):
-        result = trainers.make("ppo", arguments).fit()
-        assert (result.iterations, result.model, result.checkpoint) == (2, trained.model, trained.checkpoint)
-        assert result.metrics["val/reward"] == pytest.approx(trained.metrics["val/reward"], abs=1e-6)
-        assert "train/reward" not in result.metrics
-    afresh = trainers.make("ppo", only("trained", "trainer.resume_mode=disable")).fit()
-    assert (afresh.iterations, afresh.model, afresh.checkpoint) == (0, None, None)
 
 
 def test_both_play_the_same_tasks_with_the_same_seeds(tmp_path):
@@ -146,7 +115,7 @@ def test_every_key_is_used_or_refused_by_name():
 )
 def test_what_has_no_meaning_for_trl_is_refused(arguments, key, why):
     with pytest.raises(ConfigError) as caught:
-        trainers.make("trl-grpo", arguments)
+        TRLGRPOTrainer(arguments)
     assert any(problem.key == key and why in problem.text for problem in caught.value.problems), str(caught.value)
 
 
@@ -201,14 +170,14 @@ def test_all_validation_episodes_count_alike_and_are_sampled_as_configured(tmp_p
 
     monkeypatch.setattr(trl_grpo, "episode_metrics", remember)
     more = ["data.val_size=7", "validation.temperature=0", "engine.max_slots=3", "rollout.top_k=2"]
-    with trainers.make("trl-grpo", [*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+    with TRLGRPOTrainer([*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         metrics = trainer.evaluate()
         assert trainer.evaluate() == metrics
     greedy = played[0]
     assert len(greedy) == 7
     assert metrics["val/reward"] == pytest.approx(sum(each.total_reward for each in greedy) / 7)
     sampled = [*more, "validation.temperature=1", "validation.n=2"]
-    with trainers.make("trl-grpo", [*USUAL, *sampled, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+    with TRLGRPOTrainer([*USUAL, *sampled, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         trainer.evaluate()
     pairs = played[-1]
     assert len(pairs) == 14
@@ -218,7 +187,7 @@ def test_all_validation_episodes_count_alike_and_are_sampled_as_configured(tmp_p
 
 def test_a_validation_in_which_every_episode_fails_does_not_end_the_run(tmp_path):
     broken = ["env.val_kwargs={broken: true}", "trainer.val_before_train=true", "trainer.total_iterations=1"]
-    with trainers.make("trl-grpo", [*USUAL, *broken, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+    with TRLGRPOTrainer([*USUAL, *broken, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         result = trainer.fit()
     assert result.iterations == 1
     assert result.metrics["val/left_out"] == 1
@@ -229,7 +198,7 @@ def test_the_learning_rates_are_those_of_ppo(tmp_path):
     for schedule in ("constant", "cosine"):
         more = [f"actor.lr_schedule={schedule}", "actor.lr_warmup_steps=3", "trainer.total_iterations=5"]
         given = [*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]
-        with trainers.make("trl-grpo", given) as ours:
+        with TRLGRPOTrainer(given) as ours:
             trainer = ours._made()
             trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
             used = []
@@ -248,42 +217,42 @@ def test_trl_refuses_to_replace_the_checkpoints_of_a_folder_by_another_runs(tmp_
         (tmp_path / name / "trainer_state.json").write_text("{}")
     back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/other/checkpoint-2"]
     where = f"trainer.default_local_dir={tmp_path}/mine"
-    with trainers.make("trl-grpo", [*USUAL, where, *back]) as trainer, pytest.raises(SetupError, match="of its own"):
+    with TRLGRPOTrainer([*USUAL, where, *back]) as trainer, pytest.raises(SetupError, match="of its own"):
         trainer.fit()
     assert (tmp_path / "mine/checkpoint-4").is_dir()
 
 
 def test_starting_afresh_removes_an_earlier_runs_checkpoints(tmp_path, caplog):
     where = f"trainer.default_local_dir={tmp_path}"
-    with trainers.make("trl-grpo", [*USUAL, where, "trainer.total_iterations=3", "trainer.save_freq=1"]) as first:
+    with TRLGRPOTrainer([*USUAL, where, "trainer.total_iterations=3", "trainer.save_freq=1"]) as first:
         assert first.fit().checkpoint.name == "checkpoint-6"
     afresh = [*USUAL, where, "trainer.resume_mode=disable", "trainer.seed=5", "trainer.total_iterations=1"]
-    with trainers.make("trl-grpo", afresh) as second:
+    with TRLGRPOTrainer(afresh) as second:
         second.evaluate()
         assert len(list(tmp_path.glob("checkpoint-*"))) == 2  # nothing was started
         assert second.fit().checkpoint.name == "checkpoint-2"
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
     assert "removed checkpoint-4, checkpoint-6" in caplog.text
-    with trainers.make("trl-grpo", [*USUAL, where, "trainer.seed=5"]) as third:
+    with TRLGRPOTrainer([*USUAL, where, "trainer.seed=5"]) as third:
         assert third.fit().iterations == 2
     # What would make TRL count other batches than were played, or would be without effect, is no resumption.
     for other in ("actor.ppo_epochs=2", "actor.mini_batches=1", "rollout.n=4", "rollout.groups_per_batch=4"):
-        fourth = trainers.make("trl-grpo", [*USUAL, where, "trainer.seed=5", other])
+        fourth = TRLGRPOTrainer([*USUAL, where, "trainer.seed=5", other])
         with fourth, pytest.raises(CheckpointError, match=other.split("=")[0]):
             fourth.fit()
-    fifth = trainers.make("trl-grpo", [*USUAL, where, "trainer.seed=5", "actor.lr=0.1"])
+    fifth = TRLGRPOTrainer([*USUAL, where, "trainer.seed=5", "actor.lr=0.1"])
     with fifth, pytest.raises(CheckpointError, match="actor.lr was 0.003 and is now 0.1"):
         fifth.evaluate()
 
 
 def test_adapters_on_a_trained_base_go_on_and_are_merged_in_the_end(tmp_path):
-    with trainers.make("trl-grpo", [*USUAL, f"trainer.default_local_dir={tmp_path}/base"]) as trainer:
+    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}/base"]) as trainer:
         base = trainer.fit().model
     lora = ["model.lora_rank=2", f"model.path={base}", f"trainer.default_local_dir={tmp_path}/lora", "actor.lr=0.05"]
     given = [*[each for each in USUAL if each not in MODEL and "actor.lr=" not in each], *lora]
-    with trainers.make("trl-grpo", given) as trainer:
+    with TRLGRPOTrainer(given) as trainer:
         result = trainer.fit()
-    with trainers.make("trl-grpo", [*given, "trainer.total_iterations=3"]) as trainer:
+    with TRLGRPOTrainer([*given, "trainer.total_iterations=3"]) as trainer:
         assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
         result = trainer.fit()
     plain = AutoModelForCausalLM.from_pretrained(result.model)
@@ -292,18 +261,16 @@ def test_adapters_on_a_trained_base_go_on_and_are_merged_in_the_end(tmp_path):
     assert any(not torch.equal(value, before[name]) for name, value in plain.state_dict().items())
     # The merged model plays as the adapters did.
     served = [each for each in given if "lora" not in each and "model.path" not in each]
-    with trainers.make(
-        "trl-grpo", [*served, f"model.path={result.model}", f"trainer.default_local_dir={tmp_path}/x"]
-    ) as t:
+    with TRLGRPOTrainer([*served, f"model.path={result.model}", f"trainer.default_local_dir={tmp_path}/x"]) as t:
         assert t.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
 
 
 def test_several_processes_and_several_gpus_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SetupError, match="one of 2 .*accelerate launch.*trainers.hosts.trl"):
-        trainers.make("trl-grpo", [*USUAL, f"trainer.default_local_dir={tmp_path}"])
+        TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"])
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setattr(GRPOConfig, "n_gpu", property(lambda self: 2))
-    trainer = trainers.make("trl-grpo", [*USUAL, f"trainer.default_local_dir={tmp_path}"])
+    trainer = TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"])
     with trainer, pytest.raises(SetupError, match="torch sees 2: choose one"):
         trainer.fit()

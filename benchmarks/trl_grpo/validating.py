@@ -1,4 +1,4 @@
-"""TRL's trainer with our validation and our learning rates, for ``trl-grpo``."""
+"""TRL's trainer with our validation and our learning rates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..hosts.trl.credit import TurnCreditGRPOTrainer
-from ..learner.optim import OptimizerSettings
+from trainers.hosts.trl.credit import TurnCreditGRPOTrainer
+from trainers.learner.optim import OptimizerSettings
 
 
 class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):

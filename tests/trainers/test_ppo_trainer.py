@@ -1,0 +1,70 @@
+"""The trainer `ppo` by its name."""
+
+import json
+
+import pytest
+from ppo_runs import MODEL, QUICK, SMALL, WARM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import trainers
+from trainers.__main__ import main
+from trainers.checkpoints import CheckpointError
+from trainers.config import resolve
+
+USUAL = [*MODEL, *WARM, *SMALL, *QUICK, "algorithm.adv_estimator=turn_grpo", "trainer.total_iterations=2"]
+
+
+def test_a_run_by_name_trains_evaluates_and_leaves_a_model(tmp_path):
+    with trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+        assert isinstance(trainer, trainers.Trainer)
+        result = trainer.fit()
+        assert result.iterations == 2
+        assert not result.stopped
+        assert {"train/reward", "val/reward"} <= set(result.metrics)
+        assert AutoModelForCausalLM.from_pretrained(result.model).config.hidden_size == 32
+        assert AutoTokenizer.from_pretrained(result.model).chat_template
+        assert result.checkpoint.is_dir()
+        assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {row["step"] for row in rows if "train/reward" in row} == {1, 2}
+    # It goes on from there, and a run of something else does not.
+    with trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=3"]) as again:
+        last = again.fit()
+        assert last.iterations == 3
+    with trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as later:
+        assert later.evaluate()["val/reward"] == pytest.approx(last.metrics["val/reward"], abs=1e-6)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "train/reward" in row] == [1, 2, 3]
+    other = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.seed=5"])
+    with other, pytest.raises(CheckpointError, match="trainer.seed was 0 and is now 5"):
+        other.fit()
+
+
+def test_ppo_inside_a_running_event_loop_and_from_a_configuration(tmp_path):
+    import asyncio
+
+    config = resolve([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=1"])[0]
+
+    async def notebook():
+        return trainers.make("ppo", config).fit()
+
+    assert asyncio.run(notebook()).iterations == 1
+
+
+def test_validation_alone_trains_nothing(tmp_path, capsys):
+    def only(folder, *more):
+        return [*USUAL, f"trainer.default_local_dir={tmp_path}/{folder}", "trainer.val_only=true", *more]
+
+    assert main(["ppo", *only("new")]) == 0
+    assert "val/reward" in (said := capsys.readouterr().out)
+    assert "model:" not in said
+    assert not (tmp_path / "new/checkpoints").exists()
+    trained = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}/trained"]).fit()
+    given = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={trained.checkpoint}"]
+    for arguments in (only("elsewhere", *given), only("trained", "trainer.total_iterations=9")):
+        result = trainers.make("ppo", arguments).fit()
+        assert (result.iterations, result.model, result.checkpoint) == (2, trained.model, trained.checkpoint)
+        assert result.metrics["val/reward"] == pytest.approx(trained.metrics["val/reward"], abs=1e-6)
+        assert "train/reward" not in result.metrics
+    afresh = trainers.make("ppo", only("trained", "trainer.resume_mode=disable")).fit()
+    assert (afresh.iterations, afresh.model, afresh.checkpoint) == (0, None, None)

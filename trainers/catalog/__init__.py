@@ -1,1 +1,0 @@
-"""The trainers that :func:`trainers.make` knows without other packages, one file each."""
