@@ -1,14 +1,16 @@
 """verl's keys: its launch commands are accepted, each key is answered, and nothing changes in silence."""
 
 import itertools
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
-from trainers import tiny
+from trainers import ppo, tiny
 from trainers.config import ConfigError, PPOConfig, load_config, render, resolve
 from trainers.config.__main__ import verl_page
 from trainers.config.commands import EvaluateConfig, GenerateConfig
@@ -123,6 +125,31 @@ def problems(*arguments, schema=PPOConfig):
 
 
 # --- whole commands
+
+
+def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside, capsys):
+    """Of its own model nothing is there but the configuration, and a tokenizer."""
+    model = inside / "of-3b"
+    shutil.copytree(inside / "model", model)
+    (model / "model.safetensors").unlink()
+    shape = {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16}
+    shape |= {"num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768}
+    written = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**written, **shape, "layer_types": None, "head_dim": 128}))
+    command = [*MULTI_TURN, f"actor_rollout_ref.model.path={model}", "--dry-run", "--plan-for"]
+    with pytest.raises(SystemExit, match="0"):
+        ppo.main([*command, "4@80"])
+    said = capsys.readouterr().out
+    assert "# The plan: cluster.backend=local, 1 x 4 GPUs." in said
+    assert "# memory of the learner, each GPU, estimated: 29" in said
+    assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in said
+    for machine, problem in (
+        ("1@16", "cluster.n_gpus_per_node=4, but each machine of --plan-for has 1; at most that many do"),
+        ("4@16", "learner and engine need at least 2"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            ppo.main([*command, machine])
+        assert problem in capsys.readouterr().err
 
 
 def test_the_multi_turn_command(inside):

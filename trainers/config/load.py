@@ -80,8 +80,8 @@ def load_config(
     *,
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     usage: str = "python -m trainers.ppo",
-    plan: Callable[[ConfigT], str] | None = None,
-    rehearse: Callable[[ConfigT], str] | None = None,
+    plan: Callable[[ConfigT, str | None], str] | None = None,
+    rehearse: Callable[[ConfigT, str | None], str] | None = None,
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program.
@@ -93,8 +93,8 @@ def load_config(
         argv: The arguments without the program's name.
         schema: What may be configured.
         usage: The program as the user calls it, for ``--help``.
-        plan: From the configuration to what would be started where, in words, which ``--dry-run`` prints beneath it. A
-            ``ValueError`` of it is a problem of the configuration.
+        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where, in
+            words, which ``--dry-run`` prints beneath it. A ``ValueError`` of it is a problem of the configuration.
         rehearse: For ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap. What it returns
             is printed, too, and a ``ValueError`` of it is a problem likewise.
         check: Finds what only the parts of a run know to be wrong, without starting any: pairs of a key and what is
@@ -109,6 +109,11 @@ def load_config(
     show_help(argv, schema, usage)
     dry_run, whole = "--dry-run" in argv, "--all" in argv
     words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
+    machine = None
+    if dry_run and plan is not None and "--plan-for" in words[:-1]:
+        at = words.index("--plan-for")
+        machine = words[at + 1]
+        del words[at : at + 2]
     try:
         config, flags = resolve_with_notes(words, schema)
         if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
@@ -118,13 +123,13 @@ def load_config(
     said = ""
     if plan is not None:
         try:
-            said = plan(config)
+            said = plan(config, machine)
         except ValueError as error:
             _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
     if dry_run:
         if rehearse is not None:
             try:
-                said = f"{said}\n{rehearse(config)}"
+                said = f"{said}\n{rehearse(config, machine)}"
             except ValueError as error:
                 _exit(f"the run could not begin:\n  {error}\nNothing was started.")
         with reader_may_leave():

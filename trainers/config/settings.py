@@ -34,7 +34,9 @@ def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Re
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name or name.startswith("-"):
-            report(argument, "expected key=value, --config FILE, --dry-run or --help", COMMAND_LINE)
+            report(
+                argument, "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help", COMMAND_LINE
+            )
             continue
         try:
             loader = Loader(text)
