@@ -23,9 +23,8 @@ class PromptsSection(Section):
     path: str | None = Field(None, min_length=1, description="Parquet file with the prompts; needed.")
     prompt_key: str = Field("prompt", min_length=1, description="Column with them: chat messages.")
     n_samples: int = Field(5, ge=1, description="Replies to each prompt.")
-    output_path: str | None = Field(
-        None, min_length=1, description="Parquet file to write: all columns of `path`, and `responses`; needed."
-    )
+    output_path: str | None = Field(None, min_length=1)
+    """Parquet file to write: all columns of `path`, and `responses`; needed."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description=TEMPLATE_KWARGS)
     batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
 
@@ -33,9 +32,8 @@ class PromptsSection(Section):
 class LoadedModelSection(Section):
     """The model that replies."""
 
-    path: str | None = Field(
-        None, min_length=1, description="Folder of a Hugging Face model, or its name on the hub; needed."
-    )
+    path: str | None = Field(None, min_length=1)
+    """Folder of a Hugging Face model, or its name on the hub; needed."""
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
 
@@ -54,13 +52,11 @@ class ReplySection(Section):
 class ServingClusterSection(Section):
     """Where the engines are. See docs/cluster.md."""
 
-    backend: Literal["local", "ray"] = Field(
-        "local", description="`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."
-    )
+    backend: Literal["local", "ray"] = "local"
+    """`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."""
     nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
-    n_gpus_per_node: int | None = Field(
-        None, ge=0, description="With Ray: GPUs to use of each machine; null is what torch sees here."
-    )
+    n_gpus_per_node: int | None = Field(None, ge=0)
+    """With Ray: GPUs to use of each machine; null is what torch sees here."""
     cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that an engine takes.")
     start_timeout_s: float = Field(300.0, gt=0, description="With Ray: seconds that actors may take to start.")
 
@@ -68,9 +64,8 @@ class ServingClusterSection(Section):
 class GenerateRunSection(Section):
     """The run."""
 
-    seed: int = Field(
-        0, ge=0, le=2**63 - 1, description="Decides every reply: the same seed, prompts and engine give the same."
-    )
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    """Decides every reply: the same seed, prompts and engine give the same."""
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; null is torch's choice.")
 
 
@@ -112,9 +107,8 @@ class ScoreSection(Section):
     """What is reported."""
 
     pass_threshold: float = Field(0.5, description="A reply passes whose score is at least this.")
-    output_path: str | None = Field(
-        None, min_length=1, description="JSON lines to write, one a reply: its row, its score or what went wrong."
-    )
+    output_path: str | None = Field(None, min_length=1)
+    """JSON lines to write, one a reply: its row, its score or what went wrong."""
 
 
 class EvaluateConfig(RunConfig):

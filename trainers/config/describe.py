@@ -170,7 +170,8 @@ def _key(name: str, info: FieldInfo) -> Key:
     default = info.get_default(call_default_factory=True)
     if default is PydanticUndefined or not info.description:
         raise TypeError(f"configuration key {name}: a default and a description are needed")
-    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, info.description)
+    description = " ".join(info.description.split())
+    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, description)
 
 
 def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:

@@ -18,37 +18,25 @@ class ClassifierSection(Section):
     """Of `reward_model.kind=classifier`: a model of transformers whose head gives a number."""
 
     path: str | None = Field(None, min_length=1, description="Its folder.")
-    head: Literal["sequence", "value"] = Field(
-        "sequence", description="`sequence`: a sequence classifier. `value`: a value model, read at the last token."
-    )
+    head: Literal["sequence", "value"] = "sequence"
+    """`sequence`: a sequence classifier. `value`: a value model, read at the last token."""
     label: int | str | None = Field(None, description="Name or number of the label that is the score, if several.")
-    transform: Literal["identity", "sigmoid", "softmax"] = Field(
-        "identity", description="The score is the logit, its sigmoid, or the label's probability among all."
-    )
-    max_length: int | None = Field(
-        None, ge=1, description="Tokens of a conversation at most; null is the model's own limit."
-    )
-    overlong: Literal["error", "left"] = Field(
-        "error", description="Longer ones have no score (their episodes fail), or lose their beginning."
-    )
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
-        "float32", description="Type to compute in; `auto` is that of the files."
-    )
-    rows: int | None = Field(
-        8,
-        ge=1,
-        description="Conversations computed at a time, exactly, so that scores are independent of the batch; null "
-        "is any number.",
-    )
+    transform: Literal["identity", "sigmoid", "softmax"] = "identity"
+    """The score is the logit, its sigmoid, or the label's probability among all."""
+    max_length: int | None = Field(None, ge=1)
+    """Tokens of a conversation at most; null is the model's own limit."""
+    overlong: Literal["error", "left"] = "error"
+    """Longer ones have no score (their episodes fail), or lose their beginning."""
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    """Type to compute in; `auto` is that of the files."""
+    rows: int | None = Field(8, ge=1)
+    """Conversations computed at a time, exactly, so that scores are independent of the batch; null is any number."""
     bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
     tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer; null is `path`.")
     template: str | None = Field(None, min_length=1, description="File with a chat template; null is the tokenizer's.")
-    replicas: int | None = Field(
-        None,
-        ge=1,
-        description="Workers with the model: threads of this process, or actors in the learner's places with "
-        "`cluster.backend=ray`; null is 1. A pool of its own (`enable_resource_pool`) has as many as places.",
-    )
+    replicas: int | None = Field(None, ge=1)
+    """Workers with the model: threads of this process, or actors in the learner's places with `cluster.backend=ray`;
+    null is 1. A pool of its own (`enable_resource_pool`) has as many as places."""
     threads: int = Field(1, ge=1, description="CPU threads of a worker, with `cluster.backend=ray`.")
 
 
@@ -58,17 +46,14 @@ class ServiceSection(Section):
     url: str | None = Field(None, min_length=1, description="Its address, for example http://127.0.0.1:8000.")
     model: str | None = Field(None, min_length=1, description="Its name there; null is the first that it names.")
     endpoint: Literal["classify", "pooling", "score"] = Field("classify", description="What is asked.")
-    input: Literal["tokens", "messages"] = Field(
-        "tokens", description="Conversations become tokens here (`tokenizer`), or there, by the server's own template."
-    )
+    input: Literal["tokens", "messages"] = "tokens"
+    """Conversations become tokens here (`tokenizer`), or there, by the server's own template."""
     tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer, for `input=tokens`.")
     template: str | None = Field(None, min_length=1, description="File with a chat template, for `input=tokens`.")
-    max_length: int | None = Field(
-        None, ge=1, description="Tokens of a conversation at most, for `input=tokens`; null is the server's limit."
-    )
-    overlong: Literal["error", "left"] = Field(
-        "error", description="Longer ones have no score (their episodes fail), or lose their beginning."
-    )
+    max_length: int | None = Field(None, ge=1)
+    """Tokens of a conversation at most, for `input=tokens`; null is the server's limit."""
+    overlong: Literal["error", "left"] = "error"
+    """Longer ones have no score (their episodes fail), or lose their beginning."""
     label: int | None = Field(None, ge=0, description="Number of the label that is the score, if several.")
     transform: Literal["identity", "sigmoid", "softmax"] = Field("identity", description="As for a classifier.")
     api_key_env: str | None = Field(None, min_length=1, description="Environment variable that holds the key.")
@@ -81,14 +66,10 @@ class JudgeSection(Section):
 
     model: str | None = Field(None, min_length=1, description="Its name.")
     base_url: str | None = Field(None, min_length=1, description="The service's address; null is OpenAI's.")
-    chat: dict[str, Any] = Field(
-        default_factory=dict,
-        description="More options of the client (`temperature`, `concurrency`, `cache`, ...; see "
-        "docs/users_and_judges.md).",
-    )
-    rubric: str = Field(
-        "helpful", min_length=1, description="`helpful`, `correct`, `harmless`, or a text file with instructions."
-    )
+    chat: dict[str, Any] = Field(default_factory=dict)
+    """More options of the client (`temperature`, `concurrency`, `cache`, ...; see docs/users_and_judges.md)."""
+    rubric: str = Field("helpful", min_length=1)
+    """`helpful`, `correct`, `harmless`, or a text file with instructions."""
     low: float = Field(0.0, description="The worst grade.")
     high: float = Field(1.0, description="The best grade.")
     votes: int = Field(1, ge=1, description="Grades a conversation; several need a temperature above 0.")
@@ -105,37 +86,29 @@ class RewardModelSection(Section):
 
     enable: bool = Field(False, description="Reward with a model.")
     kind: Literal["classifier", "service", "judge"] = Field("classifier", description="What scores.")
-    name: str = Field(
-        "reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="Names its term of a reward, and its metrics."
-    )
+    name: str = Field("reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    """Names its term of a reward, and its metrics."""
     per_turn: bool = Field(False, description="Score every turn as it ends, not the whole conversation at its end.")
     weight: float = Field(1.0, description="What a score is multiplied by.")
     replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
-    max_batch_size: int | None = Field(
-        None, ge=1, description="Conversations in a batch at most; null is the kind's own (classifier, service: 32)."
-    )
+    max_batch_size: int | None = Field(None, ge=1)
+    """Conversations in a batch at most; null is the kind's own (classifier, service: 32)."""
     max_batch_tokens: int | None = Field(None, ge=1, description="Tokens in a batch at most, about; null is no limit.")
-    max_wait_s: float | None = Field(
-        None, ge=0, description="Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."
-    )
+    max_wait_s: float | None = Field(None, ge=0)
+    """Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."""
     timeout_s: float | None = Field(None, gt=0, description="Seconds that a batch may take; null is the kind's own.")
     retries: int = Field(2, ge=0, description="How often a conversation that got no score is tried again.")
     patience_s: float = Field(300.0, gt=0, description="Seconds that one waits for a model that is down.")
     cache_size: int = Field(65536, ge=0, description="Scores that are remembered.")
-    enable_resource_pool: bool = Field(
-        False,
-        description="Give the classifier places of its own, beside those of `cluster`: threads of this process, or "
-        "with `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs.",
-    )
-    n_gpus_per_node: int = Field(
-        1, ge=1, description="Places of that pool on each machine: GPUs, or without any, workers."
-    )
+    enable_resource_pool: bool = False
+    """Give the classifier places of its own, beside those of `cluster`: threads of this process, or with
+    `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs."""
+    n_gpus_per_node: int = Field(1, ge=1)
+    """Places of that pool on each machine: GPUs, or without any, workers."""
     nnodes: int = Field(1, ge=1, description="Machines of that pool; more than one needs `cluster.backend=ray`.")
-    learner_spans_pool: bool = Field(
-        False,
-        description="That pool is a part of the learner's places, and engines have the others: they and the reward "
-        "model sleep while the learner learns on all. See docs/cluster.md.",
-    )
+    learner_spans_pool: bool = False
+    """That pool is a part of the learner's places, and engines have the others: they and the reward model sleep while
+    the learner learns on all. See docs/cluster.md."""
     classifier: ClassifierSection = ClassifierSection()
     service: ServiceSection = ServiceSection()
     judge: JudgeSection = JudgeSection()

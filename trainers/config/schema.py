@@ -76,11 +76,9 @@ class PPOConfig(RunConfig):
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
     overlong_buffer: OverlongBufferSection = OverlongBufferSection()
     reward_model: RewardModelSection = RewardModelSection()
-    reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(
-        default_factory=dict,
-        description="More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, "
-        "with the keys of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up.",
-    )
+    reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(default_factory=dict)
+    """More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, with the keys
+    of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up."""
     algorithm: AlgorithmSection = AlgorithmSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
