@@ -19,7 +19,7 @@ from .hydra import take_flags
 from .notices import notices
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
-from .tables import NOTHING, table_of
+from .tables import NOTHING, TABLES
 from .translate import Table, translate
 from .yaml12 import dump
 
@@ -171,7 +171,7 @@ def resolve_with_notes(
     def report(key: str, text: str, where: str) -> None:
         problems.append(Problem(key, text, where))
 
-    table = table_of(schema)
+    table = TABLES.get(schema, NOTHING)
     rest, bases, said = take_flags(arguments, report) if table.rules else (arguments, [], [])
     files, values = _split(rest, report)
     settings = [setting for file in [*bases, *files] for setting in from_file(file, keys, report)]

@@ -31,16 +31,16 @@ class Table:
 
     Args:
         rules: By verl's key; a name that ends in ``.*`` holds for all keys below.
-        defaults: Of verl, in our keys, for whole commands.
         computed: The functions that rules name, in the order they are used.
+        defaults: Of verl, in our keys, for whole commands.
         reads: Which of our keys are read only where others have certain values.
         whole: The beginning of keys that make a command one of verl's; ``None`` where there are no defaults.
         prefix: What keys of some of verl's versions begin with, and those of others do not.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     reads: Reads = field(default_factory=dict)
     whole: str | None = None
     prefix: str = ""

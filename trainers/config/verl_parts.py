@@ -55,13 +55,11 @@ _RAY = {**dict.fromkeys(_CPUS, "ray_init.num_cpus"), **dict.fromkeys(_TIMELINES,
 def chat_template(given: Given) -> Results:
     """Variables for the chat template, given one by one or as a mapping."""
     whole, ours = "data.apply_chat_template_kwargs", "data.chat_template_kwargs"
-    if whole in given.verls:
-        value = given.verls[whole].value
-        if not isinstance(value, Mapping | None):
+    for key in given.under(whole):
+        value = given.verls[key].value
+        if key == whole and not isinstance(value, Mapping | None):
             raise BadValueError(whole, f"is {dump(value)}; it must be a mapping")
-        yield ours, dict(value or {}), (whole,)
-    for key in given.under(f"{whole}."):
-        yield key.replace(whole, ours, 1), given.verls[key].value, (key,)
+        yield key.replace(whole, ours, 1), dict(value or {}) if key == whole else value, (key,)
 
 
 def validation(given: Given) -> Results:
@@ -108,29 +106,31 @@ def environment(given: Given) -> Results:
 def _classes(path: Any, key: str, kind: str) -> verl.Interaction:
     """The environment that a file of ``interactions`` or ``tools`` means."""
     known, entries = (verl.TOOLS, "tools") if kind == "tools" else (verl.INTERACTIONS, "interaction")
+    instead = "name the environment with env.id"
     try:
         content = yaml.load(Path(str(path)).expanduser().read_text(encoding="utf-8"), Loader)
+        given = content[entries]
+        classes = [(str(entry["class_name"]), dict(entry.get("config") or {})) for entry in given]
+        found = [known.get(name.rpartition(".")[2]) for name, _ in classes]
     except (OSError, UnicodeDecodeError) as error:
-        text = f"{path} cannot be read: {error}; give a file that is there, or name the environment with env.id"
-        raise BadValueError(key, text) from error
+        raise BadValueError(key, f"{path} cannot be read: {error}; give a file that is there, or {instead}") from error
     except yaml.YAMLError as error:
         raise BadValueError(key, f"{path} is not YAML: {reason(error)}") from error
-    given = content.get(entries) if isinstance(content, dict) else None
-    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+    except (AttributeError, KeyError, TypeError, ValueError):
+        found = []
+    if not found:
         raise BadValueError(key, f"{path} needs a list '{entries}' of entries with a class_name")
-    found = []
-    for entry in given:
-        name = str(entry.get("class_name") or "").rpartition(".")[2]
-        if name not in known:
-            text = f"known are {', '.join(known)}. Name the environment with env.id instead"
-            raise BadValueError(
-                key, f"{path} has the class {entry.get('class_name')!r}, which no environment here stands for; {text}"
+    for (name, options), environment in zip(classes, found, strict=True):
+        if environment is None:
+            text = (
+                f"which no environment here stands for; known are {', '.join(known)}. Name the environment with env.id"
             )
-        if {**(entry.get("config") or {}), "type": "native"} != {"type": "native"}:
+            raise BadValueError(key, f"{path} has the class {name!r}, {text}")
+        if {**options, "type": "native"} != {"type": "native"}:
             raise BadValueError(key, f"{path}: give the options of {name} as env.kwargs; its 'config' is not read")
-        found.append(known[name])
-    if any(each != found[0] for each in found):
-        raise BadValueError(key, f"{path} has classes of several environments; a run has one")
+        if environment != found[0]:
+            raise BadValueError(key, f"{path} has classes of several environments; a run has one")
+    assert found[0] is not None
     return found[0]
 
 
