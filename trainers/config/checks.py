@@ -18,11 +18,10 @@ from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
 from .user_functions import function_problem
 
 if TYPE_CHECKING:
-    from .commands import GenerateConfig
     from .engines import ServingSection
     from .learning import ActorSection, AlgorithmSection
     from .model import ModelSection
-    from .running import RayInitSection, RunSection
+    from .running import RunSection
     from .schema import PPOConfig
     from .section import Section
 
@@ -82,9 +81,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
     yield from reward_model_checks(config)
-    yield from _servers_on_ray(config.cluster.backend, engine)
+    yield from servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
-    yield from _ray_init_checks(config.ray_init)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -92,8 +90,6 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.window}; with rollout.staleness={rollout.staleness} and "
             f"rollout.groups_per_batch={rollout.groups_per_batch} it is at most {most}",
         )
-    if rollout.window > 1 and rollout.oversampling_factor > 1:
-        yield "rollout.window", "has no meaning with rollout.oversampling_factor: groups are taken as they complete"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     yield from sampling_mask_checks(rollout, engine.name)
@@ -174,45 +170,24 @@ def engine_checks(engine: ServingSection) -> Problems:
 
 def _cluster_checks(config: PPOConfig) -> Problems:
     cluster = config.cluster
-    if cluster.backend != "ray":
-        if cluster.nnodes > 1:
-            yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
-        if cluster.nsight:
-            yield "cluster.nsight", "is for learner ranks that Ray starts: it needs cluster.backend=ray"
     if cluster.nsight.get("capture-range") == "cudaProfilerApi":
         if not config.trainer.profile_steps:
             yield "trainer.profile_steps", "is empty, and cluster.nsight.capture-range=cudaProfilerApi waits for these"
         if config.model.device == "cpu":
             yield "cluster.nsight.capture-range", "is cudaProfilerApi, and model.device=cpu calls no CUDA"
-    if config.engine.vllm.sleep_mode:
-        if not cluster.colocate:
-            yield "engine.vllm.sleep_mode", "has no effect with cluster.colocate=false: nobody needs the memory"
-        if config.rollout.staleness:
-            yield (
-                "engine.vllm.sleep_mode",
-                "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
-            )
+    if config.engine.vllm.sleep_mode and config.rollout.staleness:
+        text = "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on"
+        yield "engine.vllm.sleep_mode", text
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 
 
-def _servers_on_ray(backend: str, engine: ServingSection) -> Problems:
+def servers_on_ray(backend: str, engine: ServingSection) -> Problems:
     if backend == "ray" and engine.base_urls:
         yield (
             f"engine.{engine.name}.base_url",
             "names servers that run already, and with cluster.backend=ray every replica starts its own",
         )
-
-
-def _ray_init_checks(ray_init: RayInitSection) -> Problems:
-    if ray_init.address not in (None, "local") and ray_init.num_cpus is not None:
-        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {ray_init.address} has the CPUs that it has"
-
-
-def serving_checks(config: GenerateConfig) -> Problems:
-    """Where engines are that serve alone."""
-    yield from _servers_on_ray(config.cluster.backend, config.engine)
-    yield from _ray_init_checks(config.ray_init)
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
@@ -230,21 +205,6 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
         yield "model.target_modules", f"is {model.target_modules!r}; it must be a list of names, or all-linear"
     if not model.target_modules:
         yield "model.target_modules", "is empty: no layer would be trained"
-    if model.enable_activation_offload and not model.enable_gradient_checkpointing:
-        yield "model.enable_activation_offload", "needs model.enable_gradient_checkpointing=true"
-    for key, wanted in (
-        ("model.enable_activation_offload", model.enable_activation_offload),
-        ("trainer.offload", run.offload),
-    ):
-        if wanted and model.device == "cpu":
-            yield key, "moves what is on a GPU to the CPU; model.device=cpu has it there already"
-    if run.offload and run.fsdp == "never":
-        yield "trainer.offload", "is a part of FSDP2: use trainer.fsdp=auto or always"
-    if run.ulysses_sequence_parallel_size > 1 and model.attn_implementation is not None:
-        yield (
-            "model.attn_implementation",
-            "does not go with trainer.ulysses_sequence_parallel_size, which brings its own",
-        )
     if model.path == "tiny":
         for name, heads in (("heads", model.heads), ("kv_heads", model.kv_heads)):
             if heads % run.tensor_parallel_size:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from . import unread
-from .checks import engine_checks, serving_checks, template_checks
+from .checks import engine_checks, servers_on_ray, template_checks
 from .engines import ServingSection
 from .fields import TEMPLATE_KWARGS
 from .rewards import RewardFunctionSection
@@ -86,7 +86,7 @@ class GenerateConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from template_checks(self.data.chat_template_kwargs)
         yield from engine_checks(self.engine)
-        yield from serving_checks(self)
+        yield from servers_on_ray(self.cluster.backend, self.engine)
         if self.model.path is None or self.model.path == "tiny":
             yield "model.path", "must be given, as a model's folder: a model from scratch has no words"
         for name in ("path", "output_path"):

@@ -206,16 +206,6 @@ def _pools_checks(enabled: Mapping[str, RewardModelSection]) -> Problems:
 def _reward_pool_checks(key: str, section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
     if not section.enable_resource_pool:
         return
-    if section.kind != "classifier":
-        yield (
-            f"{key}.enable_resource_pool",
-            f"is for {key}.kind=classifier; a {section.kind} has the machines that it has",
-        )
-    if section.classifier.replicas is not None:
-        yield (
-            f"{key}.classifier.replicas",
-            f"is given by {key}.n_gpus_per_node times {key}.nnodes in a pool of its own",
-        )
     if section.nnodes > 1 and cluster.backend != "ray":
         yield f"{key}.nnodes", f"is {section.nnodes}; several machines need cluster.backend=ray"
     if section.learner_spans_pool:

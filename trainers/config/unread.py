@@ -45,7 +45,14 @@ MODEL: Reads = {
     "model.family model.hidden model.intermediate model.layers model.heads model.kv_heads model.vocab_size": {
         "model.path": ("tiny",)
     },
+    "model.enable_activation_offload": {"model.enable_gradient_checkpointing": _ON},
+    # These move what is on a GPU to the CPU.
+    "model.enable_activation_offload trainer.offload": {"model.device": ("auto", "cuda")},
+    "trainer.offload": {"trainer.fsdp": ("auto", "always")},
+    "model.attn_implementation": {"trainer.ulysses_sequence_parallel_size": (1,)},  # which brings its own
 }
+#: A Ray that runs already has the CPUs that it has.
+RAY: Reads = {"ray_init.num_cpus": {"ray_init.address": (None, "local")}}
 FUNCTION: Reads = {
     "custom_reward_function.name custom_reward_function.replace": {"custom_reward_function.path": _GIVEN},
 }
@@ -70,6 +77,7 @@ PPO: Reads = {
     **ENGINE,
     **MODEL,
     **FUNCTION,
+    **RAY,
     **{f"algorithm.{name}": {"algorithm.adv_estimator": values} for name, values in ESTIMATORS.items()},
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
@@ -86,6 +94,8 @@ PPO: Reads = {
         "actor.rejection": tuple(f"{of}_k{n}" for of in ("token", "seq_sum", "seq_mean", "seq_max") for n in (2, 3))
     },
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
+    "engine.vllm.sleep_mode": {"cluster.colocate": _ON},
+    "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete
     "rollout.partial": {"rollout.update_mode": ("abort",)},
     "rollout.partial_max_age": {"rollout.partial": _ON},
     "warm_start.": {"model.path": ("tiny",), "warm_start.enable": _GIVEN},
@@ -100,8 +110,10 @@ PPO: Reads = {
         "reward_model.enable_resource_pool": _ON
     },
     "reward_model.classifier.threads": {"cluster.backend": _RAY},  # those of this process share trainer.threads
+    "reward_model.enable_resource_pool": {"reward_model.kind": ("classifier",)},
+    "reward_model.classifier.replicas": {"reward_model.enable_resource_pool": (False,)},  # it has as many as places
     "trainer.resume_from_path": {"trainer.resume_mode": ("resume_path",)},
-    "cluster.cpus_per_actor cluster.bucket_mib": {"cluster.backend": _RAY},
+    "cluster.nnodes cluster.nsight cluster.cpus_per_actor cluster.bucket_mib": {"cluster.backend": _RAY},
     "cluster.silence_s cluster.stall_s": {"cluster.backend": _RAY, "cluster.learner_ranks": Not(1)},
     "cluster.cpus_per_env": {"env.backend": _RAY},
     "ray_init.": {"cluster.backend": _RAY, "env.backend": _RAY},
@@ -110,7 +122,7 @@ SFT: Reads = {
     **MODEL,
     "sft.demonstrations sft.mistake_rate sft.mistake_weight": {"sft.files": (None,)},
 }
-GENERATE: Reads = {**ENGINE, "cluster. ray_init.": {"cluster.backend": _RAY}}
+GENERATE: Reads = {**ENGINE, **RAY, "cluster. ray_init.": {"cluster.backend": _RAY}}
 
 
 def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None:

@@ -120,7 +120,10 @@ def test_what_has_no_room_says_so(judge):
         (["reward_model.enable=true", "reward_model.kind=judge"], "reward_model.judge.model: must be given"),
         (["JUDGE", "reward_model.nnodes=2"], "reward_model.nnodes: has no effect without reward_model.enable_resource"),
         (["JUDGE", POOL, "reward_model.nnodes=2"], "reward_model.nnodes: is 2; several machines need"),
-        (["JUDGE", POOL, "reward_model.classifier.replicas=2"], "is given by reward_model.n_gpus_per_node times"),
+        (
+            ["JUDGE", POOL, "reward_model.classifier.replicas=2"],
+            "has no effect without reward_model.enable_resource_pool=false",
+        ),
         (["JUDGE", POOL, SPANNED, "rollout.staleness=1"], "needs rollout.staleness=0, not 1"),
         (["JUDGE", POOL, SPANNED, "cluster.colocate=false"], "needs cluster.colocate=true"),
         (["JUDGE", "reward_model.judge.model=m"], "reward_model.judge.model: has no effect without"),
