@@ -47,36 +47,27 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
     yield from _estimator_checks(config.algorithm)
-    engine, rollout, trainer = config.engine, config.rollout, config.trainer
-
+    engine, rollout, trainer, actor = config.engine, config.rollout, config.trainer, config.actor
+    estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
+    iterations = f"trainer.total_iterations={trainer.total_iterations}"
     yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
-        yield (
-            "model.lora_publish",
-            "is adapter, and engine.name=sglang takes whole weights: it computes adapters beside the matrices, which "
-            "gives other numbers than merged ones; use merged, or engine.name=vllm",
+        text = (
+            "is adapter, which engine.name=sglang does not merge into its matrices: other numbers; use merged, or vllm"
         )
+        yield "model.lora_publish", text
     if rollout.max_response_length >= engine.max_context:
-        yield (
-            "rollout.max_response_length",
-            f"is {rollout.max_response_length}, which leaves no room for a prompt in "
-            f"engine.max_context={engine.max_context}",
-        )
+        text = f"is {rollout.max_response_length}, which leaves no room for a prompt in {context}"
+        yield "rollout.max_response_length", text
     if config.model.lora_adapter_path is not None and config.warm_start.enable:
-        yield (
-            "warm_start.enable",
-            "would merge what it trains into the model, and model.lora_adapter_path stands on the model as it is: "
-            "imitate with `python -m trainers.sft` first",
-        )
+        text = "would merge what it trains into the adapter's model: imitate with `python -m trainers.sft` first"
+        yield "warm_start.enable", text
     if (longest := config.data.longest_prompt) is not None and longest >= engine.max_context:
-        yield "data.longest_prompt", f"is {longest}, which engine.max_context={engine.max_context} does not hold"
+        yield "data.longest_prompt", f"is {longest}, which {context} does not hold"
     if late := [step for step in trainer.profile_steps if step > trainer.total_iterations]:
-        yield (
-            "trainer.profile_steps",
-            f"has {late[0]}, and there are trainer.total_iterations={trainer.total_iterations}",
-        )
+        yield "trainer.profile_steps", f"has {late[0]}, and there are {iterations}"
     yield from _held_out_checks(config)
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
@@ -85,53 +76,31 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
-        yield (
-            "rollout.window",
-            f"is {rollout.window}; with rollout.staleness={rollout.staleness} and "
-            f"rollout.groups_per_batch={rollout.groups_per_batch} it is at most {most}",
-        )
+        text = f"rollout.staleness={rollout.staleness} and rollout.groups_per_batch={rollout.groups_per_batch}"
+        yield "rollout.window", f"is {rollout.window}; with {text} it is at most {most}"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     yield from sampling_mask_checks(rollout, engine.name)
     if rollout.n < 2:
-        if rollout.filter_zero_variance and config.algorithm.adv_estimator != "remax":
+        if rollout.filter_zero_variance and estimator != "remax":
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
-        if (estimator := config.algorithm.adv_estimator) in _COMPARE_SIBLINGS:
+        if estimator in _COMPARE_SIBLINGS:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
-    if config.algorithm.adv_estimator == "passk" and 1 < rollout.n <= config.algorithm.pass_k:
-        yield (
-            "algorithm.pass_k",
-            f"is {config.algorithm.pass_k}; it must be below rollout.n={rollout.n}, or no set of so many is without an "
-            "episode to compare it with",
-        )
+    if estimator == "passk" and 1 < rollout.n <= (k := config.algorithm.pass_k):
+        yield "algorithm.pass_k", f"is {k}; it must be below rollout.n={rollout.n}, to leave an episode to compare with"
     episodes = rollout.groups_per_batch * rollout.n
-    if config.actor.mini_batches > episodes:
-        yield (
-            "actor.mini_batches",
-            f"is {config.actor.mini_batches}, but a batch has only {episodes} episodes "
-            f"(rollout.groups_per_batch={rollout.groups_per_batch} times rollout.n={rollout.n})",
-        )
-    if config.actor.max_tokens_per_micro_batch < engine.max_context:
-        yield (
-            "actor.max_tokens_per_micro_batch",
-            f"is {config.actor.max_tokens_per_micro_batch}; the longest episode, engine.max_context="
-            f"{engine.max_context}, must fit",
-        )
-    yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
+    if actor.mini_batches > episodes:
+        text = f"rollout.groups_per_batch={rollout.groups_per_batch} times rollout.n={rollout.n}"
+        yield "actor.mini_batches", f"is {actor.mini_batches}, but a batch has only {episodes} episodes ({text})"
+    if (most := actor.max_tokens_per_micro_batch) < engine.max_context:
+        yield "actor.max_tokens_per_micro_batch", f"is {most}; the longest episode, {context}, must fit"
+    yield from _loss_checks(actor, estimator)
     yield from _kl_control_checks(config.algorithm, episodes)
-    if config.algorithm.adv_estimator in WITH_CRITIC and config.critic.warmup >= trainer.total_iterations:
-        yield (
-            "critic.warmup",
-            f"is {config.critic.warmup}: the policy would not be trained in any of trainer.total_iterations="
-            f"{trainer.total_iterations}",
-        )
+    if estimator in WITH_CRITIC and (warmup := config.critic.warmup) >= trainer.total_iterations:
+        yield "critic.warmup", f"is {warmup}: the policy would not be trained in any of {iterations}"
     dumps = [each for each in (trainer.rollout_data_dir, trainer.validation_data_dir) if each is not None]
     if len(dumps) == 2 and len({Path(each).expanduser().absolute() for each in dumps}) == 1:
-        yield (
-            "trainer.validation_data_dir",
-            "is trainer.rollout_data_dir: a file of either has the name of its iteration, so one would replace the "
-            "other",
-        )
+        yield "trainer.validation_data_dir", "is trainer.rollout_data_dir: files of the two have the same names"
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
         yield "trainer.resume_from_path", "must be given with trainer.resume_mode=resume_path"
 
@@ -143,11 +112,8 @@ def _held_out_checks(config: PPOConfig) -> Problems:
     files = [name for name in names if isinstance(name, str) and name.endswith(_FILES)]
     data = config.data
     if files and data.train_files is None and data.val_files is None and "tasks" not in config.env.val_kwargs:
-        yield (
-            "env.kwargs.tasks",
-            f"is a file, {files[0]}, which has no split of its own: validation would be on the tasks that are trained "
-            "on. Give data.train_files and data.val_files instead (or env.val_kwargs.tasks)",
-        )
+        text = f"is a file, {files[0]}: validation would be on the tasks that are trained on. Give data.train_files and"
+        yield "env.kwargs.tasks", f"{text} data.val_files instead (or env.val_kwargs.tasks)"
 
 
 def template_checks(names: Iterable[str]) -> Problems:
@@ -184,10 +150,8 @@ def _cluster_checks(config: PPOConfig) -> Problems:
 
 def servers_on_ray(backend: str, engine: ServingSection) -> Problems:
     if backend == "ray" and engine.base_urls:
-        yield (
-            f"engine.{engine.name}.base_url",
-            "names servers that run already, and with cluster.backend=ray every replica starts its own",
-        )
+        text = "names servers that run already, and with cluster.backend=ray every replica starts its own"
+        yield f"engine.{engine.name}.base_url", text
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
@@ -208,10 +172,8 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     if model.path == "tiny":
         for name, heads in (("heads", model.heads), ("kv_heads", model.kv_heads)):
             if heads % run.tensor_parallel_size:
-                yield (
-                    "trainer.tensor_parallel_size",
-                    f"is {run.tensor_parallel_size}, which does not divide model.{name}={heads}",
-                )
+                size = run.tensor_parallel_size
+                yield "trainer.tensor_parallel_size", f"is {size}, which does not divide model.{name}={heads}"
 
 
 def model_checks(model: ModelSection) -> Problems:
@@ -219,11 +181,8 @@ def model_checks(model: ModelSection) -> Problems:
     if model.path != "tiny":
         return
     if model.hidden % (2 * model.heads):
-        yield (
-            "model.hidden",
-            f"is {model.hidden}; it must be a multiple of 2 * model.heads = {2 * model.heads} (rotary embeddings pair "
-            "the dimensions of a head)",
-        )
+        text = f"2 * model.heads = {2 * model.heads} (rotary embeddings pair the dimensions of a head)"
+        yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
     if model.heads % model.kv_heads:
         yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
 
@@ -236,36 +195,29 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
     function = config.custom_reward_function
     if section.replace and function.path is not None and function.replace:
-        yield (
-            "multiturn_reward.replace",
-            "and custom_reward_function.replace would both take the environment's reward away: set one to false",
-        )
+        text = "and custom_reward_function.replace would both take the environment's reward away: set one to false"
+        yield "multiturn_reward.replace", text
     if section.credit == "difference":
         return
-    instead = "is the return already and must not be added up over turns: use multiturn_reward.credit=difference, or"
+    difference = "multiturn_reward.credit=difference"
+    instead = f"is the return already and must not be added up over turns: use {difference}, or"
+    adds = f"adds up an episode's rewards; with credit=value a turn's reward {instead}"
+    alone = (
+        "a score of the whole conversation would pay the last turn alone, because nothing is added up over turns with "
+    )
+    alone += "multiturn_reward.credit=value; use"
     if algorithm.reward_credit != "as_earned":
-        yield (
-            "algorithm.reward_credit",
-            f"adds up an episode's rewards; with credit=value a turn's reward {instead} as_earned",
-        )
+        yield "algorithm.reward_credit", f"{adds} as_earned"
     if algorithm.adv_estimator not in _TURN_DISCOUNT:
         yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
     elif algorithm.gamma != 0:
         yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
     elif whole := [key for key, model in sections_of(config).items() if model.enable and not model.per_turn]:
-        yield (
-            f"{whole[0]}.per_turn",
-            "is false: a score of the whole conversation would pay the last turn alone, because nothing is added up "
-            "over turns with multiturn_reward.credit=value; use true, or multiturn_reward.credit=difference",
-        )
+        yield f"{whole[0]}.per_turn", f"is false: {alone} true, or {difference}"
     elif function.path is not None:
-        yield (
-            "custom_reward_function.path",
-            "scores whole conversations, which would pay the last turn alone, because nothing is added up over turns "
-            "with multiturn_reward.credit=value; use multiturn_reward.credit=difference",
-        )
+        yield "custom_reward_function.path", f"is of whole conversations: {alone} {difference}"
     elif algorithm.outcome_mix:
-        yield "algorithm.outcome_mix", f"adds up an episode's rewards; with credit=value a turn's reward {instead} 0"
+        yield "algorithm.outcome_mix", f"{adds} 0"
 
 
 def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
@@ -295,11 +247,8 @@ def _credit_checks(algorithm: AlgorithmSection) -> Problems:
     if chosen not in _CREDITS and not all(chosen.rpartition(":")):
         yield key, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
     if chosen in _CREDITS[1:] and algorithm.adv_estimator in _BY_EPISODE:
-        yield (
-            key,
-            f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}, which sees the sum of an episode's "
-            f"rewards alone, and {chosen} keeps that",
-        )
+        text = f"which sees the sum of an episode's rewards alone, and {chosen} keeps that"
+        yield key, f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}, {text}"
 
 
 def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
@@ -310,11 +259,8 @@ def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
     if not control.kl_coef:
         yield "algorithm.kl_ctrl.kl_coef", "is 0, and algorithm.kl_ctrl.type=adaptive multiplies it: it would stay 0"
     if episodes >= 5 * control.horizon:
-        yield (
-            "algorithm.kl_ctrl.horizon",
-            f"is {control.horizon:g}; with {episodes} episodes a batch it must be above {episodes / 5:g}, or one batch "
-            "could take the weight to 0",
-        )
+        text = f"it must be above {episodes / 5:g}, or one batch could take the weight to 0"
+        yield "algorithm.kl_ctrl.horizon", f"is {control.horizon:g}; with {episodes} episodes a batch {text}"
 
 
 def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
@@ -330,11 +276,9 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
     name = actor.policy_loss
     instead = "use actor.policy_loss=gspo_token"
     if estimator not in _BY_EPISODE:
-        yield (
-            "actor.policy_loss",
-            f"{name} spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives "
-            f"turns or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
-        )
+        text = f"gives turns or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}"
+        said = f"{name} spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} {text}"
+        yield "actor.policy_loss", said
     if actor.importance_correction in ("token_tis", "decoupled"):
         yield "actor.importance_correction", f"{name} is of whole episodes: use sequence_tis, or {instead}"
     if actor.rejection.startswith("token"):
@@ -356,11 +300,8 @@ def _adapter_checks(model: ModelSection) -> Problems:
     if saved.target_modules is None or isinstance(model.target_modules, str):
         return  # the model must tell
     if set(model.target_modules) - set(model.exclude_modules) != saved.target_modules:
-        yield (
-            "model.target_modules",
-            f"is {', '.join(model.target_modules)}, and the adapter of model.lora_adapter_path is in "
-            f"{', '.join(sorted(saved.target_modules))}",
-        )
+        text = f"and the adapter of model.lora_adapter_path is in {', '.join(sorted(saved.target_modules))}"
+        yield "model.target_modules", f"is {', '.join(model.target_modules)}, {text}"
 
 
 def missing_paths(config: Section) -> Problems:
@@ -376,18 +317,13 @@ def missing_paths(config: Section) -> Problems:
                 elif path.suffix not in _FILES:
                     yield key, f"{file} is neither .jsonl nor .parquet"
     model = getattr(config, "model", None)
-    if (
-        model is not None
-        and model.path not in ("tiny", None)
-        and not is_name(model.path)  # of the hub: the files are asked for when the plan is made
-        and not (Path(model.path).expanduser() / "config.json").is_file()
-    ):
-        yield (
-            "model.path",
-            f"{model.path} is not a folder with a config.json; give a model's folder, a name on the hub, or tiny",
-        )
-    if (policy := getattr(config, "model", None)) is not None and hasattr(policy, "lora_adapter_path"):
-        yield from _adapter_checks(policy)
+    path = getattr(model, "path", None)
+    # Of a name on the hub, the files are asked for when the plan is made.
+    if path not in ("tiny", None) and not is_name(path) and not (Path(path).expanduser() / "config.json").is_file():
+        text = "is not a folder with a config.json; give a model's folder, a name on the hub, or tiny"
+        yield "model.path", f"{path} {text}"
+    if hasattr(model, "lora_adapter_path"):
+        yield from _adapter_checks(model)
     function = getattr(config, "custom_reward_function", None)
     if function is not None and function.path is not None:
         yield from _missing_function("custom_reward_function.path", function.path, function.name)

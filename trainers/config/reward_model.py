@@ -10,7 +10,6 @@ from pydantic import Field
 from .section import Problems, Section
 
 if TYPE_CHECKING:
-    from .running import ClusterSection
     from .schema import PPOConfig
 
 
@@ -136,84 +135,54 @@ def sections_of(config: Any) -> dict[str, RewardModelSection]:
 
 def reward_model_checks(config: PPOConfig) -> Problems:
     """What the keys of reward models must agree on, with each other and with the rest."""
-    sections = sections_of(config)
     for name, section in config.reward_models.items():
         if section.name != name:
             yield f"reward_models.{name}.name", f"is {section.name}, and it is named by its key: leave it out"
-    for key, section in sections.items():
-        yield from _section_checks(key, section, config)
-    enabled = {key: section for key, section in sections.items() if section.enable}
-    yield from _replace_checks(enabled, config)
-    yield from _pools_checks(enabled)
-    main = config.reward_model
-    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
-        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
-
-
-def _section_checks(key: str, section: RewardModelSection, config: PPOConfig) -> Problems:
-    if not section.enable:
-        return
-    needed = _REWARD_NEEDS[section.kind]
-    if getattr(getattr(section, section.kind), needed) is None:
-        yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
-    if not section.weight:
-        yield f"{key}.weight", "is 0: every score would be computed for nothing"
-    if section.name in _TAKEN:
-        yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    if section.judge.low >= section.judge.high:
-        yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
-    yield from _reward_pool_checks(key, section, config.cluster, config.rollout.staleness)
-
-
-def _replace_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
-    """Whether the environment's reward counts is one question, and gets one answer."""
-    if len({section.replace for section in enabled.values()}) > 1:
-        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
-        yield (
-            f"{next(iter(enabled))}.replace",
-            f"must be the same for all reward models ({said}): what the environment pays counts beside them, or not",
-        )
+    enabled = {key: section for key, section in sections_of(config).items() if section.enable}
     for key, section in enabled.items():
+        needed = _REWARD_NEEDS[section.kind]
+        if getattr(getattr(section, section.kind), needed) is None:
+            yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
+        if not section.weight:
+            yield f"{key}.weight", "is 0: every score would be computed for nothing"
+        if section.name in _TAKEN:
+            yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
+        if section.judge.low >= section.judge.high:
+            yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
         for other, taken in (
             ("custom_reward_function", config.custom_reward_function.path is not None),
             ("multiturn_reward", config.multiturn_reward.enable),
         ):
             if section.replace and taken and getattr(config, other).replace:
-                yield (
-                    f"{key}.replace",
-                    f"and {other}.replace would both take the environment's reward away: set one to false",
-                )
+                text = f"and {other}.replace would both take the environment's reward away: set one to false"
+                yield f"{key}.replace", text
+    if len({section.replace for section in enabled.values()}) > 1:
+        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
+        text = "what the environment pays counts beside them, or not"
+        yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({said}): {text}"
+    main = config.reward_model
+    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
+        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
+    yield from _pool_checks(enabled, config)
 
 
-def _pools_checks(enabled: Mapping[str, RewardModelSection]) -> Problems:
+def _pool_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
     pools = [key for key, section in enabled.items() if section.enable_resource_pool]
     for key in pools[1:]:
-        yield (
-            f"{key}.enable_resource_pool",
-            f"is true for {pools[0]} as well; one reward model may have places of its own, and the others share the "
-            f"learner's, or are served (kind=service): set {key}.enable_resource_pool=false",
-        )
+        text = "one reward model may have places of its own; others share the learner's, or are served (kind=service)"
+        yield f"{key}.enable_resource_pool", f"is true for {pools[0]} as well; {text}"
     for key in pools[:1]:
-        others = [each for each, section in enabled.items() if each != key and section.kind == "classifier"]
-        if enabled[key].learner_spans_pool and others:
-            yield (
-                f"{key}.learner_spans_pool",
-                f"leaves no place for {others[0]}: engines and {key} have all that the learner spans; serve "
-                f"{others[0]} (kind=service), or leave learner_spans_pool out",
-            )
-
-
-def _reward_pool_checks(key: str, section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
-    if not section.enable_resource_pool:
-        return
-    if section.nnodes > 1 and cluster.backend != "ray":
-        yield f"{key}.nnodes", f"is {section.nnodes}; several machines need cluster.backend=ray"
-    if section.learner_spans_pool:
-        if not cluster.colocate:
-            yield f"{key}.learner_spans_pool", "needs cluster.colocate=true: the learner spans the engines too"
+        pool, staleness = enabled[key], config.rollout.staleness
+        if pool.nnodes > 1 and config.cluster.backend != "ray":
+            yield f"{key}.nnodes", f"is {pool.nnodes}; several machines need cluster.backend=ray"
+        if not pool.learner_spans_pool:
+            return
+        spans, others = f"{key}.learner_spans_pool", {**enabled}
+        del others[key]
+        if left := [other for other, section in others.items() if section.kind == "classifier"]:
+            text = f"engines and {key} have all places of the learner; serve {left[0]} (kind=service)"
+            yield spans, f"leaves no place for {left[0]}: {text}"
+        if not config.cluster.colocate:
+            yield spans, "needs cluster.colocate=true: the learner spans the engines too"
         if staleness:
-            yield (
-                f"{key}.learner_spans_pool",
-                f"needs rollout.staleness=0, not {staleness}: the reward model sleeps while the learner learns, and "
-                "episodes that go on could not be scored",
-            )
+            yield spans, f"needs rollout.staleness=0, not {staleness}: the model sleeps while the learner learns"
