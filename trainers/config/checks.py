@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..chat_template import refused
 from ..engines.vllm.arguments import refused_arguments
@@ -287,8 +287,7 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
 
 def _adapter_checks(model: ModelSection) -> Problems:
     """Whether a saved adapter is what the configuration says, from its own configuration."""
-    if model.lora_adapter_path is None:
-        return
+    assert model.lora_adapter_path is not None
     try:
         saved = read_adapter(model.lora_adapter_path)
     except ValueError as error:
@@ -306,36 +305,39 @@ def _adapter_checks(model: ModelSection) -> Problems:
 
 def missing_paths(config: Section) -> Problems:
     """Files and folders that the configuration names and that are not there, seen from the current folder."""
-    for section, names in (("data", ("train_files", "val_files")), ("warm_start", ("files",)), ("sft", ("files",))):
-        for name in names:
-            for file in getattr(getattr(config, section, None), name, None) or ():
-                key, path = f"{section}.{name}", Path(file).expanduser()
-                if section == "data" and file.startswith(_NO_FILES):
-                    continue
-                if not path.is_file():
-                    yield key, f"there is no file {file} (looked in {path.absolute().parent})"
-                elif path.suffix not in _FILES:
-                    yield key, f"{file} is neither .jsonl nor .parquet"
-    model = getattr(config, "model", None)
-    path = getattr(model, "path", None)
+
+    def at(key: str) -> Any:
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name, None)
+        return value
+
+    for key in ("data.train_files", "data.val_files", "warm_start.files", "sft.files"):
+        for file in at(key) or ():
+            path = Path(file).expanduser()
+            if key.startswith("data.") and file.startswith(_NO_FILES):
+                continue
+            if not path.is_file():
+                yield key, f"there is no file {file} (looked in {path.absolute().parent})"
+            elif path.suffix not in _FILES:
+                yield key, f"{file} is neither .jsonl nor .parquet"
+    model = at("model.path")
     # Of a name on the hub, the files are asked for when the plan is made.
-    if path not in ("tiny", None) and not is_name(path) and not (Path(path).expanduser() / "config.json").is_file():
+    if model not in ("tiny", None) and not is_name(model) and not (Path(model).expanduser() / "config.json").is_file():
         text = "is not a folder with a config.json; give a model's folder, a name on the hub, or tiny"
-        yield "model.path", f"{path} {text}"
-    if hasattr(model, "lora_adapter_path"):
-        yield from _adapter_checks(model)
-    function = getattr(config, "custom_reward_function", None)
-    if function is not None and function.path is not None:
-        yield from _missing_function("custom_reward_function.path", function.path, function.name)
+        yield "model.path", f"{model} {text}"
+    if at("model.lora_adapter_path") is not None:
+        yield from _adapter_checks(at("model"))
+    if (function := at("custom_reward_function.path")) is not None:
+        yield from _missing_function("custom_reward_function.path", function, at("custom_reward_function.name"))
     for key, scorer in sections_of(config).items():
         judge = scorer.classifier.path
         if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
             yield f"{key}.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
-    credit, _, name = getattr(getattr(config, "algorithm", None), "reward_credit", "").rpartition(":")
+    credit, _, name = (at("algorithm.reward_credit") or "").rpartition(":")
     if credit:
         yield from _missing_function("algorithm.reward_credit", credit, name)
-    resume = getattr(getattr(config, "trainer", None), "resume_from_path", None)
-    if resume is not None and not Path(resume).expanduser().is_dir():
+    if (resume := at("trainer.resume_from_path")) is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"
 
 

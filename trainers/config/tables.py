@@ -20,6 +20,6 @@ def _table(rules: Mapping[str, verl.Rule], **more: Any) -> Table:
 NOTHING = Table()
 TABLES: Mapping[type[RunConfig], Table] = {
     PPOConfig: _table(verl.PPO, defaults=verl.DEFAULTS, reads=PPOConfig.reads, whole="actor_rollout_ref."),
-    GenerateConfig: _table(verl.GENERATE, prefix="actor_rollout_ref."),
+    GenerateConfig: _table(verl.GENERATE, reads=GenerateConfig.reads, prefix="actor_rollout_ref."),
     EvaluateConfig: _table(verl.EVALUATE),
 }

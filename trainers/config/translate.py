@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from . import verl
-from .describe import Key
+from .describe import Key, key_at
 from .settings import Report, Setting
 from .unread import Reads, unread
 from .verl import Rule
@@ -191,10 +191,12 @@ def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table
             elif whole:
                 defaults.append(setting)
     everything = [*defaults, *(setting for place in sorted(made) for setting in made[place])]
+    shared_are_theirs = whole or table.whole is None
     ours_alone = [
         setting
         for setting in named
-        if setting.key in keys and not (whole and (table.rule(setting.key) or setting.key.startswith(_SHARED)))
+        if setting.key in keys
+        and not (shared_are_theirs and (table.rule(setting.key) or setting.key.startswith(_SHARED)))
     ]
     theirs = {id(setting) for setting in everything} - {id(setting) for setting in ours_alone}
     return Translated(*_read(everything, theirs, keys, notes, table.reads))
@@ -214,8 +216,9 @@ def _read(
 
     kept, said = [], list(notes)
     for setting in settings:
-        why = unread(setting.key, value_of, reads) if id(setting) in theirs and setting.key in keys else None
-        if why is None or setting.value == keys[setting.key].default:
+        owner = key_at(setting.key, keys)
+        why = unread(owner.name, value_of, reads) if id(setting) in theirs and owner is not None else None
+        if why is None or (setting.key in keys and setting.value == keys[setting.key].default):
             kept.append(setting)
         elif setting.where != DEFAULT:
             became = f" -> {setting.key}={dump(setting.value)}"
@@ -239,14 +242,16 @@ def _simple(setting: Setting, rule: Rule, given: Given, table: Table, notes: lis
     """A key that is translated by itself."""
     key, value = setting.key, setting.value
     if rule.to is not None:
-        value = _in_our_words(value, rule.words)
-        if value is None and not given.keys[rule.to].nullable:  # there nothing is said; here a default has a value
-            value = table.defaults.get(rule.to, given.keys[rule.to].default)
-        if key == rule.to and value == setting.value:
+        ours, value = rule.to, _in_our_words(value, rule.words)
+        if ours.endswith(".*"):
+            ours = f"{ours[:-1]}{key.removeprefix(rule.group)}"
+        elif value is None and not given.keys[ours].nullable:  # there nothing is said; here a default has a value
+            value = table.defaults.get(ours, given.keys[ours].default)
+        if key == ours and value == setting.value:
             yield setting
         else:
-            yield Setting(rule.to, value, f"{key}, {setting.where}")
-            notes.append(f"{key} -> {rule.to}={dump(value)}" + (f" ({rule.why})" if rule.why else ""))
+            yield Setting(ours, value, f"{key}, {setting.where}")
+            notes.append(f"{key} -> {ours}={dump(value)}" + (f" ({rule.why})" if rule.why else ""))
     elif rule.only is None or value is None or any(_same(value, each) for each in rule.only):
         notes.append(f"{key}: no meaning here: {rule.why}")
     else:

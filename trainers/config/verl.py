@@ -17,11 +17,12 @@ class Rule:
     """What becomes of one of verl's keys.
 
     Args:
-        to: Our key that takes the value.
+        to: Our key that takes the value; with ``.*`` at its end, the key of that name below it.
         words: Other words for some values, applied to the elements of a list too; all others stay.
         computed: The name of a rule in :mod:`.tables` that computes our keys from several of verl's.
         only: The values that are accepted beside null; any other is an error that says ``why``. ``None`` accepts all.
         why: Said beside the key: why it has no meaning, how it is computed, what differs.
+        group: What its keys begin with, where it is for several.
     """
 
     to: str | None = None
@@ -29,22 +30,24 @@ class Rule:
     computed: str | None = None
     only: tuple[Any, ...] | None = None
     why: str = ""
+    group: str = ""
 
 
 def _rule(name: str, entry: str | Mapping[str, Any]) -> Rule:
+    group = name.removesuffix("*") if name.endswith(".*") else ""
     if isinstance(entry, str) and entry.startswith("-> "):
-        return Rule(to=entry[3:].replace("*", name.rpartition(".")[2]))
+        return Rule(to=entry[3:].replace("*", name.rpartition(".")[2]), group=group)
     if isinstance(entry, str):
         return Rule(why=entry)
     if "only" not in entry:
-        return Rule(**entry)
+        return Rule(**entry, group=group)
     only = entry["only"]
     return Rule(only=tuple(only) if isinstance(only, list) else () if only is None else (only,), why=entry["why"])
 
 
 def _rules(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
     return {
-        f"{prefix}{name}": _rule(name, entry)
+        f"{prefix}{name}": _rule(f"{prefix}{name}", entry)
         for prefixes, entries in sections.items()
         for prefix in prefixes.split() or [""]
         for names, entry in entries.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,8 @@ _SGLANG = {
     "enforce_eager": "--disable-cuda-graph",
 }
 
-# Of a reward model: the keys of its pool, the same here and there, and verl's others with ours.
+# The keys of a reward model's pool, the same here and there.
 _POOL = ("enable_resource_pool", "n_gpus_per_node", "nnodes")
-_REWARD_MODEL = {
-    "model.path": "classifier.path",
-    "model_path": "classifier.path",
-    "max_length": "classifier.max_length",
-    "micro_batch_size_per_gpu": "classifier.rows",
-    "forward_max_token_len_per_gpu": "max_batch_tokens",
-}
 
 # What a saved adapter says itself: our key's name, and its attribute.
 _OF_ADAPTERS = {"lora_rank": "rank", "lora_alpha": "alpha"}
@@ -47,19 +39,7 @@ _OF_ADAPTERS = {"lora_rank": "rank", "lora_alpha": "alpha"}
 # Where Nsight's options of a worker are: now, and in versions before.
 _NSIGHT = ("global_profiler.global_tool_config.nsys.worker_nsight_options.", "trainer.worker_nsight_options.")
 _NODES, _GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
-_CPUS = ("ray_init.num_cpus", "ray_kwargs.ray_init.num_cpus")
 _TIMELINES = ("ray_init.timeline_json_file", "ray_kwargs.timeline_json_file")
-_RAY = {**dict.fromkeys(_CPUS, "ray_init.num_cpus"), **dict.fromkeys(_TIMELINES, "ray_init.timeline_json_file")}
-
-
-def chat_template(given: Given) -> Results:
-    """Variables for the chat template, given one by one or as a mapping."""
-    whole, ours = "data.apply_chat_template_kwargs", "data.chat_template_kwargs"
-    for key in given.under(whole):
-        value = given.verls[key].value
-        if key == whole and not isinstance(value, Mapping | None):
-            raise BadValueError(whole, f"is {dump(value)}; it must be a mapping")
-        yield key.replace(whole, ours, 1), dict(value or {}) if key == whole else value, (key,)
 
 
 def validation(given: Given) -> Results:
@@ -149,8 +129,6 @@ def engine(given: Given, section: str = _ROLLOUT) -> Results:
             text = "a vLLM server computes on one GPU here; write 1 (engine.replicas uses more GPUs), or"
             given.refuse(parallel, f"is {dump(given.value(parallel))}; {text} rollout.name=sglang")
         yield from given.passed({f"{section}{verls}": ours for verls, ours in _VLLM.items()})
-        own = f"{section}engine_kwargs.vllm."
-        yield from given.passed({full: full.replace(own, "engine.vllm.args.") for full in given.under(own)})
     elif name == "sglang":
         own = f"{section}engine_kwargs.sglang."
         options = {f"{section}{verls}": word for verls, word in _SGLANG.items()}
@@ -223,31 +201,17 @@ def reward_manager(given: Given) -> Results:
             given.refuse(key, f"is {dump(given.value(key))}; the penalty ends at {limit} here: write that")
 
 
-def workers(given: Given) -> Results:
-    """Processes of a reward function."""
-    function = "custom_reward_function.path"
-    if given.our(function) is not None or given.has(f"reward.{function}"):
-        keys = ("reward_model.num_workers", "reward.num_workers")
-        yield from given.passed(dict.fromkeys(keys, "custom_reward_function.workers"))
-
-
-def reward_model(given: Given) -> Results:
-    """A reward model, and a pool of its own for it; by the names of now and those of before."""
-    sections = ("reward.reward_model.", "reward_model.")
-    pooled = [section for section in sections if given.value(f"{section}enable_resource_pool") is True]
-    for section in pooled:
-        for key in (f"{section}{name}" for name in _POOL[1:]):
+def reward_pool(given: Given) -> Results:
+    """A pool of its own for the reward model; by the names of now and those of before."""
+    for section in ("reward.reward_model.", "reward_model."):
+        for key in (f"{section}n_gpus_per_node", f"{section}nnodes"):
+            if given.value(f"{section}enable_resource_pool") is not True:
+                continue
             if given.has(key):
                 given.number(key)
             else:
                 given.refuse(key, f"must be given with {section}enable_resource_pool=True")
-    enables = tuple(f"{section}enable" for section in sections)
-    if not any(given.value(key) is True for key in enables):
-        return
-    yield "reward_model.enable", True, enables
-    for section in sections:
-        options = {**_REWARD_MODEL, **({name: name for name in _POOL} if section in pooled else {})}
-        yield from given.passed({f"{section}{verls}": f"reward_model.{ours}" for verls, ours in options.items()})
+        yield from given.passed({f"{section}{name}": f"reward_model.{name}" for name in _POOL})
 
 
 def offload(given: Given) -> Results:
@@ -286,14 +250,14 @@ def generating_cluster(given: Given) -> Results:
         yield "cluster.backend", "ray", (_NODES,)
         yield "cluster.nnodes", nodes, (_NODES,)
     if nodes > 1 or given.our("cluster.backend") == "ray":
-        yield from given.passed({_GPUS: "cluster.n_gpus_per_node", **_RAY})
+        yield from given.passed({_GPUS: "cluster.n_gpus_per_node"})
 
 
-def ray(given: Given) -> Results:
-    """Ray's own options."""
+def timeline(given: Given) -> Results:
+    """Of Ray, or of the run without Ray."""
     nodes = given.value(_NODES)
     used = "ray" in (given.our("cluster.backend"), given.our("env.backend")) or (isinstance(nodes, int) and nodes > 1)
-    yield from given.passed(_RAY if used else dict.fromkeys(_TIMELINES, "trainer.trace_file"))
+    yield from given.passed(dict.fromkeys(_TIMELINES, "ray_init.timeline_json_file" if used else "trainer.trace_file"))
 
 
 def nsight(given: Given) -> Results:
