@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .learning import ActorSection, AlgorithmSection
     from .model import ModelSection
     from .running import RunSection
-    from .schema import PPOConfig
+    from .schema import PPOConfig, RunConfig
     from .section import Section
 
 #: Estimators whose discount is a turn's and that add up nothing else.
@@ -37,6 +37,11 @@ _EPISODE_LOSSES = ("gspo", "geo_mean")
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
 NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
+#: Those that learn another policy than the one that earns most, and where.
+_MISLEADING_CREDIT = {
+    "spread": "what is done decides how many turns follow",
+    "discounted": "what is done decides when a reward comes",
+}
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 
@@ -347,3 +352,14 @@ def _missing_function(key: str, file: str, name: str) -> Problems:
         yield key, f"there is no file {file}"
     elif problem := function_problem(path, name):
         yield key, problem
+
+
+def notices(config: RunConfig) -> Iterator[str]:
+    """What a configuration may ask for and its user should know: a line each, printed when a run starts."""
+    algorithm: AlgorithmSection | None = getattr(config, "algorithm", None)
+    credit = "" if algorithm is None else algorithm.reward_credit
+    if credit in _MISLEADING_CREDIT and algorithm and (credit != "discounted" or algorithm.reward_credit_decay > 0):
+        yield (
+            f"warning: algorithm.reward_credit={credit} learns another policy than the one that earns most wherever "
+            f"{_MISLEADING_CREDIT[credit]} (docs/credit.md has an example); as_earned and last do not"
+        )

@@ -13,10 +13,9 @@ from pydantic import ValidationError
 
 from textenvs.text import reader_may_leave
 
-from .checks import missing_paths
+from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
 from .hydra import take_flags
-from .notices import notices
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
 from .tables import NOTHING, TABLES
@@ -54,7 +53,7 @@ class Flags:
 
     Args:
         sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
-        notes: What became of each of verl's keys, and warnings (:mod:`.notices`), a line each.
+        notes: What became of each of verl's keys, and warnings (:func:`.checks.notices`), a line each.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)

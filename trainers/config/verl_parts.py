@@ -102,10 +102,8 @@ def _classes(path: Any, key: str, kind: str) -> verl.Interaction:
         raise BadValueError(key, f"{path} needs a list '{entries}' of entries with a class_name")
     for (name, options), environment in zip(classes, found, strict=True):
         if environment is None:
-            text = (
-                f"which no environment here stands for; known are {', '.join(known)}. Name the environment with env.id"
-            )
-            raise BadValueError(key, f"{path} has the class {name!r}, {text}")
+            text = f"known are {', '.join(known)}. Name the environment with env.id"
+            raise BadValueError(key, f"{path} has the class {name!r}, which no environment here stands for; {text}")
         if {**options, "type": "native"} != {"type": "native"}:
             raise BadValueError(key, f"{path}: give the options of {name} as env.kwargs; its 'config' is not read")
         if environment != found[0]:
@@ -137,7 +135,6 @@ def engine(given: Given, section: str = _ROLLOUT) -> Results:
         words = [[word] if given.value(full) is True else [word, str(given.value(full))] for full, word in used.items()]
         if words:
             yield "engine.sglang.server_args", sum(words, []), tuple(used)
-        yield from given.passed({f"{section}update_weights_bucket_megabytes": "engine.sglang.bucket_mib"})
 
 
 def generating_engine(given: Given) -> Results:
