@@ -129,7 +129,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("env.kwargs={a: 1, a: 2}", "'a' stands twice"),
         ("actor", "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"),
         ("--verbose", "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"),
-        ("--config", "needs a file after it"),
+        ("--config", "needs a value after it"),
         ("--config=nowhere.yaml", "nowhere.yaml cannot be read"),
         ("data.train_files=nowhere.jsonl", "data.train_files: there is no file nowhere.jsonl"),
         ("data.val_files=pyproject.toml", "neither .jsonl nor .parquet"),

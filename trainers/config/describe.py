@@ -26,16 +26,9 @@ _BOUNDS = (
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration.
+    """One key of a configuration: its dotted name, its type, what it may be in words.
 
     A mapping from names to sections is one key, too; what its sections take are its ``entries``.
-
-    Args:
-        name: Dotted, for example ``actor.lr``.
-        annotation: Its type.
-        allowed: What it may be, in words.
-        default: Its default.
-        description: One or two sentences.
     """
 
     name: str

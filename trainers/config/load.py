@@ -17,7 +17,7 @@ from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
 from .hydra import take_flags
 from .schema import ConflictError, PPOConfig, RunConfig
-from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
+from .settings import Report, Setting, from_arguments, from_file, taken
 from .tables import NOTHING, TABLES
 from .translate import Table, translate
 from .yaml12 import dump
@@ -158,9 +158,6 @@ def resolve_with_notes(
     Keys of verl's are translated first (:mod:`.translate`). Defaults give way to files, earlier files to later ones,
     and files to ``key=value``, wherever it stands.
 
-    Returns:
-        The configuration; where each key that was set came from, and what became of verl's keys.
-
     Raises:
         ConfigError: With every problem that could be found.
     """
@@ -172,8 +169,8 @@ def resolve_with_notes(
 
     table = TABLES.get(schema, NOTHING)
     rest, bases, said = take_flags(arguments, report) if table.rules else (arguments, [], [])
-    files, values = _split(rest, report)
-    settings = [setting for file in [*bases, *files] for setting in from_file(file, keys, report)]
+    files, values = taken(rest, ("--config",), report)
+    settings = [setting for file in [*bases, *(file for _, file in files)] for setting in from_file(file, keys, report)]
     settings += from_arguments(values, keys, report)
     translated = translate(settings, keys, table, report)
     tree, sources = _merge(translated.settings, keys, report, table)
@@ -192,22 +189,14 @@ def resolve_with_notes(
 def render(
     config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = (), *, whole: bool = True
 ) -> str:
-    """The configuration as YAML that ``--config`` reads back.
+    """The configuration as YAML that ``--config`` reads back: every key, or those that differ from their defaults.
 
-    Args:
-        config: What to write.
-        sources: Where values came from; said beside those that differ from their defaults.
-        notes: Said first, in comments.
-        whole: Every key; otherwise those that differ from their defaults.
+    ``notes`` are said first, in comments, and ``sources`` beside what differs.
     """
     sources = sources or {}
-    lines = [f"# {' '.join(note.split())}" for note in notes]
-    if whole:
-        lines += [
-            "# The resolved configuration. A comment marks what differs from the default, and where it came from."
-        ]
-    else:
-        lines += ["# What differs from the defaults, and where it came from; --all shows every key."]
+    few = "# What differs from the defaults, and where it came from; --all shows every key."
+    every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
+    lines = [*(f"# {' '.join(note.split())}" for note in notes), every if whole else few]
     chosen = config.chosen_defaults()
 
     def defaults_of(key: Key) -> tuple[Any, Any]:
@@ -238,24 +227,6 @@ def _origin(key: Key, sources: Mapping[str, str]) -> str:
     below = f"{key.name}."
     places = [where for name, where in sources.items() if name == key.name or name.startswith(below)]
     return ", ".join(dict.fromkeys(places)) or "set by the program"
-
-
-def _split(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str]]:
-    """Files to read, and ``key=value`` arguments."""
-    files, values = [], []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--config":
-            file = next(rest, None)
-            if file is None:
-                report("--config", "needs a file after it", COMMAND_LINE)
-            else:
-                files.append(file)
-        elif argument.startswith("--config="):
-            files.append(argument.removeprefix("--config="))
-        else:
-            values.append(argument)
-    return files, values
 
 
 def _merge(

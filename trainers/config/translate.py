@@ -117,11 +117,7 @@ class Given:
         return self.our(same[name]) if name in same else None
 
     def number(self, name: str, least: int = 1) -> int:
-        """Likewise, as an integer.
-
-        Raises:
-            BadValueError: It is none, or too small.
-        """
+        """Likewise, as an integer of at least ``least``."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadValueError(name, f"is {dump(value)}; it must be an integer >= {least}")
@@ -149,14 +145,7 @@ class Translated:
 
 
 def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table, report: Report) -> Translated:
-    """Translate verl's keys; settings of ours stay as they are, and unknown ones too (for who reports them).
-
-    Args:
-        settings: In the order they count: later ones win.
-        keys: The schema's.
-        table: The command's.
-        report: Told what is wrong.
-    """
+    """Translate verl's keys; later settings win. Those of ours, and unknown ones, stay as they are."""
     named = [_plain(setting, keys, table) for setting in settings]
     if not any(setting.key not in keys and table.rule(setting.key) is not None for setting in named):
         return Translated(tuple(settings), ())

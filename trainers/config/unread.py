@@ -126,13 +126,7 @@ GENERATE: Reads = {**ENGINE, **RAY, "cluster. ray_init.": {"cluster.backend": _R
 
 
 def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None:
-    """Why a key would not be read; ``None`` if it would be.
-
-    Args:
-        key: Its whole name.
-        value_of: From a key's name to its value.
-        reads: The command's.
-    """
+    """Why a key would not be read, where ``value_of`` gives the value of each; ``None`` if it would be."""
     for names, switches in reads.items():
         mine = any(key.startswith(name) if name.endswith(".") else key == name for name in names.split())
         if mine and key not in switches and not any(_reads(value_of(each), of) for each, of in switches.items()):
