@@ -59,10 +59,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
-        text = (
-            "is adapter, which engine.name=sglang does not merge into its matrices: other numbers; use merged, or vllm"
-        )
-        yield "model.lora_publish", text
+        yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
     if rollout.max_response_length >= engine.max_context:
         text = f"is {rollout.max_response_length}, which leaves no room for a prompt in {context}"
         yield "rollout.max_response_length", text
