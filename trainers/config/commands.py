@@ -10,7 +10,6 @@ from pydantic import Field
 from . import unread
 from .checks import engine_checks, servers_on_ray, template_checks
 from .engines import ServingSection
-from .fields import TEMPLATE_KWARGS
 from .rewards import RewardFunctionSection
 from .running import RayInitSection
 from .schema import RunConfig
@@ -25,7 +24,9 @@ class PromptsSection(Section):
     n_samples: int = Field(5, ge=1, description="Replies to each prompt.")
     output_path: str | None = Field(None, min_length=1)
     """Parquet file to write: all columns of `path`, and `responses`; needed."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description=TEMPLATE_KWARGS)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one
+    (`enable_thinking=false` of Qwen3). One that the template never reads is an error."""
     batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
 
 

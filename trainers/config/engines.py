@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .fields import Addresses
+from .fields import Names
 from .section import Section
 
 
@@ -16,7 +16,7 @@ class VLLMSection(Section):
     python: str | None = Field(None, min_length=1)
     """Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that runs the
     trainer."""
-    base_url: Addresses | None = None
+    base_url: Names | None = None
     """Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are replicas; null starts
     a server."""
     transport: Literal["http", "local"] = "http"
@@ -49,7 +49,7 @@ class SGLangSection(Section):
     python: str | None = Field(None, min_length=1)
     """Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one that runs the
     trainer."""
-    base_url: Addresses | None = None
+    base_url: Names | None = None
     """Address of a server that runs already, for example http://127.0.0.1:30000; several are replicas; null starts
     one."""
     seeds: bool = True

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .fields import TEMPLATE_KWARGS, Files
+from .fields import Names
 from .section import Section
 
 
@@ -35,16 +35,18 @@ class PlayedEnvSection(EnvSection):
 class TrainDataSection(Section):
     """The tasks."""
 
-    train_files: Files | None = None
+    train_files: Names | None = None
     """Tasks to train on: .jsonl or .parquet files, `generated:LEVEL`, `hub:REPOSITORY`, or a list of these; null takes
     the environment's own."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description=TEMPLATE_KWARGS)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one
+    (`enable_thinking=false` of Qwen3). One that the template never reads is an error."""
 
 
 class DataSection(TrainDataSection):
     """The tasks, to train and to validate on."""
 
-    val_files: Files | None = None
+    val_files: Names | None = None
     """Tasks to validate on, likewise; null takes the environment's own: those of its split `test`, or, without splits,
     those after `train_size`, or else those of training."""
     train_size: int | None = Field(None, ge=1, description="Train on the first so many tasks; null is all of them.")

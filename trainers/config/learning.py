@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
+from .fields import Aggregation, DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
 from .section import Section
 
 
@@ -111,9 +111,7 @@ class ActorSection(Section):
     rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
     rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
     rejection_kl: float | None = Field(None, gt=0, description="The greatest such KL estimate, in nats.")
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
-        "seq-mean-token-sum-norm"
-    )
+    loss_agg_mode: Aggregation = "seq-mean-token-sum-norm"
     """How token losses become one; always over the global batch. `seq-mean-token-sum-norm` divides the sum by the
     episodes and by `rollout.max_response_length`."""
     entropy_coeff: float | None = Field(None, ge=0)

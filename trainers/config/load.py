@@ -281,22 +281,14 @@ def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
     return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
 
 
-def nearest_keys(name: str, keys: Iterable[str], most: int = 3) -> list[str]:
-    """The keys that somebody who wrote ``name`` may have meant, the likeliest first.
-
-    A key counts as near if the whole of it looks alike, or its last part does (the right word in the wrong section).
-    """
-    last = name.rpartition(".")[2]
-
-    def likeness(key: str) -> float:
-        whole = difflib.SequenceMatcher(None, name, key).ratio()
-        end = difflib.SequenceMatcher(None, last, key.rpartition(".")[2]).ratio()
-        return max(whole, 0.95 * end if end > 0.7 else 0.0)
-
-    ranked = sorted(((likeness(key), key) for key in keys), key=lambda pair: (-pair[0], pair[1]))
-    best = ranked[0][0] if ranked else 0.0
-    margin = 0.03 if best > 0.95 else 0.1  # one wrong letter: the same word in other sections is not meant
-    return [key for score, key in ranked[:most] if score > 0.6 and score > best - margin]
+def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
+    """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
+    last, known = name.rpartition(".")[2], list(keys)
+    if same := [key for key in known if key.rpartition(".")[2] == last]:
+        return difflib.get_close_matches(name, same, 3, 0.3)
+    near = difflib.get_close_matches(name, known, 3, 0.7)
+    # One wrong letter: the same word in other sections is not meant.
+    return near[:1] if near and difflib.SequenceMatcher(None, name, near[0]).ratio() > 0.9 else near
 
 
 def _explain(

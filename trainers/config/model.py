@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import Files
+from .fields import Names
 from .section import Section
 
 
@@ -51,7 +51,7 @@ class ModelSection(Section):
 class SupervisedSection(Section):
     """Supervised training on demonstrations: the loss is on the assistant's tokens alone."""
 
-    files: Files | None = None
+    files: Names | None = None
     """Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted expert of the
     environment."""
     demonstrations: int = Field(20000, ge=1, description="Episodes that the scripted expert plays.")
