@@ -17,7 +17,7 @@ from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
 from .hydra import take_flags
 from .schema import ConflictError, PPOConfig, RunConfig
-from .settings import Report, Setting, from_arguments, from_file, taken
+from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
 from .tables import NOTHING, TABLES
 from .translate import Table, translate
 from .yaml12 import dump
@@ -108,12 +108,14 @@ def load_config(
     show_help(argv, schema, usage)
     dry_run, whole = "--dry-run" in argv, "--all" in argv
     words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
-    machine = None
-    if dry_run and plan is not None and "--plan-for" in words[:-1]:
-        at = words.index("--plan-for")
-        machine = words[at + 1]
-        del words[at : at + 2]
+    problems: list[Problem] = []
+    machines, words = taken(words, ("--plan-for",), lambda *problem: problems.append(Problem(*problem)))
+    if machines and not (dry_run and plan):
+        problems.append(Problem("--plan-for", "goes with --dry-run, of commands that make a plan", COMMAND_LINE))
+    machine = machines[-1][1] if machines else None
     try:
+        if problems:
+            raise ConfigError(problems)
         config, flags = resolve_with_notes(words, schema)
         if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
             raise ConfigError(problems)
