@@ -166,7 +166,7 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     if model.lora_adapter_path is not None and not model.lora_rank:
         yield "model.lora_rank", "is 0; with model.lora_adapter_path it is the adapter's, r in its adapter_config.json"
     if model.lora_adapter_path is not None and model.path == "tiny":
-        yield "model.lora_adapter_path", "needs model.path: no saved adapter stands on a model from scratch"
+        yield "model.lora_adapter_path", "needs model.path: a saved adapter is of a saved model"
     if isinstance(model.target_modules, str) and model.target_modules != "all-linear":
         yield "model.target_modules", f"is {model.target_modules!r}; it must be a list of names, or all-linear"
     if not model.target_modules:

@@ -21,7 +21,7 @@ def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], lis
     said = f"--config-name={name}"
     path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
     if name in verl.NAMES["configs"]:
-        return rest, [], [f"{said}: no meaning here: what is left out is as in verl anyhow"]
+        return rest, [], [f"{said}: no meaning here: what is left out is as in verl"]
     if path.is_file():
         return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]
     if "ppo" in name and "trainer" in name:

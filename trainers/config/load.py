@@ -313,7 +313,7 @@ def _explain(
         for part in name.split("."):
             if isinstance(value, Mapping) and part in value:
                 value = value[part]
-            else:  # nobody wrote it: an entry of a mapping of sections is named by its key
+            else:  # it was not written: an entry of a mapping of sections is named by its key
                 value = name.split(".")[-2]
                 break
         problems.append(Problem(name, f"{dump(value)} is not allowed; it must be {key.allowed}", _origin(key, sources)))

@@ -144,7 +144,7 @@ def reward_model_checks(config: PPOConfig) -> Problems:
         if getattr(getattr(section, section.kind), needed) is None:
             yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
         if not section.weight:
-            yield f"{key}.weight", "is 0: every score would be computed for nothing"
+            yield f"{key}.weight", "is 0: no score would count"
         if section.name in _TAKEN:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
         if section.judge.low >= section.judge.high:
