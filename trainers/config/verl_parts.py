@@ -250,11 +250,15 @@ def generating_cluster(given: Given) -> Results:
         yield from given.passed({_GPUS: "cluster.n_gpus_per_node"})
 
 
+def _on_ray(given: Given, *backends: str) -> bool:
+    nodes = given.value(_NODES)
+    return "ray" in map(given.our, backends) or (isinstance(nodes, int) and nodes > 1)
+
+
 def timeline(given: Given) -> Results:
     """Of Ray, or of the run without Ray."""
-    nodes = given.value(_NODES)
-    used = "ray" in (given.our("cluster.backend"), given.our("env.backend")) or (isinstance(nodes, int) and nodes > 1)
-    yield from given.passed(dict.fromkeys(_TIMELINES, "ray_init.timeline_json_file" if used else "trainer.trace_file"))
+    ours = "ray_init.timeline_json_file" if _on_ray(given, "cluster.backend", "env.backend") else "trainer.trace_file"
+    yield from given.passed(dict.fromkeys(_TIMELINES, ours))
 
 
 def nsight(given: Given) -> Results:
@@ -271,6 +275,8 @@ def nsight(given: Given) -> Results:
     }
     steps = given.value("global_profiler.steps") or given.our("trainer.profile_steps")
     if tool == "nsys" or (tool is None and steps and any(value is not None for value in ours.values())):
+        if not _on_ray(given, "cluster.backend"):
+            raise BadValueError(key, "Nsight is for learner ranks that Ray starts: add cluster.backend=ray")
         for name, value in {**verl.NAMES["nsight"], **ours}.items():
             if value is not None:
                 yield f"cluster.nsight.{name}", value, (key, *sum(options.values(), []))
