@@ -285,7 +285,7 @@ def test_the_pages_commands_can_be_given(
             if name == "model.path":
                 Path(path).parent.mkdir(parents=True)
                 Path(path).symlink_to(model)
-        monkeypatch.setattr(ppo, "rehearse", lambda config: "")  # the full examples' tasks are on the hub
+        monkeypatch.setattr(ppo, "rehearse", lambda config, machine: "")  # the full examples' tasks are on the hub
         with pytest.raises(SystemExit) as ended:
             {"trainers.sft": sft.main, "trainers.ppo": ppo.main}[words[2]]([*words[3:], "--dry-run"])
         assert ended.value.code == 0
@@ -307,7 +307,7 @@ def test_a_configuration_loads_and_says_how_to_run_it(
     given = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
     given += [f"model.path={model}"] if path.parent.name == "full" else []
     if path.parent.name == "full":  # its tasks are on the hub
-        monkeypatch.setattr(ppo, "rehearse", lambda config: "")
+        monkeypatch.setattr(ppo, "rehearse", lambda config, machine: "")
     with pytest.raises(SystemExit) as ended:
         (sft if supervised else ppo).main(["--config", str(path), *given, "--dry-run"])
     assert ended.value.code == 0

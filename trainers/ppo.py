@@ -49,7 +49,7 @@ from .assembly.policy import tokenizer_of
 from .assembly.reward_checks import reward_problems
 from .cluster.group import LearnerGroup
 from .cluster.nsight import captures
-from .cluster.plan import describe
+from .cluster.plan import Machine, describe
 from .cluster.recipe import MadeThere
 from .config.running import TrainerSection
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss, selected_tokens
@@ -382,14 +382,22 @@ async def play(run: Run) -> int:
     return 130 if run.stop.is_set() else 0
 
 
-def rehearse(config: PPOConfig) -> str:
+def placed(config: PPOConfig, machine: str | None) -> str:
+    """Where everything would be, in words: here, or on a machine that ``--plan-for`` describes."""
+    return describe(plan_of(config, Machine.described(machine) if machine is not None else None))
+
+
+def rehearse(config: PPOConfig, machine: str | None = None) -> str:
     """What a run does before anything costly starts, without the model's weights: lines on what was found.
+
+    What is installed here is not asked about where the run is for another ``machine``.
 
     Raises:
         ValueError: The run could not begin; the message says why and what to change.
     """
     check_environments(config)
-    check_engine(config)
+    if machine is None:
+        check_engine(config)
     config, notes = with_scripts_there_are(config)
     if (other := other_validation(config)) is not None:
         notes.append(other)
@@ -417,7 +425,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
         sys.argv[1:] if argv is None else argv,
-        plan=lambda config: describe(plan_of(config)),
+        plan=placed,
         rehearse=rehearse,
         check=reward_problems,
     )[0]

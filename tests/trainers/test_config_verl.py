@@ -1,14 +1,16 @@
 """verl's keys: its launch commands are accepted, each key is answered, and nothing changes in silence."""
 
 import itertools
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
-from trainers import tiny
+from trainers import ppo, tiny
 from trainers.config import ConfigError, PPOConfig, load_config, render, resolve
 from trainers.config.__main__ import verl_page
 from trainers.config.commands import EvaluateConfig, GenerateConfig
@@ -125,6 +127,31 @@ def problems(*arguments, schema=PPOConfig):
 # --- whole commands
 
 
+def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside, capsys):
+    """Of its own model nothing is there but the configuration, and a tokenizer."""
+    model = inside / "of-3b"
+    shutil.copytree(inside / "model", model)
+    (model / "model.safetensors").unlink()
+    shape = {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16}
+    shape |= {"num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768}
+    written = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**written, **shape, "layer_types": None, "head_dim": 128}))
+    command = [*MULTI_TURN, f"actor_rollout_ref.model.path={model}", "--dry-run", "--plan-for"]
+    with pytest.raises(SystemExit, match="0"):
+        ppo.main([*command, "4@80"])
+    said = capsys.readouterr().out
+    assert "# The plan: cluster.backend=local, 1 x 4 GPUs." in said
+    assert "# memory of the learner, each GPU, estimated: 29" in said
+    assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in said
+    for machine, problem in (
+        ("1@16", "cluster.n_gpus_per_node=4, but each machine of --plan-for has 1; at most that many do"),
+        ("4@16", "learner and engine need at least 2"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            ppo.main([*command, machine])
+        assert problem in capsys.readouterr().err
+
+
 def test_the_multi_turn_command(inside):
     config, flags = resolve_with_notes(MULTI_TURN)
     assert config.env.id == "textenv/gsm8k-interact"
@@ -197,10 +224,11 @@ def test_keys_that_would_not_be_read_become_a_line_and_ours_an_error(inside):
     config, flags = resolve_with_notes(command)
     assert (config.critic, config.algorithm.kl_ctrl) == (PPOConfig().critic, PPOConfig().algorithm.kl_ctrl)
     assert config.actor.kl_loss_type == PPOConfig().actor.kl_loss_type
+    without = "has no effect with algorithm.adv_estimator=grpo; it is read with gae, turn_gae, bilevel_gae"
     for line in (
-        "critic.optim.lr: not used: critic.lr has no effect with algorithm.adv_estimator=grpo",
-        "critic.cliprange_value: not used: it has no effect with algorithm.adv_estimator=grpo",
-        "algorithm.kl_ctrl.kl_coef: not used: it has no effect with algorithm.use_kl_in_reward=false",
+        f"critic.optim.lr: not used: critic.lr {without}",
+        f"critic.cliprange_value: not used: it {without}",
+        "algorithm.kl_ctrl.kl_coef: not used: it has no effect without algorithm.use_kl_in_reward=true",
     ):
         assert line in flags.notes
     answered(command, PPOConfig, flags)
@@ -286,7 +314,7 @@ _ROLLOUT = "actor_rollout_ref.rollout."
         ("data.truncation=left", "a prompt is never cut"),
         ("actor_rollout_ref.model.path=${model}", "write the value"),
         ("critic.model.path=other", "another model than the actor's"),
-        ("critic.ppo_mini_batch_size=8", "the critic's mini-batches are the actor's: 4"),
+        ("critic.ppo_mini_batch_size=8", "the critic's is the actor's: write 4"),
         (f"{_ROLLOUT}multi_turn.interaction_config_path=nowhere.yaml", "nowhere.yaml cannot be read"),
         (f"{_ROLLOUT}multi_turn.interaction_config_path=score.py", "needs a list 'interaction'"),
         (f"{_ROLLOUT}agent.default_agent_loop=mine", "known are single_turn_agent"),
@@ -363,4 +391,5 @@ def test_every_key_is_answered_whatever_its_value(schema):
 
 def test_the_page_is_up_to_date():
     """Run `make docs` when this fails."""
-    assert (ROOT / "docs" / "coming-from-verl.md").read_text(encoding="utf-8") == verl_page()
+    page = (ROOT / "docs" / "coming-from-verl.md").read_text(encoding="utf-8")
+    assert page == verl_page(page)

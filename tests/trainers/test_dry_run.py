@@ -103,6 +103,13 @@ def test_all_is_for_a_dry_run(capsys):
         load_config(["--all"])
 
 
+def test_a_machine_is_described_for_dry_runs_that_make_a_plan(capsys):
+    for argv, said in ((["--plan-for", "4@80"], "goes with --dry-run"), (["--plan-for", "--dry-run"], "needs a value")):
+        refused(capsys, argv, f"--plan-for: {said}", code=2)
+    dry_run(*MODEL, "--plan-for=4@80")
+    assert "1 x 4 GPUs" in capsys.readouterr().out
+
+
 def test_what_differs_reads_back_as_the_same(tmp_path):
     config = resolve(["reward_models.length.kind=service", "reward_models.length.service.url=http://x", *MODEL])[0]
     path = tmp_path / "few.yaml"

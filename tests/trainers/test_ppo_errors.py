@@ -153,7 +153,7 @@ def test_ranks_that_cannot_be_cut_so_are_refused_by_the_plan(tmp_path, capsys, m
             ("model.lora_publish", "engine.name=sglang takes whole weights"),
         ),
         (["model.lora_rank=2", "model.target_modules=q_proj"], ("model.target_modules", "a list of names")),
-        (["model.enable_activation_offload=true"], ("needs model.enable_gradient_checkpointing=true",)),
+        (["model.enable_activation_offload=true"], ("has no effect without model.enable_gradient_checkpointing=true",)),
         (["trainer.offload=true", "model.device=cpu"], ("trainer.offload", "model.device=cpu")),
         (["trainer.tensor_parallel_size=3"], ("trainer.tensor_parallel_size", "does not divide model.heads=2")),
     ],

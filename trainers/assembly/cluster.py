@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from ..cluster.plan import Plan, make_plan
+from ..cluster.plan import Machine, Plan, make_plan
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
@@ -16,17 +16,18 @@ from ..rollout.ray_worker import placed
 from .errors import SetupError
 
 
-def plan_of(config: PPOConfig, *, serving: bool = False) -> Plan:
+def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
     """Where the run's parts will be; nothing is started.
 
     Args:
         config: Of the run.
+        machine: What it is for, if not this machine.
         serving: Its engines alone.
 
     Raises:
         PlanError: They do not fit.
     """
-    return make_plan(config, this_machine(), None if serving else shape_of(config.model), serving=serving)
+    return make_plan(config, machine or this_machine(), None if serving else shape_of(config.model), serving=serving)
 
 
 @contextmanager

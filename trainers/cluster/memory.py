@@ -19,12 +19,13 @@ Conventions:
 * the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it
   is counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
 * an engine holds its weights and the keys and values of its slots (:func:`trainers.cluster.in_flight.slots`), each
-  ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
+  ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says, and
+  SGLang that of ``--mem-fraction-static``, where its ``server_args`` have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -147,9 +148,37 @@ def _of_engine(
         if gpu_bytes is not None:
             yield "engine", "weights, keys and values", int(engine.vllm.gpu_memory_utilization * gpu_bytes)
         return
+    share = _sglang_share(engine.sglang.server_args) if engine.name == "sglang" and device == "cuda" else None
+    if share is not None and gpu_bytes is not None:
+        yield "engine", "weights, keys and values", int(share * gpu_bytes)
+        return
     yield "engine", "weights", size * shape.parameters // gpus
     positions = slots(config) * engine.max_context
     yield "engine", "keys and values", positions * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
+
+
+def _sglang_share(words: Sequence[str]) -> float | None:
+    """The share of a GPU's memory that a server takes, where its command line says so."""
+    name = "--mem-fraction-static"
+    if (text := last_of(words, name)) is None:
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"engine.sglang.server_args: {name} is {text!r}; it must be a number between 0 and 1")
+    return share
+
+
+def last_of(words: Sequence[str], *names: str) -> str | None:
+    """What a command line says of an option, the last time."""
+    value = None
+    for at, word in enumerate(words):
+        name, equals, rest = word.partition("=")
+        if name in names:
+            value = rest if equals else "".join(words[at + 1 : at + 2])
+    return value
 
 
 def _bytes_of_a_number(model: ModelSection) -> int:

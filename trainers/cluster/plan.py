@@ -11,11 +11,12 @@ Memory is an estimate (:mod:`trainers.cluster.memory`), and what does not fit is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.memory import ModelShape, estimate
+from trainers.cluster.memory import ModelShape, estimate, last_of
 from trainers.cluster.room import shortages, tight
 
 if TYPE_CHECKING:
@@ -36,14 +37,15 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan is for.
+    """What the plan is for: this machine, or one that is not here (:meth:`described`).
 
     Args:
-        gpus: That torch sees here.
+        gpus: That torch sees here, or that each of the machines has.
         gpu_bytes: Memory of the smallest; ``None`` where it is not known.
         gpu_free: What is free on the fullest, likewise.
         ram_bytes: What processes can still take of the main memory, likewise.
         world: Processes that were started together, as by torchrun: ranks of a learner that is in this process.
+        nodes: Machines that are not here; ``None`` is this one, to which Ray may add others.
     """
 
     gpus: int = 0
@@ -51,6 +53,26 @@ class Machine:
     gpu_free: int | None = None
     ram_bytes: int | None = None
     world: int = 1
+    nodes: int | None = None
+
+    @classmethod
+    def described(cls, text: str) -> Machine:
+        """``GPUS@GIB``, or ``NODESxGPUS@GIB``: machines with so many GPUs each, of so much memory.
+
+        Raises:
+            PlanError: It is neither.
+        """
+        found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)@([1-9]\d*(?:\.\d+)?)", text)
+        if found is None:
+            raise PlanError(
+                f"--plan-for {text}: it must be GPUS@GIB (4@80: 4 GPUs of 80 GiB), or NODESxGPUS@GIB (2x8@80)"
+            )
+        return cls(int(found[2]), int(float(found[3]) * _GIB), nodes=int(found[1] or 1))
+
+    @property
+    def says(self) -> str:
+        """How many GPUs there are, and who says so."""
+        return f"torch sees {self.gpus} here" if self.nodes is None else f"each machine of --plan-for has {self.gpus}"
 
 
 @dataclass(frozen=True)
@@ -277,15 +299,10 @@ def tensor_parallel_size(config: PPOConfig) -> int:
         PlanError: It is no positive number.
     """
     engine = config.engine
-    value: object = 1
-    if engine.name == "sglang":
-        words = engine.sglang.server_args
-        for at, word in enumerate(words):
-            name, equals, rest = word.partition("=")
-            if name in _SGLANG_TP:
-                value = rest if equals else words[at + 1] if at + 1 < len(words) else None
+    value = last_of(engine.sglang.server_args, *_SGLANG_TP) if engine.name == "sglang" else None
+    value = "1" if value is None else value
     try:
-        size = int(str(value))
+        size = int(value)
     except ValueError:
         size = 0
     if size < 1:
@@ -310,8 +327,7 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
     own = 0 if section is None or section.learner_spans_pool else section.n_gpus_per_node
     if wanted is None and own and machine.gpus <= own:
         raise PlanError(
-            f"{key}.n_gpus_per_node={own} is for a pool beside the others, and there are {machine.gpus} GPUs "
-            "here: none would be left"
+            f"{key}.n_gpus_per_node={own} is for a pool beside the others, and {machine.says}: none would be left"
         )
     count = machine.gpus - own if wanted is None else wanted
     if count == 0:
@@ -320,10 +336,12 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
             + ("here" if wanted is None else "with cluster.n_gpus_per_node=0")
             + ("" if local else "; say how many each machine of the cluster has: cluster.n_gpus_per_node=N")
         )
-    if local and count + own > machine.gpus:
+    if (local or machine.nodes) and count + own > machine.gpus:
         more = f" and {key}.n_gpus_per_node={own}" if own else ""
+        raise PlanError(f"cluster.n_gpus_per_node={count}{more}, but {machine.says}; at most that many do")
+    if machine.nodes and config.cluster.nnodes > machine.nodes:
         raise PlanError(
-            f"cluster.n_gpus_per_node={count}{more}, but torch sees {machine.gpus} here; at most that many do"
+            f"cluster.nnodes={config.cluster.nnodes}, but --plan-for has {machine.nodes}; at most that many do"
         )
     return count
 

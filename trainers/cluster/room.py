@@ -94,11 +94,14 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
             f"less with a smaller engine.max_slots (now {slots(config)}{given}), rollout.max_running, or "
             f"engine.max_context (now {engine.max_context})"
         )
+    if what == "weights, keys and values" and engine.name == "sglang":
+        return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
     if what == "weights, keys and values":
         return f"less with a smaller engine.vllm.gpu_memory_utilization (now {engine.vllm.gpu_memory_utilization:g})"
     if what == "activations":
         tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
-        return f"less with a smaller {tokens}, or model.enable_gradient_checkpointing=true"
+        more = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
+        return f"less with a smaller {tokens}{more}"
     if who == "engine" or what in ("weights as loaded", "weights on their way"):
         half = "model.dtype=bfloat16, or " if config.model.dtype == "float32" else ""
         return f"less with {half}a smaller model.path"

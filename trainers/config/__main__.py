@@ -1,22 +1,24 @@
-"""The pages made from the schema and from the table of verl's keys.
+"""The parts of docs that are made from the schema and from the table of verl's keys.
 
 ``python -m trainers.config PAGE.md`` writes the reference of all keys; without an argument it prints it. With
-``--verl`` before it, likewise the page on verl's keys.
+``--verl`` before it, likewise the tables of verl's keys, below the words that the page begins with.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from textenvs.text import reader_may_leave
 
+from . import verl
 from .commands import EvaluateConfig, GenerateConfig
-from .describe import all_keys, markdown
+from .describe import markdown
 from .schema import PPOConfig, RunConfig, SFTConfig
 from .tables import TABLES
-from .verl_page import page
+from .verl import Rule
+from .yaml12 import dump
 
 COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.ppo": PPOConfig,
@@ -24,27 +26,58 @@ COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.generate": GenerateConfig,
     "python -m trainers.evaluate": EvaluateConfig,
 }
+_BEGINS = "<!-- From here on made by `make docs` from trainers/config/verl.yaml; do not edit it here. -->"
 
 
-def verl_page() -> str:
-    """docs/coming-from-verl.md."""
-    return page({name: (TABLES[schema], all_keys(schema)) for name, schema in COMMANDS.items() if schema in TABLES})
+def verl_page(page: str) -> str:
+    """docs/coming-from-verl.md with its tables made anew."""
+    return "\n".join([page.partition(_BEGINS)[0] + _BEGINS, *_tables()]).rstrip() + "\n"
+
+
+def _tables() -> Iterator[str]:
+    for command, schema in COMMANDS.items():
+        if (table := TABLES.get(schema)) is None:
+            continue
+        yield from ("", f"## `{command}`", "", "| verl's key | Here | |", "|---|---|---|")
+        yield from (_row(name, rule) for name, rule in table.rules.items())
+        if table.defaults:
+            yield from ("", "### Defaults", "", "What a command of verl leaves out, where our default is another:", "")
+            yield from (f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items())
+            yield from (f"- `{name}` (then translated): `{dump(value)}`" for name, value in verl.VALUES.items())
+    yield from ("", "## Interactions and tools", "")
+    yield "Classes of an `interaction_config_path` or `tool_config_path`, by their last name; for others name `env.id`."
+    yield ""
+    for name, found in {**verl.INTERACTIONS, **verl.TOOLS}.items():
+        options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.kwargs.items())
+        yield f"- `{name}`: `{found.env}`{' with ' * bool(options)}{options}: {found.why}"
+    yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in verl.NAMES["agent_loops"].items()))
+
+
+def _row(name: str, rule: Rule) -> str:
+    notes = [rule.why] if rule.why else []
+    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else "no meaning"
+    if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
+        notes.append("; ".join(words))
+    if rule.only is not None:
+        notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in (*rule.only, None))}")
+    return f"| `{name}` | {here} | {'. '.join(notes)} |".replace("||", "| |")
 
 
 def main(argv: Sequence[str]) -> int:
     """Write or print the page; returns the exit status."""
-    verl = list(argv[:1]) == ["--verl"]
-    rest = argv[1:] if verl else argv
+    verls = list(argv[:1]) == ["--verl"]
+    rest = argv[1:] if verls else argv
     if len(rest) > 1 or any(argument.startswith("-") for argument in rest):
         print("usage: python -m trainers.config [--verl] [PAGE.md]", file=sys.stderr)
         return 2
-    text = verl_page() if verl else markdown(COMMANDS)
     if not rest:
         with reader_may_leave():
-            print(text, end="")
+            print(verl_page("") if verls else markdown(COMMANDS), end="")
         return 0
-    Path(rest[0]).write_text(text, encoding="utf-8")
-    print(f"wrote {rest[0]}")
+    path = Path(rest[0])
+    text = verl_page(path.read_text(encoding="utf-8") if path.exists() else "") if verls else markdown(COMMANDS)
+    path.write_text(text, encoding="utf-8")
+    print(f"wrote {path}")
     return 0
 
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .checks import engine_checks, reward_function_checks, serving_checks, template_checks
+from . import unread
+from .checks import engine_checks, servers_on_ray, template_checks
 from .engines import ServingSection
-from .fields import TEMPLATE_KWARGS
 from .rewards import RewardFunctionSection
 from .running import RayInitSection
 from .schema import RunConfig
@@ -22,19 +22,19 @@ class PromptsSection(Section):
     path: str | None = Field(None, min_length=1, description="Parquet file with the prompts; needed.")
     prompt_key: str = Field("prompt", min_length=1, description="Column with them: chat messages.")
     n_samples: int = Field(5, ge=1, description="Replies to each prompt.")
-    output_path: str | None = Field(
-        None, min_length=1, description="Parquet file to write: all columns of `path`, and `responses`; needed."
-    )
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description=TEMPLATE_KWARGS)
+    output_path: str | None = Field(None, min_length=1)
+    """Parquet file to write: all columns of `path`, and `responses`; needed."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one
+    (`enable_thinking=false` of Qwen3). One that the template never reads is an error."""
     batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
 
 
 class LoadedModelSection(Section):
     """The model that replies."""
 
-    path: str | None = Field(
-        None, min_length=1, description="Folder of a Hugging Face model, or its name on the hub; needed."
-    )
+    path: str | None = Field(None, min_length=1)
+    """Folder of a Hugging Face model, or its name on the hub; needed."""
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
 
@@ -53,13 +53,11 @@ class ReplySection(Section):
 class ServingClusterSection(Section):
     """Where the engines are. See docs/cluster.md."""
 
-    backend: Literal["local", "ray"] = Field(
-        "local", description="`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."
-    )
+    backend: Literal["local", "ray"] = "local"
+    """`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."""
     nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
-    n_gpus_per_node: int | None = Field(
-        None, ge=0, description="With Ray: GPUs to use of each machine; null is what torch sees here."
-    )
+    n_gpus_per_node: int | None = Field(None, ge=0)
+    """With Ray: GPUs to use of each machine; null is what torch sees here."""
     cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that an engine takes.")
     start_timeout_s: float = Field(300.0, gt=0, description="With Ray: seconds that actors may take to start.")
 
@@ -67,14 +65,15 @@ class ServingClusterSection(Section):
 class GenerateRunSection(Section):
     """The run."""
 
-    seed: int = Field(
-        0, ge=0, le=2**63 - 1, description="Decides every reply: the same seed, prompts and engine give the same."
-    )
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    """Decides every reply: the same seed, prompts and engine give the same."""
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; null is torch's choice.")
 
 
 class GenerateConfig(RunConfig):
     """Configuration of `python -m trainers.generate`."""
+
+    reads = unread.GENERATE
 
     data: PromptsSection = PromptsSection()
     model: LoadedModelSection = LoadedModelSection()
@@ -88,7 +87,7 @@ class GenerateConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from template_checks(self.data.chat_template_kwargs)
         yield from engine_checks(self.engine)
-        yield from serving_checks(self)
+        yield from servers_on_ray(self.cluster.backend, self.engine)
         if self.model.path is None or self.model.path == "tiny":
             yield "model.path", "must be given, as a model's folder: a model from scratch has no words"
         for name in ("path", "output_path"):
@@ -109,13 +108,14 @@ class ScoreSection(Section):
     """What is reported."""
 
     pass_threshold: float = Field(0.5, description="A reply passes whose score is at least this.")
-    output_path: str | None = Field(
-        None, min_length=1, description="JSON lines to write, one a reply: its row, its score or what went wrong."
-    )
+    output_path: str | None = Field(None, min_length=1)
+    """JSON lines to write, one a reply: its row, its score or what went wrong."""
 
 
 class EvaluateConfig(RunConfig):
     """Configuration of `python -m trainers.evaluate`."""
+
+    reads = unread.FUNCTION
 
     data: RepliesSection = RepliesSection()
     custom_reward_function: RewardFunctionSection = RewardFunctionSection()
@@ -123,6 +123,5 @@ class EvaluateConfig(RunConfig):
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
-        yield from reward_function_checks(self.custom_reward_function)
         if self.data.path is None:
             yield "data.path", "must be given"

@@ -26,16 +26,9 @@ _BOUNDS = (
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration.
+    """One key of a configuration: its dotted name, its type, what it may be in words.
 
     A mapping from names to sections is one key, too; what its sections take are its ``entries``.
-
-    Args:
-        name: Dotted, for example ``actor.lr``.
-        annotation: Its type.
-        allowed: What it may be, in words.
-        default: Its default.
-        description: One or two sentences.
     """
 
     name: str
@@ -126,12 +119,13 @@ def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
 def help_text(schema: type[BaseModel], usage: str) -> str:
     """The text of ``--help``: how to call it, then every key with type, default and description, by section."""
     lines = [
-        f"usage: {usage} [--config FILE.yaml]... [key=value]... [--dry-run [--all]] [--help]",
+        f"usage: {usage} [--config FILE.yaml]... [key=value]... [--dry-run [--all] [--plan-for GPUS@GIB]] [--help]",
         "",
         "  key=value      set a key; values are YAML (actor.lr=1e-4, trainer.logger=[console, jsonl], env.kwargs.x=1)",
         "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
         "  --dry-run      print what differs from the defaults and where it came from, try what a run begins with, and",
-        "                 stop; with --all, print every key",
+        "                 stop; with --all, print every key; with --plan-for 4@80, place the run on a machine",
+        "                 with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 each)",
     ]
     for group in groups(schema):
         lines += ["", f"{group.name}: {group.description}"]
@@ -150,8 +144,8 @@ def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
         "",
         "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
         "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
-        "came from (with `--all` every key), and what it prints can be given to `--config` again. `--help` prints this",
-        "page for the terminal.",
+        "came from (with `--all` every key), and what it prints can be given to `--config` again; `--plan-for` places",
+        "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
         "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
     ]
     for command, schema in schemas.items():
@@ -169,7 +163,8 @@ def _key(name: str, info: FieldInfo) -> Key:
     default = info.get_default(call_default_factory=True)
     if default is PydanticUndefined or not info.description:
         raise TypeError(f"configuration key {name}: a default and a description are needed")
-    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, info.description)
+    description = " ".join(info.description.split())
+    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, description)
 
 
 def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:

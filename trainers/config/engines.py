@@ -6,127 +6,85 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .fields import Addresses
+from .fields import Names
 from .section import Section
 
 
 class VLLMSection(Section):
     """Of `engine.name=vllm`: a vLLM server, started by the run or running already. See docs/engines.md."""
 
-    python: str | None = Field(
-        None,
-        min_length=1,
-        description="Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that "
-        "runs the trainer.",
-    )
-    base_url: Addresses | None = Field(
-        None,
-        description="Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are "
-        "replicas; null starts a server.",
-    )
-    transport: Literal["http", "local"] = Field(
-        "http",
-        description="How weights travel to `base_url`: by value over HTTP, or on this machine (CUDA IPC on the same "
-        "GPU, else through a file).",
-    )
-    update_folder: str | None = Field(
-        None, description="Folder of the files of `transport=local`; null is shared memory."
-    )
+    python: str | None = Field(None, min_length=1)
+    """Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that runs the
+    trainer."""
+    base_url: Names | None = None
+    """Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are replicas; null starts
+    a server."""
+    transport: Literal["http", "local"] = "http"
+    """How weights travel to `base_url`: by value over HTTP, or on this machine (CUDA IPC on the same GPU, else through
+    a file)."""
+    update_folder: str | None = None
+    """Folder of the files of `transport=local`; null is shared memory."""
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that `base_url` may take to say that it lives.")
-    stall_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds without a token, after which `base_url` must show that it computes."
-    )
-    gpu_memory_utilization: float = Field(
-        0.5, gt=0, le=1, description="Share of the GPU's memory that vLLM takes, weights included."
-    )
-    kv_cache_gib: float | None = Field(
-        None, gt=0, description="GiB of keys and values; null is what the share leaves on a GPU, and 1 on a CPU."
-    )
-    block_size: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU "
-        "128; others are multiples of 32 there).",
-    )
-    enforce_eager: bool | None = Field(
-        None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
-    )
-    sleep_mode: bool = Field(
-        False, description="Give the GPU's memory back while the learner learns, where they share GPUs."
-    )
+    stall_timeout_s: float = Field(60.0, gt=0)
+    """Seconds without a token, after which `base_url` must show that it computes."""
+    gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
+    """Share of the GPU's memory that vLLM takes, weights included."""
+    kv_cache_gib: float | None = Field(None, gt=0)
+    """GiB of keys and values; null is what the share leaves on a GPU, and 1 on a CPU."""
+    block_size: int | None = Field(None, ge=1)
+    """Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU 128; others are multiples of 32
+    there)."""
+    enforce_eager: bool | None = None
+    """Neither compile nor capture graphs; null does on a GPU and not on a CPU."""
+    sleep_mode: bool = False
+    """Give the GPU's memory back while the learner learns, where they share GPUs."""
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds until the server must be ready.")
-    args: dict[str, Any] = Field(
-        default_factory=dict,
-        description="More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one.",
-    )
+    args: dict[str, Any] = Field(default_factory=dict)
+    """More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one."""
 
 
 class SGLangSection(Section):
     """Of `engine.name=sglang`: an SGLang server, started by the run or running already. See docs/engines.md."""
 
-    python: str | None = Field(
-        None,
-        min_length=1,
-        description="Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one "
-        "that runs the trainer.",
-    )
-    base_url: Addresses | None = Field(
-        None,
-        description="Address of a server that runs already, for example http://127.0.0.1:30000; several are replicas; "
-        "null starts one.",
-    )
-    seeds: bool = Field(
-        True,
-        description="Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`.",
-    )
-    transport: Literal["tensor", "disk", "distributed"] = Field(
-        "tensor",
-        description="How weights travel: by value over HTTP, through a folder that both sides see, or through a "
-        "process group (gloo; NCCL on CUDA).",
-    )
+    python: str | None = Field(None, min_length=1)
+    """Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one that runs the
+    trainer."""
+    base_url: Names | None = None
+    """Address of a server that runs already, for example http://127.0.0.1:30000; several are replicas; null starts
+    one."""
+    seeds: bool = True
+    """Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`."""
+    transport: Literal["tensor", "disk", "distributed"] = "tensor"
+    """How weights travel: by value over HTTP, through a folder that both sides see, or through a process group (gloo;
+    NCCL on CUDA)."""
     bucket_mib: int = Field(256, ge=1, description="MiB of weights in one message of `tensor` and `distributed`.")
     update_folder: str | None = Field(None, description="Folder of `transport=disk`; null is a temporary one.")
-    master_address: str = Field(
-        "127.0.0.1", description="This machine's address as the server sees it; for `transport=distributed`."
-    )
+    master_address: str = "127.0.0.1"
+    """This machine's address as the server sees it; for `transport=distributed`."""
     verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
-    stall_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds in which no request ends, after which the server must show that it computes."
-    )
-    server_args: tuple[str, ...] = Field(
-        (), description="More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."
-    )
+    stall_timeout_s: float = Field(60.0, gt=0)
+    """Seconds in which no request ends, after which the server must show that it computes."""
+    server_args: tuple[str, ...] = ()
+    """More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
 
 
 class ServingSection(Section):
     """What generates."""
 
-    name: Literal["torch", "vllm", "sglang", "openai"] = Field(
-        "torch",
-        description="`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` "
-        "has no token ids and is refused here; `textenvs evaluate` uses such services.",
-    )
-    replicas: int = Field(
-        1,
-        ge=1,
-        description="Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost "
-        "one is replaced. Several addresses in `base_url` are so many replicas without this.",
-    )
-    max_slots: int | None = Field(
-        None,
-        ge=1,
-        description="Requests decoded at a time (in each replica), each with keys and values of its own; more wait. "
-        "null is as many as the run can have, or half as many again as a replica's share; `trainers.generate` has 128 "
-        "at most.",
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="CPU threads of the engine; null is one for a model below 5 million parameters, which more only "
-        "slow down, and torch's choice for others.",
-    )
+    name: Literal["torch", "vllm", "sglang", "openai"] = "torch"
+    """`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` has no token ids
+    and is refused here; `textenvs evaluate` uses such services."""
+    replicas: int = Field(1, ge=1)
+    """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
+    Several addresses in `base_url` are so many replicas without this."""
+    max_slots: int | None = Field(None, ge=1)
+    """Requests decoded at a time (in each replica), each with keys and values of its own; more wait. null is as many as
+    the run can have, or half as many again as a replica's share; `trainers.generate` has 128 at most."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of the engine; null is one for a model below 5 million parameters, which more only slow down, and
+    torch's choice for others."""
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
 

@@ -12,9 +12,7 @@ def _one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
-#: Of servers that run already.
-Addresses: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 Loggers: TypeAlias = Annotated[
     tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
 ]
@@ -37,8 +35,3 @@ Rejection: TypeAlias = Literal[
 ]
 # fmt: on
 KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
-#: Of ``chat_template_kwargs``, wherever conversations are rendered.
-TEMPLATE_KWARGS = (
-    "Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one "
-    "(`enable_thinking=false` of Qwen3). One that the template never reads is an error."
-)

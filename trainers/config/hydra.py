@@ -5,40 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import verl_names
-from .settings import COMMAND_LINE, Report
+from . import verl
+from .settings import COMMAND_LINE, Report, taken
 
 _FLAGS = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
 
 
 def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
-    """Take Hydra's flags out of a command.
-
-    Args:
-        arguments: Of the command.
-        report: Takes what is wrong: a file that is not there, or a configuration of a trainer that is not here.
-
-    Returns:
-        The other arguments; the files to read before them; what became of the flags, in words.
-    """
-    rest: list[str] = []
-    given: dict[str, str] = {}
-    words = iter(arguments)
-    for argument in words:
-        flag, equals, value = argument.partition("=")
-        if flag not in _FLAGS:
-            rest.append(argument)
-        elif value or (not equals and (value := next(words, ""))):
-            given[_FLAGS[flag]] = value
-        else:
-            report(flag, "needs a value after it", COMMAND_LINE)
+    """The other arguments; the files to read before them; what became of Hydra's flags, in words."""
+    flags, rest = taken(arguments, _FLAGS, report)
+    given = {_FLAGS[flag]: value for flag, value in flags}
     if not given:
         return rest, [], []
-    name = given.get("name", verl_names.CONFIGS[0]).removesuffix(".yaml")
+    name = given.get("name", verl.NAMES["configs"][0]).removesuffix(".yaml")
     said = f"--config-name={name}"
     path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
-    if name in verl_names.CONFIGS:
-        return rest, [], [f"{said}: no meaning here: what is left out is as in verl anyhow"]
+    if name in verl.NAMES["configs"]:
+        return rest, [], [f"{said}: no meaning here: what is left out is as in verl"]
     if path.is_file():
         return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]
     if "ppo" in name and "trainer" in name:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
+from .fields import Aggregation, DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
 from .section import Section
 
 
@@ -16,66 +16,44 @@ class KLControlSection(Section):
     type: Literal["fixed", "adaptive"] = Field("fixed", description="`adaptive` steers the weight towards `target_kl`.")
     kl_coef: float = Field(0.001, ge=0, description="Weight, or where an adaptive one starts.")
     horizon: float = Field(10000.0, gt=0, description="Episodes over which an adaptive weight reacts.")
-    target_kl: float = Field(
-        0.1, gt=0, description="KL that an adaptive weight aims at: nats a token, every episode weighing the same."
-    )
+    target_kl: float = Field(0.1, gt=0)
+    """KL that an adaptive weight aims at: nats a token, every episode weighing the same."""
 
 
 class AlgorithmSection(Section):
     """From rewards to advantages."""
 
-    adv_estimator: Estimator = Field(
-        "turn_grpo",
-        description="`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, "
-        "`remax` with a greedy episode of each task (one more to play); the others compare the episodes of a group.",
-    )
-    gamma: Fraction = Field(
-        1.0,
-        description="Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` "
-        "and `gigpo`.",
-    )
+    adv_estimator: Estimator = "turn_grpo"
+    """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
+    episode of each task (one more to play); the others compare the episodes of a group."""
+    gamma: Fraction = 1.0
+    """Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` and `gigpo`."""
     lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
     turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
     turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
-    norm_adv: bool = Field(
-        False,
-        description="Scale the batch's advantages to mean 0 and variance 1. It bends the gradient of small batches.",
-    )
-    norm_by_std: bool | None = Field(
-        None,
-        description="Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes.",
-    )
-    baseline: Literal["group", "mixed"] = Field(
-        "mixed",
-        description="Of `rloo` and `turn_grpo`: the group's other episodes, or half those and half the batch's.",
-    )
+    norm_adv: bool = False
+    """Scale the batch's advantages to mean 0 and variance 1. It bends the gradient of small batches."""
+    norm_by_std: bool | None = None
+    """Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes."""
+    baseline: Literal["group", "mixed"] = "mixed"
+    """Of `rloo` and `turn_grpo`: the group's other episodes, or half those and half the batch's."""
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
     outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
     step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")
-    anchor: Literal["observation", "history"] = Field(
-        "observation",
-        description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
-        "conversation.",
-    )
-    gdpo_reward_keys: tuple[str, ...] | None = Field(
-        None, min_length=1, description="Of `gdpo`: the reward terms that count, by name; null is all there are."
-    )
-    gdpo_reward_weights: tuple[float, ...] | None = Field(
-        None, min_length=1, description="Of `gdpo`: a weight for each of `gdpo_reward_keys`; null is 1."
-    )
+    anchor: Literal["observation", "history"] = "observation"
+    """Of `gigpo`: turns began in the same state when the last observation was the same, or the whole conversation."""
+    gdpo_reward_keys: tuple[str, ...] | None = Field(None, min_length=1)
+    """Of `gdpo`: the reward terms that count, by name; null is all there are."""
+    gdpo_reward_weights: tuple[float, ...] | None = Field(None, min_length=1)
+    """Of `gdpo`: a weight for each of `gdpo_reward_keys`; null is 1."""
     pass_k: int = Field(4, ge=1, description="Of `passk`: the best of so many episodes is what counts.")
-    truncated: Literal["count", "drop"] = Field(
-        "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
-    )
-    reward_credit: str = Field(
-        "as_earned",
-        min_length=1,
-        description="Which turns are paid for what an episode earned: `as_earned`, all to the `last` turn, `spread` "
-        "over all turns, `discounted` back to the turns before, or `FILE.py:FUNCTION` of your own. See docs/credit.md.",
-    )
-    reward_credit_decay: Fraction = Field(
-        0.9, description="Of `reward_credit=discounted`: what a turn gets of the next one's share."
-    )
+    truncated: Literal["count", "drop"] = "count"
+    """Without a critic, episodes cut by a budget count as they are, or are left out."""
+    reward_credit: str = Field("as_earned", min_length=1)
+    """Which turns are paid for what an episode earned: `as_earned`, all to the `last` turn, `spread` over all turns,
+    `discounted` back to the turns before, or `FILE.py:FUNCTION` of your own. See docs/credit.md."""
+    reward_credit_decay: Fraction = 0.9
+    """Of `reward_credit=discounted`: what a turn gets of the next one's share."""
     use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
     kl_penalty: KLEstimate = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
@@ -86,40 +64,29 @@ class ActorSection(Section):
 
     lr: float = Field(1e-4, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
-    lr_schedule: Literal["constant", "cosine"] = Field(
-        "cosine", description="After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."
-    )
+    lr_schedule: Literal["constant", "cosine"] = "cosine"
+    """After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."""
     betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
-    policy_loss: PolicyLossName = Field(
-        "ppo",
-        description="`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each "
-        "token's own advantage), `geo_mean` each token's before their geometric mean; `cispo` clips it as a weight and "
-        "keeps the gradient, `sapo` fades it out smoothly; `dppo_tv` and `dppo_kl` bound the change of the "
-        "distribution instead of the ratio; `clip_cov` is `ppo` without some tokens that lower the entropy most, "
-        "`kl_cov` does not clip and holds those back by a KL.",
-    )
-    clip_ratio_low: Fraction = Field(
-        0.2,
-        description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003; of the ratio's "
-        "logarithm for `geo_mean` (0.4), of the divergence for `dppo_tv` and `dppo_kl`.",
-    )
-    clip_ratio_high: float = Field(
-        0.28,
-        ge=0,
-        description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004; for `geo_mean`, `dppo_tv` and "
-        "`dppo_kl` as above.",
-    )
-    clip_ratio_c: float | None = Field(
-        None,
-        gt=1,
-        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; of `dppo_tv` and "
-        "`dppo_kl`: always. null is no limit.",
-    )
+    policy_loss: PolicyLossName = "ppo"
+    """`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each token's own
+    advantage), `geo_mean` each token's before their geometric mean; `cispo` clips it as a weight and keeps the
+    gradient, `sapo` fades it out smoothly; `dppo_tv` and `dppo_kl` bound the change of the distribution instead of the
+    ratio; `clip_cov` is `ppo` without some tokens that lower the entropy most, `kl_cov` does not clip and holds those
+    back by a KL."""
+    clip_ratio_low: Fraction = 0.2
+    """The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003; of the ratio's logarithm for
+    `geo_mean` (0.4), of the divergence for `dppo_tv` and `dppo_kl`."""
+    clip_ratio_high: float = Field(0.28, ge=0)
+    """The ratio is clipped at 1 plus this. For `gspo` about 0.0004; for `geo_mean`, `dppo_tv` and `dppo_kl` as
+    above."""
+    clip_ratio_c: float | None = Field(None, gt=1)
+    """Dual clip of `ppo`: with a negative advantage the ratio counts up to this; of `dppo_tv` and `dppo_kl`: always.
+    null is no limit."""
     tau_pos: float = Field(1.0, gt=0, description="Of `sapo`: how fast the gradient fades where the advantage is > 0.")
     tau_neg: float = Field(1.05, gt=0, description="Of `sapo`: the same for the other tokens.")
     clip_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Of `clip_cov`: share of tokens without a gradient.")
@@ -127,43 +94,29 @@ class ActorSection(Section):
     clip_cov_ub: float = Field(5.0, description="and below this.")
     kl_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Of `kl_cov`: share of tokens with the penalty.")
     ppo_kl_coef: float = Field(0.1, ge=0, description="Of `kl_cov`: weight of the penalty (the paper: 1).")
-    old_logprobs: Literal["rollout", "recompute"] | None = Field(
-        None,
-        description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
-        "learner's own before the first step. null is `recompute` for `gspo` and `gspo_token` with "
-        "`model.dtype=bfloat16`, where rounding alone would put most episodes outside the clip range, else `rollout`.",
-    )
-    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
-        "none",
-        description="With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or "
-        "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
-    )
+    old_logprobs: Literal["rollout", "recompute"] | None = None
+    """What the loss's ratio starts from: the log-probabilities the engine sampled with, or the learner's own before the
+    first step. null is `recompute` for `gspo` and `gspo_token` with `model.dtype=bfloat16`, where rounding alone would
+    put most episodes outside the clip range, else `rollout`."""
+    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = "none"
+    """With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or of the whole
+    episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead."""
     tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
-    importance_batch_normalize: bool = Field(
-        False, description="Divide those weights by their mean over the batch: of tokens, or of episodes."
-    )
-    rejection: Rejection = Field(
-        "none",
-        description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
-        "engine (the token's, the episode's product, or its geometric mean) is outside the band; with `k2` and `k3`, "
-        "whose KL estimate (the token's, or its sum, mean or maximum over the episode) is above `rejection_kl`.",
-    )
+    importance_batch_normalize: bool = False
+    """Divide those weights by their mean over the batch: of tokens, or of episodes."""
+    rejection: Rejection = "none"
+    """With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to engine (the
+    token's, the episode's product, or its geometric mean) is outside the band; with `k2` and `k3`, whose KL estimate
+    (the token's, or its sum, mean or maximum over the episode) is above `rejection_kl`."""
     rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
     rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
     rejection_kl: float | None = Field(None, gt=0, description="The greatest such KL estimate, in nats.")
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
-        Field(
-            "seq-mean-token-sum-norm",
-            description="How token losses become one; always over the global batch. `seq-mean-token-sum-norm` divides "
-            "the sum by the episodes and by `rollout.max_response_length`.",
-        )
-    )
-    entropy_coeff: float | None = Field(
-        None,
-        ge=0,
-        description="Weight of the entropy bonus, which moves a model also where no reward differs; null is 0.01 for "
-        "`model.path=tiny`, and 0 for a model that is given.",
-    )
+    loss_agg_mode: Aggregation = "seq-mean-token-sum-norm"
+    """How token losses become one; always over the global batch. `seq-mean-token-sum-norm` divides the sum by the
+    episodes and by `rollout.max_response_length`."""
+    entropy_coeff: float | None = Field(None, ge=0)
+    """Weight of the entropy bonus, which moves a model also where no reward differs; null is 0.01 for
+    `model.path=tiny`, and 0 for a model that is given."""
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
     kl_loss_type: KLEstimate = Field("k3", description="Its estimate.")

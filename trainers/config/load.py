@@ -13,13 +13,12 @@ from pydantic import ValidationError
 
 from textenvs.text import reader_may_leave
 
-from .checks import missing_paths
+from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
 from .hydra import take_flags
-from .notices import notices
 from .schema import ConflictError, PPOConfig, RunConfig
-from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
-from .tables import NOTHING, table_of
+from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
+from .tables import NOTHING, TABLES
 from .translate import Table, translate
 from .yaml12 import dump
 
@@ -54,7 +53,7 @@ class Flags:
 
     Args:
         sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
-        notes: What became of each of verl's keys, and warnings (:mod:`.notices`), a line each.
+        notes: What became of each of verl's keys, and warnings (:func:`.checks.notices`), a line each.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -80,8 +79,8 @@ def load_config(
     *,
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     usage: str = "python -m trainers.ppo",
-    plan: Callable[[ConfigT], str] | None = None,
-    rehearse: Callable[[ConfigT], str] | None = None,
+    plan: Callable[[ConfigT, str | None], str] | None = None,
+    rehearse: Callable[[ConfigT, str | None], str] | None = None,
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program.
@@ -93,8 +92,8 @@ def load_config(
         argv: The arguments without the program's name.
         schema: What may be configured.
         usage: The program as the user calls it, for ``--help``.
-        plan: From the configuration to what would be started where, in words, which ``--dry-run`` prints beneath it. A
-            ``ValueError`` of it is a problem of the configuration.
+        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where, in
+            words, which ``--dry-run`` prints beneath it. A ``ValueError`` of it is a problem of the configuration.
         rehearse: For ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap. What it returns
             is printed, too, and a ``ValueError`` of it is a problem likewise.
         check: Finds what only the parts of a run know to be wrong, without starting any: pairs of a key and what is
@@ -109,7 +108,14 @@ def load_config(
     show_help(argv, schema, usage)
     dry_run, whole = "--dry-run" in argv, "--all" in argv
     words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
+    problems: list[Problem] = []
+    machines, words = taken(words, ("--plan-for",), lambda *problem: problems.append(Problem(*problem)))
+    if machines and not (dry_run and plan):
+        problems.append(Problem("--plan-for", "goes with --dry-run, of commands that make a plan", COMMAND_LINE))
+    machine = machines[-1][1] if machines else None
     try:
+        if problems:
+            raise ConfigError(problems)
         config, flags = resolve_with_notes(words, schema)
         if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
             raise ConfigError(problems)
@@ -118,13 +124,13 @@ def load_config(
     said = ""
     if plan is not None:
         try:
-            said = plan(config)
+            said = plan(config, machine)
         except ValueError as error:
             _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
     if dry_run:
         if rehearse is not None:
             try:
-                said = f"{said}\n{rehearse(config)}"
+                said = f"{said}\n{rehearse(config, machine)}"
             except ValueError as error:
                 _exit(f"the run could not begin:\n  {error}\nNothing was started.")
         with reader_may_leave():
@@ -154,9 +160,6 @@ def resolve_with_notes(
     Keys of verl's are translated first (:mod:`.translate`). Defaults give way to files, earlier files to later ones,
     and files to ``key=value``, wherever it stands.
 
-    Returns:
-        The configuration; where each key that was set came from, and what became of verl's keys.
-
     Raises:
         ConfigError: With every problem that could be found.
     """
@@ -166,10 +169,10 @@ def resolve_with_notes(
     def report(key: str, text: str, where: str) -> None:
         problems.append(Problem(key, text, where))
 
-    table = table_of(schema)
+    table = TABLES.get(schema, NOTHING)
     rest, bases, said = take_flags(arguments, report) if table.rules else (arguments, [], [])
-    files, values = _split(rest, report)
-    settings = [setting for file in [*bases, *files] for setting in from_file(file, keys, report)]
+    files, values = taken(rest, ("--config",), report)
+    settings = [setting for file in [*bases, *(file for _, file in files)] for setting in from_file(file, keys, report)]
     settings += from_arguments(values, keys, report)
     translated = translate(settings, keys, table, report)
     tree, sources = _merge(translated.settings, keys, report, table)
@@ -188,22 +191,14 @@ def resolve_with_notes(
 def render(
     config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = (), *, whole: bool = True
 ) -> str:
-    """The configuration as YAML that ``--config`` reads back.
+    """The configuration as YAML that ``--config`` reads back: every key, or those that differ from their defaults.
 
-    Args:
-        config: What to write.
-        sources: Where values came from; said beside those that differ from their defaults.
-        notes: Said first, in comments.
-        whole: Every key; otherwise those that differ from their defaults.
+    ``notes`` are said first, in comments, and ``sources`` beside what differs.
     """
     sources = sources or {}
-    lines = [f"# {' '.join(note.split())}" for note in notes]
-    if whole:
-        lines += [
-            "# The resolved configuration. A comment marks what differs from the default, and where it came from."
-        ]
-    else:
-        lines += ["# What differs from the defaults, and where it came from; --all shows every key."]
+    few = "# What differs from the defaults, and where it came from; --all shows every key."
+    every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
+    lines = [*(f"# {' '.join(note.split())}" for note in notes), every if whole else few]
     chosen = config.chosen_defaults()
 
     def defaults_of(key: Key) -> tuple[Any, Any]:
@@ -234,24 +229,6 @@ def _origin(key: Key, sources: Mapping[str, str]) -> str:
     below = f"{key.name}."
     places = [where for name, where in sources.items() if name == key.name or name.startswith(below)]
     return ", ".join(dict.fromkeys(places)) or "set by the program"
-
-
-def _split(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str]]:
-    """Files to read, and ``key=value`` arguments."""
-    files, values = [], []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--config":
-            file = next(rest, None)
-            if file is None:
-                report("--config", "needs a file after it", COMMAND_LINE)
-            else:
-                files.append(file)
-        elif argument.startswith("--config="):
-            files.append(argument.removeprefix("--config="))
-        else:
-            values.append(argument)
-    return files, values
 
 
 def _merge(
@@ -306,22 +283,14 @@ def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
     return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
 
 
-def nearest_keys(name: str, keys: Iterable[str], most: int = 3) -> list[str]:
-    """The keys that somebody who wrote ``name`` may have meant, the likeliest first.
-
-    A key counts as near if the whole of it looks alike, or its last part does (the right word in the wrong section).
-    """
-    last = name.rpartition(".")[2]
-
-    def likeness(key: str) -> float:
-        whole = difflib.SequenceMatcher(None, name, key).ratio()
-        end = difflib.SequenceMatcher(None, last, key.rpartition(".")[2]).ratio()
-        return max(whole, 0.95 * end if end > 0.7 else 0.0)
-
-    ranked = sorted(((likeness(key), key) for key in keys), key=lambda pair: (-pair[0], pair[1]))
-    best = ranked[0][0] if ranked else 0.0
-    margin = 0.03 if best > 0.95 else 0.1  # one wrong letter: the same word in other sections is not meant
-    return [key for score, key in ranked[:most] if score > 0.6 and score > best - margin]
+def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
+    """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
+    last, known = name.rpartition(".")[2], list(keys)
+    if same := [key for key in known if key.rpartition(".")[2] == last]:
+        return difflib.get_close_matches(name, same, 3, 0.3)
+    near = difflib.get_close_matches(name, known, 3, 0.7)
+    # One wrong letter: the same word in other sections is not meant.
+    return near[:1] if near and difflib.SequenceMatcher(None, name, near[0]).ratio() > 0.9 else near
 
 
 def _explain(
@@ -344,7 +313,7 @@ def _explain(
         for part in name.split("."):
             if isinstance(value, Mapping) and part in value:
                 value = value[part]
-            else:  # nobody wrote it: an entry of a mapping of sections is named by its key
+            else:  # it was not written: an entry of a mapping of sections is named by its key
                 value = name.split(".")[-2]
                 break
         problems.append(Problem(name, f"{dump(value)} is not allowed; it must be {key.allowed}", _origin(key, sources)))

@@ -6,18 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import Files
+from .fields import Names
 from .section import Section
 
 
 class ModelSection(Section):
     """The policy. The keys from `family` to `vocab_size` give the shape of `path=tiny`."""
 
-    path: str = Field(
-        "tiny",
-        description="Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files "
-        "are downloaded; or `tiny`: one from scratch, tokenizer included.",
-    )
+    path: str = "tiny"
+    """Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files are downloaded;
+    or `tiny`: one from scratch, tokenizer included."""
     family: Literal["qwen2", "qwen3", "llama"] = Field("qwen2", description="Architecture.")
     hidden: int = Field(128, ge=8, description="Width.")
     intermediate: int | None = Field(None, ge=8, description="Width of the feed-forward part; null is 4 * hidden.")
@@ -27,73 +25,48 @@ class ModelSection(Section):
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
-    lora_rank: int = Field(
-        0,
-        ge=0,
-        description="Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not.",
-    )
+    lora_rank: int = Field(0, ge=0)
+    """Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not."""
     lora_alpha: float = Field(16.0, gt=0, description="Adapters count `lora_alpha` / `lora_rank`.")
-    target_modules: tuple[str, ...] | str = Field(
-        "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
-    )
+    target_modules: tuple[str, ...] | str = "all-linear"
+    """Names of the linear layers that get an adapter, or `all-linear`."""
     exclude_modules: tuple[str, ...] = Field((), description="Names of linear layers that get none.")
-    lora_adapter_path: str | None = Field(
-        None,
-        min_length=1,
-        description="Begin with this adapter instead of a new one: a folder that peft saved, for all ranks to see. "
-        "`lora_rank`, `lora_alpha` and the modules must be its own. The KL's reference is the model without it.",
-    )
-    lora_publish: Literal["merged", "adapter"] = Field(
-        "merged",
-        description="What engines get of a LoRA run: `merged` matrices, which every engine takes, or the `adapter` "
-        "alone, which they merge into matrices that they keep (engines `torch` and `vllm`).",
-    )
-    enable_gradient_checkpointing: bool = Field(
-        False, description="Compute activations again in the backward pass instead of keeping them."
-    )
-    enable_activation_offload: bool = Field(
-        False, description="Keep what gradient checkpointing keeps on the CPU; for cuda."
-    )
-    use_remove_padding: bool = Field(
-        False,
-        description="Pack sequences instead of padding them. For cuda; on the CPU it works, slower than padding.",
-    )
-    attn_implementation: str | None = Field(
-        None,
-        min_length=1,
-        description="The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, "
-        "...); null is its choice, and torch's variable-length attention with `use_remove_padding`.",
-    )
+    lora_adapter_path: str | None = Field(None, min_length=1)
+    """Begin with this adapter instead of a new one: a folder that peft saved, for all ranks to see. `lora_rank`,
+    `lora_alpha` and the modules must be its own. The KL's reference is the model without it."""
+    lora_publish: Literal["merged", "adapter"] = "merged"
+    """What engines get of a LoRA run: `merged` matrices, which every engine takes, or the `adapter` alone, which they
+    merge into matrices that they keep (engines `torch` and `vllm`)."""
+    enable_gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    enable_activation_offload: bool = False
+    """Keep what gradient checkpointing keeps on the CPU; for cuda."""
+    use_remove_padding: bool = False
+    """Pack sequences instead of padding them. For cuda; on the CPU it works, slower than padding."""
+    attn_implementation: str | None = Field(None, min_length=1)
+    """The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, ...); null is its
+    choice, and torch's variable-length attention with `use_remove_padding`."""
 
 
 class SupervisedSection(Section):
     """Supervised training on demonstrations: the loss is on the assistant's tokens alone."""
 
-    files: Files | None = Field(
-        None,
-        description="Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted "
-        "expert of the environment.",
-    )
+    files: Names | None = None
+    """Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted expert of the
+    environment."""
     demonstrations: int = Field(20000, ge=1, description="Episodes that the scripted expert plays.")
-    mistake_rate: float = Field(
-        0.3,
-        ge=0,
-        lt=1,
-        description="Share of the expert's turns that are careless replies instead, to show what to do after one.",
-    )
-    mistake_weight: float = Field(
-        0.0, ge=0, description="How much the careless replies are imitated, where the expert's replies count 1."
-    )
-    step_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds that a reset or a step of the environment may take while its expert plays."
-    )
+    mistake_rate: float = Field(0.3, ge=0, lt=1)
+    """Share of the expert's turns that are careless replies instead, to show what to do after one."""
+    mistake_weight: float = Field(0.0, ge=0)
+    """How much the careless replies are imitated, where the expert's replies count 1."""
+    step_timeout_s: float = Field(60.0, gt=0)
+    """Seconds that a reset or a step of the environment may take while its expert plays."""
     steps: int = Field(1000, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
     lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
-    weight_decay: float = Field(
-        0.3, ge=0, description="AdamW's weight decay; much, because few demonstrations must do for unseen tasks."
-    )
+    weight_decay: float = Field(0.3, ge=0)
+    """AdamW's weight decay; much, because few demonstrations must do for unseen tasks."""
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
 
@@ -101,14 +74,10 @@ class SupervisedSection(Section):
 class WarmStartSection(SupervisedSection):
     """Supervised steps before PPO; a model from scratch knows no words yet."""
 
-    enable: bool | None = Field(
-        None, description="Do the warm start; null does it for `model.path=tiny` and not for a model that can talk."
-    )
-    careless_steps: int = Field(
-        60,
-        ge=0,
-        description="More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a "
-        "habit of not doing it, for PPO to break.",
-    )
+    enable: bool | None = None
+    """Do the warm start; null does it for `model.path=tiny` and not for a model that can talk."""
+    careless_steps: int = Field(60, ge=0)
+    """More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a habit of not doing
+    it, for PPO to break."""
     careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of careless replies in those; they are imitated.")
     careless_lr: float = Field(2e-4, gt=0, description="Learning rate of those steps.")

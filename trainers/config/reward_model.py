@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from .section import Problems, Section, changed
+from .section import Problems, Section
 
 if TYPE_CHECKING:
-    from .running import ClusterSection
     from .schema import PPOConfig
 
 
@@ -18,37 +17,25 @@ class ClassifierSection(Section):
     """Of `reward_model.kind=classifier`: a model of transformers whose head gives a number."""
 
     path: str | None = Field(None, min_length=1, description="Its folder.")
-    head: Literal["sequence", "value"] = Field(
-        "sequence", description="`sequence`: a sequence classifier. `value`: a value model, read at the last token."
-    )
+    head: Literal["sequence", "value"] = "sequence"
+    """`sequence`: a sequence classifier. `value`: a value model, read at the last token."""
     label: int | str | None = Field(None, description="Name or number of the label that is the score, if several.")
-    transform: Literal["identity", "sigmoid", "softmax"] = Field(
-        "identity", description="The score is the logit, its sigmoid, or the label's probability among all."
-    )
-    max_length: int | None = Field(
-        None, ge=1, description="Tokens of a conversation at most; null is the model's own limit."
-    )
-    overlong: Literal["error", "left"] = Field(
-        "error", description="Longer ones have no score (their episodes fail), or lose their beginning."
-    )
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
-        "float32", description="Type to compute in; `auto` is that of the files."
-    )
-    rows: int | None = Field(
-        8,
-        ge=1,
-        description="Conversations computed at a time, exactly, so that scores are independent of the batch; null "
-        "is any number.",
-    )
+    transform: Literal["identity", "sigmoid", "softmax"] = "identity"
+    """The score is the logit, its sigmoid, or the label's probability among all."""
+    max_length: int | None = Field(None, ge=1)
+    """Tokens of a conversation at most; null is the model's own limit."""
+    overlong: Literal["error", "left"] = "error"
+    """Longer ones have no score (their episodes fail), or lose their beginning."""
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    """Type to compute in; `auto` is that of the files."""
+    rows: int | None = Field(8, ge=1)
+    """Conversations computed at a time, exactly, so that scores are independent of the batch; null is any number."""
     bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
     tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer; null is `path`.")
     template: str | None = Field(None, min_length=1, description="File with a chat template; null is the tokenizer's.")
-    replicas: int | None = Field(
-        None,
-        ge=1,
-        description="Workers with the model: threads of this process, or actors in the learner's places with "
-        "`cluster.backend=ray`; null is 1. A pool of its own (`enable_resource_pool`) has as many as places.",
-    )
+    replicas: int | None = Field(None, ge=1)
+    """Workers with the model: threads of this process, or actors in the learner's places with `cluster.backend=ray`;
+    null is 1. A pool of its own (`enable_resource_pool`) has as many as places."""
     threads: int = Field(1, ge=1, description="CPU threads of a worker, with `cluster.backend=ray`.")
 
 
@@ -58,17 +45,14 @@ class ServiceSection(Section):
     url: str | None = Field(None, min_length=1, description="Its address, for example http://127.0.0.1:8000.")
     model: str | None = Field(None, min_length=1, description="Its name there; null is the first that it names.")
     endpoint: Literal["classify", "pooling", "score"] = Field("classify", description="What is asked.")
-    input: Literal["tokens", "messages"] = Field(
-        "tokens", description="Conversations become tokens here (`tokenizer`), or there, by the server's own template."
-    )
+    input: Literal["tokens", "messages"] = "tokens"
+    """Conversations become tokens here (`tokenizer`), or there, by the server's own template."""
     tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer, for `input=tokens`.")
     template: str | None = Field(None, min_length=1, description="File with a chat template, for `input=tokens`.")
-    max_length: int | None = Field(
-        None, ge=1, description="Tokens of a conversation at most, for `input=tokens`; null is the server's limit."
-    )
-    overlong: Literal["error", "left"] = Field(
-        "error", description="Longer ones have no score (their episodes fail), or lose their beginning."
-    )
+    max_length: int | None = Field(None, ge=1)
+    """Tokens of a conversation at most, for `input=tokens`; null is the server's limit."""
+    overlong: Literal["error", "left"] = "error"
+    """Longer ones have no score (their episodes fail), or lose their beginning."""
     label: int | None = Field(None, ge=0, description="Number of the label that is the score, if several.")
     transform: Literal["identity", "sigmoid", "softmax"] = Field("identity", description="As for a classifier.")
     api_key_env: str | None = Field(None, min_length=1, description="Environment variable that holds the key.")
@@ -81,14 +65,10 @@ class JudgeSection(Section):
 
     model: str | None = Field(None, min_length=1, description="Its name.")
     base_url: str | None = Field(None, min_length=1, description="The service's address; null is OpenAI's.")
-    chat: dict[str, Any] = Field(
-        default_factory=dict,
-        description="More options of the client (`temperature`, `concurrency`, `cache`, ...; see "
-        "docs/users_and_judges.md).",
-    )
-    rubric: str = Field(
-        "helpful", min_length=1, description="`helpful`, `correct`, `harmless`, or a text file with instructions."
-    )
+    chat: dict[str, Any] = Field(default_factory=dict)
+    """More options of the client (`temperature`, `concurrency`, `cache`, ...; see docs/users_and_judges.md)."""
+    rubric: str = Field("helpful", min_length=1)
+    """`helpful`, `correct`, `harmless`, or a text file with instructions."""
     low: float = Field(0.0, description="The worst grade.")
     high: float = Field(1.0, description="The best grade.")
     votes: int = Field(1, ge=1, description="Grades a conversation; several need a temperature above 0.")
@@ -105,44 +85,35 @@ class RewardModelSection(Section):
 
     enable: bool = Field(False, description="Reward with a model.")
     kind: Literal["classifier", "service", "judge"] = Field("classifier", description="What scores.")
-    name: str = Field(
-        "reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="Names its term of a reward, and its metrics."
-    )
+    name: str = Field("reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    """Names its term of a reward, and its metrics."""
     per_turn: bool = Field(False, description="Score every turn as it ends, not the whole conversation at its end.")
     weight: float = Field(1.0, description="What a score is multiplied by.")
     replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
-    max_batch_size: int | None = Field(
-        None, ge=1, description="Conversations in a batch at most; null is the kind's own (classifier, service: 32)."
-    )
+    max_batch_size: int | None = Field(None, ge=1)
+    """Conversations in a batch at most; null is the kind's own (classifier, service: 32)."""
     max_batch_tokens: int | None = Field(None, ge=1, description="Tokens in a batch at most, about; null is no limit.")
-    max_wait_s: float | None = Field(
-        None, ge=0, description="Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."
-    )
+    max_wait_s: float | None = Field(None, ge=0)
+    """Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."""
     timeout_s: float | None = Field(None, gt=0, description="Seconds that a batch may take; null is the kind's own.")
     retries: int = Field(2, ge=0, description="How often a conversation that got no score is tried again.")
     patience_s: float = Field(300.0, gt=0, description="Seconds that one waits for a model that is down.")
     cache_size: int = Field(65536, ge=0, description="Scores that are remembered.")
-    enable_resource_pool: bool = Field(
-        False,
-        description="Give the classifier places of its own, beside those of `cluster`: threads of this process, or "
-        "with `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs.",
-    )
-    n_gpus_per_node: int = Field(
-        1, ge=1, description="Places of that pool on each machine: GPUs, or without any, workers."
-    )
+    enable_resource_pool: bool = False
+    """Give the classifier places of its own, beside those of `cluster`: threads of this process, or with
+    `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs."""
+    n_gpus_per_node: int = Field(1, ge=1)
+    """Places of that pool on each machine: GPUs, or without any, workers."""
     nnodes: int = Field(1, ge=1, description="Machines of that pool; more than one needs `cluster.backend=ray`.")
-    learner_spans_pool: bool = Field(
-        False,
-        description="That pool is a part of the learner's places, and engines have the others: they and the reward "
-        "model sleep while the learner learns on all. See docs/cluster.md.",
-    )
+    learner_spans_pool: bool = False
+    """That pool is a part of the learner's places, and engines have the others: they and the reward model sleep while
+    the learner learns on all. See docs/cluster.md."""
     classifier: ClassifierSection = ClassifierSection()
     service: ServiceSection = ServiceSection()
     judge: JudgeSection = JudgeSection()
 
 
 _REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
-_POOL = ("n_gpus_per_node", "nnodes", "learner_spans_pool")
 _TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
 
 
@@ -164,113 +135,54 @@ def sections_of(config: Any) -> dict[str, RewardModelSection]:
 
 def reward_model_checks(config: PPOConfig) -> Problems:
     """What the keys of reward models must agree on, with each other and with the rest."""
-    sections = sections_of(config)
     for name, section in config.reward_models.items():
         if section.name != name:
             yield f"reward_models.{name}.name", f"is {section.name}, and it is named by its key: leave it out"
-    for key, section in sections.items():
-        yield from _section_checks(key, section, config)
-    enabled = {key: section for key, section in sections.items() if section.enable}
-    yield from _replace_checks(enabled, config)
-    yield from _pools_checks(enabled)
-    main = config.reward_model
-    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
-        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
-
-
-def _section_checks(key: str, section: RewardModelSection, config: PPOConfig) -> Problems:
-    cluster, kinds = config.cluster, tuple(_REWARD_NEEDS)
-    if not section.enable:
-        given = () if key == "reward_model" else ("name",)  # by the key itself
-        for name in type(section).model_fields:
-            if name not in (*kinds, *given) and changed(section, name):
-                yield f"{key}.{name}", f"has no effect without {key}.enable=true"
-    for kind in kinds:
-        options = getattr(section, kind)
-        for name in type(options).model_fields:
-            if changed(options, name) and not (section.enable and section.kind == kind):
-                yield f"{key}.{kind}.{name}", f"has no effect without {key}.enable=true and .kind={kind}"
-    if not section.enable:
-        return
-    needed = _REWARD_NEEDS[section.kind]
-    if getattr(getattr(section, section.kind), needed) is None:
-        yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
-    if not section.weight:
-        yield f"{key}.weight", "is 0: every score would be computed for nothing"
-    if section.name in _TAKEN:
-        yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    if section.kind == "classifier" and changed(section.classifier, "threads") and cluster.backend != "ray":
-        yield (
-            f"{key}.classifier.threads",
-            "has no effect in this process, where trainer.threads counts; it is for cluster.backend=ray",
-        )
-    if section.judge.low >= section.judge.high:
-        yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
-    yield from _reward_pool_checks(key, section, cluster, config.rollout.staleness)
-
-
-def _replace_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
-    """Whether the environment's reward counts is one question, and gets one answer."""
-    if len({section.replace for section in enabled.values()}) > 1:
-        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
-        yield (
-            f"{next(iter(enabled))}.replace",
-            f"must be the same for all reward models ({said}): what the environment pays counts beside them, or not",
-        )
+    enabled = {key: section for key, section in sections_of(config).items() if section.enable}
     for key, section in enabled.items():
+        needed = _REWARD_NEEDS[section.kind]
+        if getattr(getattr(section, section.kind), needed) is None:
+            yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
+        if not section.weight:
+            yield f"{key}.weight", "is 0: no score would count"
+        if section.name in _TAKEN:
+            yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
+        if section.judge.low >= section.judge.high:
+            yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
         for other, taken in (
             ("custom_reward_function", config.custom_reward_function.path is not None),
             ("multiturn_reward", config.multiturn_reward.enable),
         ):
             if section.replace and taken and getattr(config, other).replace:
-                yield (
-                    f"{key}.replace",
-                    f"and {other}.replace would both take the environment's reward away: set one to false",
-                )
+                text = f"and {other}.replace would both take the environment's reward away: set one to false"
+                yield f"{key}.replace", text
+    if len({section.replace for section in enabled.values()}) > 1:
+        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
+        text = "what the environment pays counts beside them, or not"
+        yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({said}): {text}"
+    main = config.reward_model
+    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
+        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
+    yield from _pool_checks(enabled, config)
 
 
-def _pools_checks(enabled: Mapping[str, RewardModelSection]) -> Problems:
+def _pool_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
     pools = [key for key, section in enabled.items() if section.enable_resource_pool]
     for key in pools[1:]:
-        yield (
-            f"{key}.enable_resource_pool",
-            f"is true for {pools[0]} as well; one reward model may have places of its own, and the others share the "
-            f"learner's, or are served (kind=service): set {key}.enable_resource_pool=false",
-        )
+        text = "one reward model may have places of its own; others share the learner's, or are served (kind=service)"
+        yield f"{key}.enable_resource_pool", f"is true for {pools[0]} as well; {text}"
     for key in pools[:1]:
-        others = [each for each, section in enabled.items() if each != key and section.kind == "classifier"]
-        if enabled[key].learner_spans_pool and others:
-            yield (
-                f"{key}.learner_spans_pool",
-                f"leaves no place for {others[0]}: engines and {key} have all that the learner spans; serve "
-                f"{others[0]} (kind=service), or leave learner_spans_pool out",
-            )
-
-
-def _reward_pool_checks(key: str, section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
-    if not section.enable_resource_pool:
-        for name in _POOL:
-            if changed(section, name):
-                yield f"{key}.{name}", f"has no effect without {key}.enable_resource_pool=true"
-        return
-    if section.kind != "classifier":
-        yield (
-            f"{key}.enable_resource_pool",
-            f"is for {key}.kind=classifier; a {section.kind} has the machines that it has",
-        )
-    if section.classifier.replicas is not None:
-        yield (
-            f"{key}.classifier.replicas",
-            f"is given by {key}.n_gpus_per_node times {key}.nnodes in a pool of its own",
-        )
-    if section.nnodes > 1 and cluster.backend != "ray":
-        yield f"{key}.nnodes", f"is {section.nnodes}; several machines need cluster.backend=ray"
-    if section.learner_spans_pool:
-        if not cluster.colocate:
-            yield f"{key}.learner_spans_pool", "needs cluster.colocate=true: the learner spans the engines too"
+        pool, staleness = enabled[key], config.rollout.staleness
+        if pool.nnodes > 1 and config.cluster.backend != "ray":
+            yield f"{key}.nnodes", f"is {pool.nnodes}; several machines need cluster.backend=ray"
+        if not pool.learner_spans_pool:
+            return
+        spans, others = f"{key}.learner_spans_pool", {**enabled}
+        del others[key]
+        if left := [other for other, section in others.items() if section.kind == "classifier"]:
+            text = f"engines and {key} have all places of the learner; serve {left[0]} (kind=service)"
+            yield spans, f"leaves no place for {left[0]}: {text}"
+        if not config.cluster.colocate:
+            yield spans, "needs cluster.colocate=true: the learner spans the engines too"
         if staleness:
-            yield (
-                f"{key}.learner_spans_pool",
-                f"needs rollout.staleness=0, not {staleness}: the reward model sleeps while the learner learns, and "
-                "episodes that go on could not be scored",
-            )
+            yield spans, f"needs rollout.staleness=0, not {staleness}: the model sleeps while the learner learns"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from .section import Problems, Section, changed
+from .section import Problems, Section
 
 if TYPE_CHECKING:
     from .schema import PPOConfig
@@ -37,11 +37,8 @@ class OverlongBufferSection(Section):
     """
 
     enable: bool = Field(False, description="Take the penalty.")
-    len: int = Field(
-        4096,
-        ge=1,
-        description="Tokens before the limit where it begins; at most `rollout.max_response_tokens`.",
-    )
+    len: int = Field(4096, ge=1)
+    """Tokens before the limit where it begins; at most `rollout.max_response_tokens`."""
     penalty_factor: float = Field(1.0, gt=0, description="What an episode at the limit loses.")
 
 
@@ -49,10 +46,8 @@ def overlong_checks(config: PPOConfig) -> Problems:
     """Whether there is a limit, and rewards that are added up."""
     section, limit = config.overlong_buffer, config.rollout.max_response_tokens
     if not section.enable:
-        for name in type(section).model_fields:
-            if changed(section, name):
-                yield f"overlong_buffer.{name}", "has no effect without overlong_buffer.enable=true"
-    elif limit is None:
+        return
+    if limit is None:
         yield "rollout.max_response_tokens", "is null; overlong_buffer.enable=true needs it: how long a response may be"
     elif section.len > limit:
         yield "overlong_buffer.len", f"is {section.len}; it is at most rollout.max_response_tokens={limit}"
@@ -74,32 +69,23 @@ class MultiturnRewardSection(Section):
     enable: bool = Field(False, description="Look ahead.")
     samples: int = Field(3, ge=1, description="Futures a turn.")
     window: int = Field(2, ge=0, description="Turns that the policy has in each; 0 scores conversations as they stand.")
-    formula: Literal["textenvs", "linear", "paper", "repository", "recipe"] = Field(
-        "textenvs", description="What a conversation is worth; they differ in what its length costs."
-    )
+    formula: Literal["textenvs", "linear", "paper", "repository", "recipe"] = "textenvs"
+    """What a conversation is worth; they differ in what its length costs."""
     cost: float | None = Field(None, ge=0, description="The price of a word or token, in place of the formula's.")
-    weights: dict[str, float] = Field(
-        default_factory=dict, description="Weights of the task's scores and of `interactivity`, by name; 1 for others."
-    )
-    judge: str | None = Field(
-        None, min_length=1, description="`MODULE:NAME` of a function from a conversation to a grade (interactivity)."
-    )
-    judge_kwargs: dict[str, Any] = Field(
-        default_factory=dict,
-        description="With these, `judge` names what makes that function of them: "
-        "`textenvs.judges:InteractivityJudge` and `{model: {model: NAME, base_url: URL}}`.",
-    )
-    credit: Literal["value", "difference"] = Field(
-        "value",
-        description="`value`: a turn's reward is what the whole conversation is then worth, which needs "
-        "`algorithm.gamma=0` over turns. `difference`: what the turn changed in that, for all estimators.",
-    )
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Weights of the task's scores and of `interactivity`, by name; 1 for others."""
+    judge: str | None = Field(None, min_length=1)
+    """`MODULE:NAME` of a function from a conversation to a grade (interactivity)."""
+    judge_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """With these, `judge` names what makes that function of them: `textenvs.judges:InteractivityJudge` and `{model:
+    {model: NAME, base_url: URL}}`."""
+    credit: Literal["value", "difference"] = "value"
+    """`value`: a turn's reward is what the whole conversation is then worth, which needs `algorithm.gamma=0` over
+    turns. `difference`: what the turn changed in that, for all estimators."""
     replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
     temperature: float | None = Field(None, ge=0, description="Of the futures; null is `rollout.temperature`.")
-    max_response_length: int | None = Field(
-        None, ge=1, description="Tokens of a reply in the futures; null is `rollout.max_response_length`."
-    )
-    concurrency: int | None = Field(
-        None, ge=1, description="Futures at a time; null is a turn's for every episode in flight."
-    )
+    max_response_length: int | None = Field(None, ge=1)
+    """Tokens of a reply in the futures; null is `rollout.max_response_length`."""
+    concurrency: int | None = Field(None, ge=1)
+    """Futures at a time; null is a turn's for every episode in flight."""
     timeout_s: float | None = Field(600.0, gt=0, description="Seconds that a future may take; null has no limit.")

@@ -19,50 +19,30 @@ class RolloutSection(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     min_p: Fraction = Field(0.0, description="Leave out tokens below this times the likeliest one's probability.")
-    keep_sampling_mask: bool = Field(
-        False,
-        description="With `top_k` from 1 to 1024 (and `top_p`, `min_p`) and `engine.name=torch`: record which tokens "
-        "the cuts left, and train the policy over those; otherwise cuts are not corrected.",
-    )
+    keep_sampling_mask: bool = False
+    """With `top_k` from 1 to 1024 (and `top_p`, `min_p`) and `engine.name=torch`: record which tokens the cuts left,
+    and train the policy over those; otherwise cuts are not corrected."""
     max_response_length: int = Field(64, ge=1, description="Tokens a reply has at most (each turn).")
-    max_response_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="An episode ends when it has so many tokens after its opening, those of the environment included; "
-        "null is as many as `engine.max_context` has room for.",
-    )
-    staleness: int = Field(
-        0,
-        ge=0,
-        description="How many versions older than the trained weights a token may be (η); 0 is on-policy.",
-    )
-    window: int = Field(
-        1, ge=1, description="A group may be overtaken by one less than so many later ones; 1 is strict order."
-    )
-    oversampling_factor: float = Field(
-        1.0,
-        ge=1,
-        description="Play so many times the groups that a batch needs, train on the first complete ones, and cancel "
-        "what gets too old. Sooner batches, wasted work, and shorter episodes than those played.",
-    )
-    max_running: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
-        None,
-        description="Episodes in flight at most, validation's among them; null is as many as staleness allows in "
-        "training, `auto` looks for as many as the engine serves without a queue or preemptions.",
-    )
-    update_mode: Literal["keep", "wait", "abort"] = Field(
-        "keep", description="Requests in flight at a weight update go on with the new weights, finish first, or end."
-    )
-    partial: bool = Field(
-        False,
-        description="With `update_mode=abort`: replies that an update cuts go on from their tokens under the new "
-        "weights; otherwise their episodes start anew.",
-    )
-    partial_max_age: int | None = Field(
-        None,
-        ge=0,
-        description="With `partial`: an episode whose oldest token is more versions old than this starts anew.",
-    )
+    max_response_tokens: int | None = Field(None, ge=1)
+    """An episode ends when it has so many tokens after its opening, those of the environment included; null is as many
+    as `engine.max_context` has room for."""
+    staleness: int = Field(0, ge=0)
+    """How many versions older than the trained weights a token may be (η); 0 is on-policy."""
+    window: int = Field(1, ge=1)
+    """A group may be overtaken by one less than so many later ones; 1 is strict order."""
+    oversampling_factor: float = Field(1.0, ge=1)
+    """Play so many times the groups that a batch needs, train on the first complete ones, and cancel what gets too old.
+    Sooner batches, wasted work, and shorter episodes than those played."""
+    max_running: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Episodes in flight at most, validation's among them; null is as many as staleness allows in training, `auto`
+    looks for as many as the engine serves without a queue or preemptions."""
+    update_mode: Literal["keep", "wait", "abort"] = "keep"
+    """Requests in flight at a weight update go on with the new weights, finish first, or end."""
+    partial: bool = False
+    """With `update_mode=abort`: replies that an update cuts go on from their tokens under the new weights; otherwise
+    their episodes start anew."""
+    partial_max_age: int | None = Field(None, ge=0)
+    """With `partial`: an episode whose oldest token is more versions old than this starts anew."""
     retries: int = Field(1, ge=0, description="How often a failed episode is played again.")
     filter_zero_variance: bool = Field(False, description="Replace groups whose episodes all earned the same.")
     max_consecutive_filtered: int = Field(64, ge=0, description="Stop after more such groups than this in a row.")

@@ -7,11 +7,12 @@ docs/configuration.md are made from what stands here. What several keys must agr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .checks import demonstration_checks, learner_checks, model_checks, ppo_checks, template_checks
+from . import unread
+from .checks import learner_checks, model_checks, ppo_checks, template_checks
 from .engines import EngineSection
 from .environment import DataSection, EnvSection, PlayedEnvSection, TrainDataSection
 from .learning import ActorSection, AlgorithmSection, CriticSection
@@ -32,7 +33,12 @@ class ConflictError(ValueError):
 
 
 class RunConfig(Section):
-    """What all runs have; subclasses add sections, and checks across them."""
+    """What all runs have; subclasses add sections, and checks across them.
+
+    ``reads`` says which keys are read only where others have certain values (:mod:`.unread`).
+    """
+
+    reads: ClassVar[unread.Reads] = {}
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
@@ -49,13 +55,15 @@ class RunConfig(Section):
             if getattr(getattr(self, section), key) is None:
                 chosen = getattr(self, section).model_copy(update={key: value})
                 object.__setattr__(self, section, chosen)  # frozen once it is made
-        if conflicts := list(self.checks()):
+        if conflicts := [*unread.unread_checks(self, self.reads), *self.checks()]:
             raise ConflictError(conflicts)
         return self
 
 
 class PPOConfig(RunConfig):
     """Configuration of `python -m trainers.ppo`."""
+
+    reads = unread.PPO
 
     env: PlayedEnvSection = PlayedEnvSection()
     data: DataSection = DataSection()
@@ -68,11 +76,9 @@ class PPOConfig(RunConfig):
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
     overlong_buffer: OverlongBufferSection = OverlongBufferSection()
     reward_model: RewardModelSection = RewardModelSection()
-    reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(
-        default_factory=dict,
-        description="More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, "
-        "with the keys of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up.",
-    )
+    reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(default_factory=dict)
+    """More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, with the keys
+    of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up."""
     algorithm: AlgorithmSection = AlgorithmSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
@@ -103,6 +109,8 @@ class SFTSection(SupervisedSection):
 class SFTConfig(RunConfig):
     """Configuration of `python -m trainers.sft`."""
 
+    reads = unread.SFT
+
     env: EnvSection = EnvSection()
     data: TrainDataSection = TrainDataSection()
     model: ModelSection = ModelSection()
@@ -114,6 +122,5 @@ class SFTConfig(RunConfig):
         yield from template_checks(self.data.chat_template_kwargs)
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
-        yield from demonstration_checks("sft", self.sft)
         if self.model.lora_publish != "merged":
             yield "model.lora_publish", "has no effect here: supervised training publishes to no engine"

@@ -12,9 +12,19 @@ Problems: TypeAlias = Iterator[tuple[str, str]]
 
 
 class Section(BaseModel):
-    """A group of keys: frozen, no unknown keys, no conversions between types."""
+    """A group of keys: frozen, no unknown keys, no conversions between types.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+    What a key is for is its ``description``, or the docstring below it.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
 
     @field_validator("*", mode="before")
     @classmethod

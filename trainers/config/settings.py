@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,13 +28,29 @@ class Setting:
     where: str
 
 
+def taken(arguments: Sequence[str], flags: Collection[str], report: Report) -> tuple[list[tuple[str, str]], list[str]]:
+    """The ``flags`` of a command line with their values (``--flag VALUE``, ``--flag=VALUE``), and the rest of it."""
+    found, rest, words = [], [], iter(arguments)
+    for argument in words:
+        flag, equals, value = argument.partition("=")
+        if flag not in flags:
+            rest.append(argument)
+        elif value := value if equals else next(words, ""):
+            found.append((flag, value))
+        else:
+            report(flag, "needs a value after it", COMMAND_LINE)
+    return found, rest
+
+
 def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Report) -> list[Setting]:
     """Settings from ``key=value`` arguments; what cannot be read is reported, and the rest goes on."""
     settings: list[Setting] = []
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name or name.startswith("-"):
-            report(argument, "expected key=value, --config FILE, --dry-run or --help", COMMAND_LINE)
+            report(
+                argument, "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help", COMMAND_LINE
+            )
             continue
         try:
             loader = Loader(text)

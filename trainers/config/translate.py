@@ -1,19 +1,19 @@
-"""From verl's keys to ours, by the table of :mod:`.verl`; every key is answered with a line, none silently.
+"""From verl's keys to ours, by the tables of :mod:`.verl`; every key is answered with a line, none silently.
 
 A command with a key of ``actor_rollout_ref`` is taken as a whole command of verl: what it leaves out has verl's
-default where ours is another (:data:`~.verl_names.DEFAULTS`). Our own keys may stand beside verl's, and the later wins.
+default where ours is another (:data:`~.verl.DEFAULTS`). Our own keys may stand beside verl's, and the later wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from . import verl_names
-from .describe import Key
+from . import verl
+from .describe import Key, key_at
 from .settings import Report, Setting
-from .unread import unread
+from .unread import Reads, unread
 from .verl import Rule
 from .yaml12 import dump
 
@@ -31,15 +31,17 @@ class Table:
 
     Args:
         rules: By verl's key; a name that ends in ``.*`` holds for all keys below.
+        computed: The functions that rules name, in the order they are used.
         defaults: Of verl, in our keys, for whole commands.
-        joint: The functions that rules name, in the order they are used.
+        reads: Which of our keys are read only where others have certain values.
         whole: The beginning of keys that make a command one of verl's; ``None`` where there are no defaults.
         prefix: What keys of some of verl's versions begin with, and those of others do not.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    joint: Mapping[str, Callable[[Given], Iterator[Result]]] = field(default_factory=dict)
+    reads: Reads = field(default_factory=dict)
     whole: str | None = None
     prefix: str = ""
 
@@ -58,41 +60,53 @@ class Table:
         return None
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a joint rule found: a value for one of our keys, or what is wrong (``key`` is then verl's)."""
-
-    key: str
-    value: Any = None
-    problem: str | None = None
-    of: tuple[str, ...] = ()
+#: What a rule for several keys finds: one of our keys, its value, and verl's keys that it comes from.
+Results: TypeAlias = Iterator[tuple[str, Any, tuple[str, ...]]]
 
 
 class Given:
-    """What was set, for joint rules: verl's keys, ours, and what the schema has."""
+    """What was set, for rules of several keys: verl's keys, ours, and what the schema has."""
 
     def __init__(
-        self, verls: Mapping[str, Setting], ours: Mapping[str, Setting], keys: Mapping[str, Key], whole: bool
+        self,
+        verls: Mapping[str, Setting],
+        ours: Mapping[str, Setting],
+        keys: Mapping[str, Key],
+        whole: bool,
+        report: Report,
     ) -> None:
         self.verls = verls
         self.ours = ours
+        self.refused: set[str] = set()
         self.keys = keys
-        self.whole = whole
+        self._whole = whole
+        self._report = report
 
     def has(self, *names: str) -> bool:
         """Whether one of verl's keys was given a value other than null."""
         return any(name in self.verls and self.verls[name].value is not None for name in names)
 
-    def where(self, name: str) -> str:
-        """Where one of verl's keys was written; nowhere for a default."""
-        return self.verls[name].where if name in self.verls else DEFAULT
+    def under(self, *prefixes: str) -> list[str]:
+        """Verl's keys that were given and begin so."""
+        return [key for key in self.verls if key.startswith(prefixes)]
+
+    def passed(self, ours: Mapping[str, str]) -> Results:
+        """The values of verl's keys, where they were given, for our keys."""
+        for key, name in ours.items():
+            if self.has(key):
+                yield name, self.value(key), (key,)
+
+    def refuse(self, name: str, text: str) -> None:
+        """Report what is wrong with one of verl's keys."""
+        self.refused.add(name)
+        self._report(name, text, self.verls[name].where if name in self.verls else DEFAULT)
 
     def value(self, name: str) -> Any:
         """The value of one of verl's keys; else its default there, in a whole command; else what ours says."""
         if self.has(name):
             return self.verls[name].value
-        if self.whole:
-            return verl_names.VERL_VALUES.get(name)
+        if self._whole:
+            return verl.VALUES.get(name)
         if name == "data.max_prompt_length":
             return self.our("engine.max_context") - self.our("rollout.max_response_length")
         same = {
@@ -103,11 +117,7 @@ class Given:
         return self.our(same[name]) if name in same else None
 
     def number(self, name: str, least: int = 1) -> int:
-        """Likewise, as an integer.
-
-        Raises:
-            ValueError: It is none, or too small.
-        """
+        """Likewise, as an integer of at least ``least``."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadValueError(name, f"is {dump(value)}; it must be an integer >= {least}")
@@ -135,14 +145,7 @@ class Translated:
 
 
 def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table, report: Report) -> Translated:
-    """Translate verl's keys; settings of ours stay as they are, and unknown ones too (for who reports them).
-
-    Args:
-        settings: In the order they count: later ones win.
-        keys: The schema's.
-        table: The command's.
-        report: Told what is wrong.
-    """
+    """Translate verl's keys; later settings win. Those of ours, and unknown ones, stay as they are."""
     named = [_plain(setting, keys, table) for setting in settings]
     if not any(setting.key not in keys and table.rule(setting.key) is not None for setting in named):
         return Translated(tuple(settings), ())
@@ -154,40 +157,42 @@ def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table
     ours = {setting.key: setting for setting in named if setting.key in keys}
     defaults = [Setting(key, value, DEFAULT) for key, value in table.defaults.items() if whole]
     notes = ["a command of verl: what it leaves out is as in verl (marked below)"] if whole else []
-    given: list[list[Setting]] = []  # what each setting became, in their order
-    places: dict[str, int] = {}  # of verl's keys that belong to joint rules
-    for setting in named:
+    given = Given(verls, ours, keys, whole, report)
+    made: dict[int, list[Setting]] = {}  # what the settings became, by their places
+    mine: dict[str, dict[str, int]] = {}  # by rule of several keys, those given and their places
+    for place, setting in enumerate(named):
         rule = table.rule(setting.key)
-        places[setting.key] = len(given)
         if rule is None:
-            given.append([setting])
-        elif rule.joint is not None:
-            given.append([])
+            made[place] = [setting]
+        elif rule.computed is None:
+            made[place] = list(_simple(setting, rule, given, table, notes))
         else:
-            given.append(list(_simple(setting, rule, keys, table, notes, report)))
-    for name, function in table.joint.items():
-        mine = [key for key in verls if (rule := table.rule(key)) is not None and rule.joint == name]
-        if not mine and not whole:
+            mine.setdefault(rule.computed, {})[setting.key] = place
+    for name, function in table.computed.items():
+        if name not in mine and not whole:
             continue
+        places = mine.get(name, {})
         # What is computed from several keys stands where the last of them stands.
-        place = max((places[key] for key in mine), default=0)
-        for setting in _jointly(function, mine, Given(verls, ours, keys, whole), notes, report, table):
+        place = max(places.values(), default=0)
+        for setting in _computed(function, places, given, notes, table):
             if setting.where != DEFAULT:
-                given[place].append(setting)
+                made.setdefault(place, []).append(setting)
             elif whole:
                 defaults.append(setting)
-    everything = [*defaults, *(setting for some in given for setting in some)]
+    everything = [*defaults, *(setting for place in sorted(made) for setting in made[place])]
+    shared_are_theirs = whole or table.whole is None
     ours_alone = [
         setting
         for setting in named
-        if setting.key in keys and not (whole and (table.rule(setting.key) or setting.key.startswith(_SHARED)))
+        if setting.key in keys
+        and not (shared_are_theirs and (table.rule(setting.key) or setting.key.startswith(_SHARED)))
     ]
     theirs = {id(setting) for setting in everything} - {id(setting) for setting in ours_alone}
-    return Translated(*_read(everything, theirs, keys, notes))
+    return Translated(*_read(everything, theirs, keys, notes, table.reads))
 
 
 def _read(
-    settings: Sequence[Setting], theirs: Set[int], keys: Mapping[str, Key], notes: Sequence[str]
+    settings: Sequence[Setting], theirs: Set[int], keys: Mapping[str, Key], notes: Sequence[str], reads: Reads
 ) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
     """The settings without those of verl's (``theirs``, by identity) that would not be read here, and lines of them.
 
@@ -200,8 +205,9 @@ def _read(
 
     kept, said = [], list(notes)
     for setting in settings:
-        why = unread(setting.key, value_of) if id(setting) in theirs and setting.key in keys else None
-        if why is None or setting.value == keys[setting.key].default:
+        owner = key_at(setting.key, keys)
+        why = unread(owner.name, value_of, reads) if id(setting) in theirs and owner is not None else None
+        if why is None or (setting.key in keys and setting.value == keys[setting.key].default):
             kept.append(setting)
         elif setting.where != DEFAULT:
             became = f" -> {setting.key}={dump(setting.value)}"
@@ -221,71 +227,56 @@ def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:
     return setting
 
 
-def _simple(
-    setting: Setting, rule: Rule, keys: Mapping[str, Key], table: Table, notes: list[str], report: Report
-) -> Iterator[Setting]:
+def _simple(setting: Setting, rule: Rule, given: Given, table: Table, notes: list[str]) -> Iterator[Setting]:
     """A key that is translated by itself."""
     key, value = setting.key, setting.value
-    if rule.to:
-        value = _in_our_words(value, rule.words)
-        if value is None and not keys[rule.to[0]].nullable:  # there nothing is said; here a default has a value
-            value = table.defaults.get(rule.to[0], keys[rule.to[0]].default)
-        if key in rule.to and value == setting.value:  # the same key with the same value
+    if rule.to is not None:
+        ours, value = rule.to, _in_our_words(value, rule.words)
+        if ours.endswith(".*"):
+            ours = f"{ours[:-1]}{key.removeprefix(rule.group)}"
+        elif value is None and not given.keys[ours].nullable:  # there nothing is said; here a default has a value
+            value = table.defaults.get(ours, given.keys[ours].default)
+        if key == ours and value == setting.value:
             yield setting
-            return
-        for target in rule.to:
-            yield Setting(target, value, f"{key}, {setting.where}")
-        said = ", ".join(f"{target}={dump(value)}" for target in rule.to)
-        notes.append(f"{key} -> {said}" + (f" ({rule.why})" if rule.why else ""))
-        return
-    if rule.only is not None and not _among(value, rule.only):
-        allowed = " or ".join(dump(each) for each in rule.only if each is not None) or "null"
-        report(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}", setting.where)
-        return
-    notes.append(f"{key}: no meaning here: {rule.why}")
+        else:
+            yield Setting(ours, value, f"{key}, {setting.where}")
+            notes.append(f"{key} -> {ours}={dump(value)}" + (f" ({rule.why})" if rule.why else ""))
+    elif rule.only is None or value is None or any(_same(value, each) for each in rule.only):
+        notes.append(f"{key}: no meaning here: {rule.why}")
+    else:
+        allowed = " or ".join(map(dump, rule.only)) or "null"
+        given.refuse(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}")
 
 
 def _in_our_words(value: Any, words: Mapping[Any, Any]) -> Any:
     if isinstance(value, list):
         return [_in_our_words(each, words) for each in value]
-    for theirs, ours in words.items():
-        if type(theirs) is type(value) and theirs == value:
-            return ours
-    return value
+    return next((ours for theirs, ours in words.items() if _same(theirs, value)), value)
 
 
-def _among(value: Any, allowed: Sequence[Any]) -> bool:
-    return any(type(value) is type(each) and value == each for each in allowed)
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal as YAML's, where 1 is 1.0 and not true."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _jointly(
-    function: Callable[[Given], Iterator[Result]],
-    mine: Sequence[str],
-    given: Given,
-    notes: list[str],
-    report: Report,
-    table: Table,
+def _computed(
+    function: Callable[[Given], Results], mine: Collection[str], given: Given, notes: list[str], table: Table
 ) -> Iterator[Setting]:
-    """The settings of a joint rule; ``mine`` are the keys that belong to it and were given."""
-    answered: set[str] = set()
+    """The settings of a rule of several keys, of which ``mine`` were given."""
+    unused = dict.fromkeys(mine)
     try:
-        for result in function(given):
-            of = [key for key in result.of if key in mine]
-            answered |= set(of)
-            where = ", ".join([*of, *dict.fromkeys(given.verls[key].where for key in of)]) if of else DEFAULT
-            if result.problem is not None:
-                answered.add(result.key)
-                report(result.key, result.problem, given.where(result.key))
-            elif result.key:
-                yield Setting(result.key, result.value, where)
-                if of:
-                    notes.append(f"{', '.join(of)} -> {result.key}={dump(result.value)}")
-            elif of:
-                notes.append(f"{', '.join(of)}: {result.value}")
+        for name, value, keys in function(given):
+            of = [key for key in keys if key in mine]
+            yield Setting(
+                name, value, ", ".join([*of, *dict.fromkeys(given.verls[key].where for key in of)]) or DEFAULT
+            )
+            if of:
+                notes.append(f"{', '.join(of)} -> {name}={dump(value)}")
+            for key in of:
+                unused.pop(key, None)
     except BadValueError as error:
-        answered |= set(mine)
-        report(error.key, str(error), given.where(error.key))
-    for key in mine:
-        if key not in answered:
-            rule = table.rule(key)
-            notes.append(f"{key}: no meaning here: {rule.why if rule is not None else ''}")
+        given.refuse(error.key, str(error))
+        return
+    for key in unused:
+        if key not in given.refused and (rule := table.rule(key)):
+            notes.append(f"{key}: not used: {rule.why}")

@@ -2,67 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeAlias
 
+from .section import Problems, Section, changed
 from .yaml12 import dump
 
 #: Estimators that learn a value function.
 WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
-
-#: Estimators that discount.
-DISCOUNTED = (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo")
+#: Estimators that compare the sums of whole episodes within their group.
+GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
 
 
 @dataclass(frozen=True)
-class OnlyWith:
-    """Keys that begin like one of ``keys`` are read only where ``switch`` has one of ``values``, or none of ``but``."""
+class Not:
+    """Every value but this one."""
 
-    keys: tuple[str, ...]
-    switch: str
-    values: tuple[Any, ...] = ()
-    but: tuple[Any, ...] = ()
-
-    def reads(self, value: Any) -> bool:
-        """Whether they are read where the switch has this value."""
-        return value not in self.but if self.but else value in self.values
+    value: Any
 
 
-_RULES = (
-    OnlyWith(("critic.",), "algorithm.adv_estimator", WITH_CRITIC),
-    OnlyWith(("actor.kl_loss_coef", "actor.kl_loss_type"), "actor.use_kl_loss", (True,)),
-    OnlyWith(("algorithm.kl_ctrl.",), "algorithm.use_kl_in_reward", (True,)),
-    OnlyWith(("algorithm.lam",), "algorithm.adv_estimator", WITH_CRITIC),
-    OnlyWith(("algorithm.gamma",), "algorithm.adv_estimator", DISCOUNTED),
-    OnlyWith(("trainer.resume_from_path",), "trainer.resume_mode", ("resume_path",)),
-    OnlyWith(
-        ("model.lora_alpha", "model.target_modules", "model.exclude_modules", "model.lora_publish"),
-        "model.lora_rank",
-        but=(0,),
-    ),
-    OnlyWith(
-        ("actor.clip_ratio_low", "actor.clip_ratio_high"),
-        "actor.policy_loss",
-        ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov"),
-    ),
-    OnlyWith(("actor.clip_ratio_c",), "actor.policy_loss", ("ppo", "dppo_tv", "dppo_kl")),
-    OnlyWith(("actor.tau_pos", "actor.tau_neg"), "actor.policy_loss", ("sapo",)),
-    OnlyWith(("actor.clip_cov_",), "actor.policy_loss", ("clip_cov",)),
-    OnlyWith(("actor.kl_cov_ratio", "actor.ppo_kl_coef"), "actor.policy_loss", ("kl_cov",)),
-)
-#: The sections that have such keys.
-SECTIONS = ("critic", "actor", "algorithm.kl_ctrl")
+#: From keys, separated by spaces (`x.` is every key below x), to what reads them: any of these keys with any of these
+#: values, or with every value but one.
+Reads: TypeAlias = Mapping[str, Mapping[str, tuple[Any, ...] | Not]]
+
+_ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
+_CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov")
+
+ENGINE: Reads = {
+    "engine.vllm.": {"engine.name": ("vllm",)},
+    "engine.sglang.": {"engine.name": ("sglang",)},
+    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.kv_cache_gib engine.vllm.block_size "
+    "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args": {"engine.vllm.base_url": (None,)},
+    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {
+        "engine.vllm.base_url": _GIVEN
+    },
+    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args": {"engine.sglang.base_url": (None,)},
+}
+MODEL: Reads = {
+    "model.lora_alpha model.target_modules model.exclude_modules model.lora_publish": {"model.lora_rank": Not(0)},
+    "model.family model.hidden model.intermediate model.layers model.heads model.kv_heads model.vocab_size": {
+        "model.path": ("tiny",)
+    },
+    "model.enable_activation_offload": {"model.enable_gradient_checkpointing": _ON},
+    # These move what is on a GPU to the CPU.
+    "model.enable_activation_offload trainer.offload": {"model.device": ("auto", "cuda")},
+    "trainer.offload": {"trainer.fsdp": ("auto", "always")},
+    "model.attn_implementation": {"trainer.ulysses_sequence_parallel_size": (1,)},  # which brings its own
+}
+#: A Ray that runs already has the CPUs that it has.
+RAY: Reads = {"ray_init.num_cpus": {"ray_init.address": (None, "local")}}
+FUNCTION: Reads = {
+    "custom_reward_function.name custom_reward_function.replace": {"custom_reward_function.path": _GIVEN},
+}
+#: Of `algorithm`, by the estimators that read them.
+ESTIMATORS: Mapping[str, tuple[str, ...]] = {
+    "lam": WITH_CRITIC,
+    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
+    "turn_gamma": ("bilevel_gae",),
+    "turn_lam": ("bilevel_gae",),
+    "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
+    "baseline": ("rloo", "turn_grpo"),
+    "zero_pad": ("turn_grpo",),
+    "outcome_mix": ("turn_grpo",),
+    "step_weight": ("gigpo",),
+    "anchor": ("gigpo",),
+    "gdpo_reward_keys": ("gdpo",),
+    "gdpo_reward_weights": ("gdpo",),
+    "pass_k": ("passk",),
+    "truncated": (*GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo"),
+}
+PPO: Reads = {
+    **ENGINE,
+    **MODEL,
+    **FUNCTION,
+    **RAY,
+    **{f"algorithm.{name}": {"algorithm.adv_estimator": values} for name, values in ESTIMATORS.items()},
+    "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
+    "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
+    "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
+    "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
+    "actor.clip_ratio_low actor.clip_ratio_high": {"actor.policy_loss": _CLIPPED},
+    "actor.clip_ratio_c": {"actor.policy_loss": ("ppo", "dppo_tv", "dppo_kl")},
+    "actor.tau_pos actor.tau_neg": {"actor.policy_loss": ("sapo",)},
+    "actor.clip_cov_ratio actor.clip_cov_lb actor.clip_cov_ub": {"actor.policy_loss": ("clip_cov",)},
+    "actor.kl_cov_ratio actor.ppo_kl_coef": {"actor.policy_loss": ("kl_cov",)},
+    "actor.tis_cap actor.importance_batch_normalize": {"actor.importance_correction": Not("none")},
+    "actor.rejection_low actor.rejection_high": {"actor.rejection": ("token", "sequence", "geometric")},
+    "actor.rejection_kl": {
+        "actor.rejection": tuple(f"{of}_k{n}" for of in ("token", "seq_sum", "seq_mean", "seq_max") for n in (2, 3))
+    },
+    "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
+    "engine.vllm.sleep_mode": {"cluster.colocate": _ON},
+    "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete
+    "rollout.partial": {"rollout.update_mode": ("abort",)},
+    "rollout.partial_max_age": {"rollout.partial": _ON},
+    "warm_start.": {"model.path": ("tiny",), "warm_start.enable": _GIVEN},
+    "warm_start.demonstrations warm_start.mistake_rate warm_start.mistake_weight": {"warm_start.files": (None,)},
+    "custom_reward_function.workers custom_reward_function.timeout_s": {"custom_reward_function.path": _GIVEN},
+    "multiturn_reward.": {"multiturn_reward.enable": _ON},
+    "multiturn_reward.judge_kwargs": {"multiturn_reward.judge": _GIVEN},
+    "overlong_buffer.": {"overlong_buffer.enable": _ON},
+    "reward_model.": {"reward_model.enable": _ON},
+    **{f"reward_model.{kind}.": {"reward_model.kind": (kind,)} for kind in ("classifier", "service", "judge")},
+    "reward_model.n_gpus_per_node reward_model.nnodes reward_model.learner_spans_pool": {
+        "reward_model.enable_resource_pool": _ON
+    },
+    "reward_model.classifier.threads": {"cluster.backend": _RAY},  # those of this process share trainer.threads
+    "reward_model.enable_resource_pool": {"reward_model.kind": ("classifier",)},
+    "reward_model.classifier.replicas": {"reward_model.enable_resource_pool": (False,)},  # it has as many as places
+    "trainer.resume_from_path": {"trainer.resume_mode": ("resume_path",)},
+    "cluster.nnodes cluster.nsight cluster.cpus_per_actor cluster.bucket_mib": {"cluster.backend": _RAY},
+    "cluster.silence_s cluster.stall_s": {"cluster.backend": _RAY, "cluster.learner_ranks": Not(1)},
+    "cluster.cpus_per_env": {"env.backend": _RAY},
+    "ray_init.": {"cluster.backend": _RAY, "env.backend": _RAY},
+}
+SFT: Reads = {
+    **MODEL,
+    "sft.demonstrations sft.mistake_rate sft.mistake_weight": {"sft.files": (None,)},
+}
+GENERATE: Reads = {**ENGINE, **RAY, "cluster. ray_init.": {"cluster.backend": _RAY}}
 
 
-def unread(key: str, value_of: Callable[[str], Any]) -> str | None:
-    """Why a key would not be read; ``None`` if it would be.
-
-    Args:
-        key: Its whole name.
-        value_of: From a key's name to its value.
-    """
-    for rule in _RULES:
-        if key.startswith(rule.keys) and not rule.reads(value := value_of(rule.switch)):
-            return f"has no effect with {rule.switch}={dump(value)}"
+def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None:
+    """Why a key would not be read, where ``value_of`` gives the value of each; ``None`` if it would be."""
+    for names, switches in reads.items():
+        mine = any(key.startswith(name) if name.endswith(".") else key == name for name in names.split())
+        if mine and key not in switches and not any(_reads(value_of(each), of) for each, of in switches.items()):
+            return f"has no effect {_but(switches, value_of)}"
     return None
+
+
+def unread_checks(config: Section, reads: Reads) -> Problems:
+    """Keys that were changed and would not be read."""
+    value_of = _values(config)
+    for key in _changed(config, ""):
+        if (said := unread(key, value_of, reads)) is not None:
+            yield key, said
+    for name, entry in getattr(config, "reward_models", {}).items():
+        own = _values(entry)
+
+        def value_of_entry(key: str, own: Callable[[str], Any] = own) -> Any:
+            return own(key.removeprefix("reward_model.")) if key.startswith("reward_model.") else value_of(key)
+
+        for key in _changed(entry, "reward_model."):
+            if key != "reward_model.name" and (said := unread(key, value_of_entry, reads)) is not None:
+                its = f"reward_models.{name}."
+                yield key.replace("reward_model.", its, 1), said.replace("reward_model.", its)
+
+
+def _values(section: Section) -> Callable[[str], Any]:
+    return lambda key: attrgetter(key)(section)
+
+
+def _changed(section: Section, prefix: str) -> Iterator[str]:
+    for name in type(section).model_fields:
+        if isinstance(value := getattr(section, name), Section):
+            yield from _changed(value, f"{prefix}{name}.")
+        elif changed(section, name):
+            yield f"{prefix}{name}"
+
+
+def _reads(value: Any, accepted: tuple[Any, ...] | Not) -> bool:
+    return bool(value != accepted.value) if isinstance(accepted, Not) else value in accepted
+
+
+def _but(switches: Mapping[str, tuple[Any, ...] | Not], value_of: Callable[[str], Any]) -> str:
+    """Without what, or with what instead."""
+    if len(switches) > 1:
+        return f"without {' or '.join(_needed(switch, accepted) for switch, accepted in switches.items())}"
+    ((switch, accepted),) = switches.items()
+    if accepted not in ((None,), Not("none")) and (isinstance(accepted, Not) or len(accepted) == 1):
+        return f"without {_needed(switch, accepted)}"
+    others = "; it is read with " + ", ".join(map(dump, accepted)) if isinstance(accepted, tuple) else ""
+    return f"with {switch}={dump(value_of(switch))}{others if accepted != (None,) else ''}"
+
+
+def _needed(switch: str, accepted: tuple[Any, ...] | Not) -> str:
+    if isinstance(accepted, Not):
+        return f"{switch} above {accepted.value}" if accepted.value else switch
+    return f"{switch}={dump(accepted[0])}"

@@ -1,131 +1,112 @@
-"""Joint rules for verl's keys about amounts: batches, lengths, steps, rows. :mod:`.tables` names them."""
+"""Rules for verl's keys about amounts: batches, lengths, steps, rows. :mod:`.tables` names them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from .translate import BadValueError, Given, Result
+from .translate import BadValueError, Given, Results
 from .yaml12 import dump
 
 _ACTOR = "actor_rollout_ref.actor."
-_ROLLOUT = "actor_rollout_ref.rollout."
+_MINI = f"{_ACTOR}ppo_mini_batch_size"
+_BATCH = "data.train_batch_size"
+_PARALLEL = "ulysses_sequence_parallel_size"
 
 
 def _sizes(given: Given) -> tuple[int, int]:
     """Prompts a batch and prompts a mini-batch."""
-    batch, mini = given.number("data.train_batch_size"), given.number(f"{_ACTOR}ppo_mini_batch_size")
-    if not given.has(f"{_ACTOR}ppo_mini_batch_size"):
+    batch, mini = given.number(_BATCH), given.number(_MINI)
+    if not given.has(_MINI):
         mini = min(batch, mini) if batch % min(batch, mini) == 0 else batch
     return batch, mini
 
 
-def batch(given: Given) -> Iterator[Result]:
+def batch(given: Given) -> Results:
     """Prompts a batch, and mini-batches."""
-    key = f"{_ACTOR}ppo_mini_batch_size"
     batch, mini = _sizes(given)
-    yield Result("rollout.groups_per_batch", batch, of=("data.train_batch_size",))
+    yield "rollout.groups_per_batch", batch, (_BATCH,)
     if batch % mini:
-        text = f"is {mini}, which does not divide data.train_batch_size={batch}"
-        yield Result(key, problem=f"{text}: an iteration has an integer of mini-batches", of=(key,))
-        return
-    yield Result("actor.mini_batches", batch // mini, of=(key,))
+        text = f"is {mini}, which does not divide {_BATCH}={batch}: an iteration has an integer of mini-batches"
+        given.refuse(_MINI, text)
+    else:
+        yield "actor.mini_batches", batch // mini, (_MINI,)
 
 
-def critic_batch(given: Given) -> Iterator[Result]:
-    """The critic's mini-batches are the actor's."""
-    key = "critic.ppo_mini_batch_size"
-    if given.has(key) and given.number(key) != _sizes(given)[1]:
-        yield Result(
-            key, problem=f"is {given.value(key)}; the critic's mini-batches are the actor's: {_sizes(given)[1]}"
-        )
-
-
-def as_the_actor(given: Given) -> Iterator[Result]:
+def as_the_actor(given: Given) -> Results:
     """What the critic has in common with the actor."""
-    for name in ("ppo_epochs", "ulysses_sequence_parallel_size"):
-        key, actors = f"critic.{name}", _parallel(given) if name.startswith("ulysses") else f"{_ACTOR}{name}"
-        if given.has(key) and given.number(key) != (given.value(actors) or 1):
-            text = f"is {given.value(key)}; the critic's is the actor's ({given.value(actors) or 1}): write that"
-            yield Result(key, problem=text)
+    for name in ("ppo_mini_batch_size", "ppo_epochs", _PARALLEL):
+        if not given.has(key := f"critic.{name}"):
+            continue
+        actors = _parallel(given) if name == _PARALLEL else f"{_ACTOR}{name}"
+        value = _sizes(given)[1] if actors == _MINI else given.value(actors) or 1
+        if given.number(key) != value:
+            given.refuse(key, f"is {given.value(key)}; the critic's is the actor's: write {value}")
+    yield from ()
 
 
 def _parallel(given: Given) -> str:
     """The key that says how many ranks share a sequence."""
-    name = "ulysses_sequence_parallel_size"
-    return next(
-        (key for key in (f"{_ACTOR}{name}", f"{_ACTOR}fsdp_config.{name}") if given.has(key)), f"{_ACTOR}{name}"
-    )
+    other = f"{_ACTOR}fsdp_config.{_PARALLEL}"
+    return other if given.has(other) and not given.has(f"{_ACTOR}{_PARALLEL}") else f"{_ACTOR}{_PARALLEL}"
 
 
-def filtered(given: Given) -> Iterator[Result]:
+def filtered(given: Given) -> Results:
     """After how many groups without a difference a run stops; verl counts batches, and 0 there has no limit."""
     key, size = "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"
     if given.has(key) and given.number(key, least=0):
-        batch = given.number(size if given.has(size) else "data.train_batch_size")
-        yield Result("rollout.max_consecutive_filtered", given.value(key) * batch, of=(key,))
+        batch = given.number(size if given.has(size) else _BATCH)
+        yield "rollout.max_consecutive_filtered", given.value(key) * batch, (key,)
 
 
-def lengths(given: Given) -> Iterator[Result]:
+def lengths(given: Given) -> Results:
     """The context, and the replies in it."""
-    prompt, response = given.number("data.max_prompt_length"), given.number("data.max_response_length")
-    yield Result("engine.max_context", prompt + response, of=("data.max_prompt_length", "data.max_response_length"))
-    if given.value("data.filter_overlong_prompts") is True:
-        yield Result("data.longest_prompt", prompt, of=("data.max_prompt_length",))
-    for key in ("rollout.max_response_length", "rollout.max_response_tokens"):
-        yield Result(key, response, of=("data.max_response_length",))
-    cut, room = "data.truncation", f"{_ROLLOUT}max_model_len"
-    if given.value(cut) in ("error", None) or given.value("data.filter_overlong_prompts") is True:
-        yield Result("", "no prompt is longer than data.max_prompt_length, or it is not cut", of=(cut,))
-    else:
+    prompts, responses = "data.max_prompt_length", "data.max_response_length"
+    prompt, response = given.number(prompts), given.number(responses)
+    filters = given.value("data.filter_overlong_prompts") is True
+    yield "engine.max_context", prompt + response, (prompts, responses)
+    if filters:
+        yield "data.longest_prompt", prompt, (prompts,)
+    yield "rollout.max_response_length", response, (responses,)
+    yield "rollout.max_response_tokens", response, (responses,)
+    cut, room = "data.truncation", "actor_rollout_ref.rollout.max_model_len"
+    if given.value(cut) not in ("error", None) and not filters:
         text = "a prompt is never cut: write error, or leave long ones out with data.filter_overlong_prompts=True"
-        yield Result(cut, problem=f"is {dump(given.value(cut))}; {text}")
-    if not given.has(room) or given.number(room) >= prompt + response:
-        yield Result("", "engine.max_context is max_prompt_length + max_response_length", of=(room,))
-    else:
-        text = (
-            f"is {given.value(room)}, less than data.max_prompt_length + data.max_response_length: make those smaller"
-        )
-        yield Result(room, problem=text)
+        given.refuse(cut, f"is {dump(given.value(cut))}; {text}")
+    if given.has(room) and given.number(room) < prompt + response:
+        given.refuse(room, f"is {given.value(room)}, less than {prompts} + {responses}: make those smaller")
 
 
-def micro(given: Given) -> Iterator[Result]:
+def micro(given: Given) -> Results:
     """Micro-batches in tokens."""
-    sequences, tokens = f"{_ACTOR}ppo_micro_batch_size_per_gpu", f"{_ACTOR}ppo_max_token_len_per_gpu"
-    whole = f"{_ACTOR}ppo_micro_batch_size"
-    dynamic = f"{_ACTOR}use_dynamic_bsz"
+    whole, tokens = f"{_ACTOR}ppo_micro_batch_size", f"{_ACTOR}ppo_max_token_len_per_gpu"
+    sequences, dynamic = f"{whole}_per_gpu", f"{_ACTOR}use_dynamic_bsz"
     longest = given.number("data.max_prompt_length") + given.number("data.max_response_length")
     target = "actor.max_tokens_per_micro_batch"
-    if given.has(sequences) and given.value(dynamic) is not True:
-        yield Result(target, given.number(sequences) * longest, of=(sequences,))
-        yield Result("", "not used, for ppo_micro_batch_size_per_gpu counts without use_dynamic_bsz=true", of=(tokens,))
-        yield Result("", "micro-batches are counted in tokens either way", of=(dynamic, whole))
-    elif given.has(whole) and given.value(dynamic) is not True:
-        gpus = (given.value("trainer.nnodes") or 1) * (given.value("trainer.n_gpus_per_node") or 1)
-        yield Result(target, max(1, given.number(whole) // gpus) * longest, of=(whole,))
-        yield Result("", "not used: ppo_micro_batch_size counts without use_dynamic_bsz=true", of=(tokens, dynamic))
-    else:
+    if given.value(dynamic) is True or not given.has(sequences, whole):
         ranks = given.number(_parallel(given)) if given.has(_parallel(given)) else 1
-        yield Result(target, given.number(tokens) * ranks, of=(tokens, dynamic))
-        yield Result("", "not used, for ppo_max_token_len_per_gpu counts with use_dynamic_bsz=true", of=(whole,))
-        yield Result("", "not used, for ppo_max_token_len_per_gpu counts with use_dynamic_bsz=true", of=(sequences,))
+        yield target, given.number(tokens) * ranks, (tokens, dynamic)
+    elif given.has(sequences):
+        yield target, given.number(sequences) * longest, (sequences,)
+    else:
+        gpus = (given.value("trainer.nnodes") or 1) * (given.value("trainer.n_gpus_per_node") or 1)
+        yield target, max(1, given.number(whole) // gpus) * longest, (whole,)
 
 
-def actor_warmup(given: Given) -> Iterator[Result]:
+def actor_warmup(given: Given) -> Results:
     """The rise of the actor's learning rate."""
-    yield from _warmup(given, f"{_ACTOR}optim", "actor")
+    return _warmup(given, f"{_ACTOR}optim", "actor")
 
 
-def critic_warmup(given: Given) -> Iterator[Result]:
+def critic_warmup(given: Given) -> Results:
     """The rise of the critic's learning rate."""
-    yield from _warmup(given, "critic.optim", "critic")
+    return _warmup(given, "critic.optim", "critic")
 
 
-def _warmup(given: Given, section: str, ours: str) -> Iterator[Result]:
+def _warmup(given: Given, section: str, ours: str) -> Results:
     """In verl a step is an optimizer's too, but the ratio is of ``total_training_steps``, which are iterations."""
     steps, ratio = f"{section}.lr_warmup_steps", f"{section}.lr_warmup_steps_ratio"
     if given.has(steps) and given.number(steps, least=-1) >= 0:
-        yield Result(f"{ours}.lr_warmup_steps", given.value(steps), of=(steps, ratio))
+        yield f"{ours}.lr_warmup_steps", given.value(steps), (steps, ratio)
     elif given.has(ratio):
         share = given.value(ratio)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
@@ -137,27 +118,20 @@ def _warmup(given: Given, section: str, ours: str) -> Iterator[Result]:
         # optimizer, so the rise ends at the same place of the run.
         batch, mini = _sizes(given)
         a_pass = (given.value(f"{_ACTOR}ppo_epochs") or 1) * max(1, batch // mini)
-        yield Result(f"{ours}.lr_warmup_steps", int(share * (iterations or 0)) * a_pass, of=(ratio, steps))
+        yield f"{ours}.lr_warmup_steps", int(share * (iterations or 0)) * a_pass, (ratio, steps)
 
 
-def iterations(given: Given) -> Iterator[Result]:
+def iterations(given: Given) -> Results:
     """How many iterations, from epochs and rows where it is not said."""
-    epochs, steps = "trainer.total_epochs", "trainer.total_training_steps"
-    if "trainer.total_iterations" in given.ours:
-        yield Result("", "not used: trainer.total_iterations is given", of=(epochs, steps))
+    epochs, steps, ours = "trainer.total_epochs", "trainer.total_training_steps", "trainer.total_iterations"
+    if ours in given.ours:
         return
     count = _iteration_count(given)
     if count is None:
-        yield Result(
-            epochs,
-            problem="how many iterations that is, data.train_files must tell: give existing .parquet or .jsonl files, "
-            "or trainer.total_iterations",
-        )
-    elif given.has(steps):
-        yield Result("trainer.total_iterations", count, of=(steps,))
-        yield Result("", "not used: total_training_steps is given", of=(epochs,))
+        text = "how many iterations that is, data.train_files must tell: give existing .parquet or .jsonl files, or "
+        given.refuse(epochs, text + ours)
     else:
-        yield Result("trainer.total_iterations", count, of=(epochs,))
+        yield ours, count, (steps if given.has(steps) else epochs,)
 
 
 def _iteration_count(given: Given) -> int | None:
@@ -170,16 +144,16 @@ def _iteration_count(given: Given) -> int | None:
     if most is not None and most.value not in (-1, None):
         rows = min(rows, given.number(most.key))
     # An incomplete last batch of an epoch is not played there; tasks go on in the next epoch here.
-    return given.number("trainer.total_epochs") * max(1, rows // given.number("data.train_batch_size"))
+    return given.number("trainer.total_epochs") * max(1, rows // given.number(_BATCH))
 
 
-def validation_rows(given: Given) -> Iterator[Result]:
+def validation_rows(given: Given) -> Results:
     """How many tasks to validate with."""
     key = "data.val_max_samples"
     if given.has(key) and given.number(key, least=-1) >= 1:
-        yield Result("data.val_size", given.value(key), of=(key,))
+        yield "data.val_size", given.value(key), (key,)
     elif "data.val_size" not in given.ours and (rows := _rows(given, "data.val_files")) is not None:
-        yield Result("data.val_size", rows, of=(key,))
+        yield "data.val_size", rows, (key,)
 
 
 def _rows(given: Given, key: str) -> int | None:
@@ -190,17 +164,14 @@ def _rows(given: Given, key: str) -> int | None:
         path = Path(str(file)).expanduser()
         try:
             if path.suffix == ".parquet":
-                from pyarrow import ArrowInvalid, parquet
+                from pyarrow import parquet
 
-                try:
-                    total += parquet.read_metadata(path).num_rows
-                except ArrowInvalid:
-                    return None
+                total += parquet.read_metadata(path).num_rows
             elif path.suffix == ".jsonl":
                 with path.open("rb") as lines:
                     total += sum(1 for line in lines if line.strip())
             else:
                 return None
-        except (OSError, ImportError):
+        except (OSError, ImportError, ValueError):  # ValueError: pyarrow's, of a file that is not Parquet
             return None
     return total or None

@@ -23,7 +23,7 @@ from trainers.algorithms.policy_losses import (
     ppo_clip,
     sapo,
 )
-from trainers.config.unread import unread
+from trainers.config.unread import PPO, unread
 
 log_ratios = st.floats(-1.2, 1.2).map(lambda x: round(x, 3))
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
@@ -249,5 +249,5 @@ def test_every_option_of_a_loss_is_a_key_that_only_its_losses_read() -> None:
     for key in {*LOSS_KEYS.values()}:
         readers = {name for name, options in LOSS_OPTIONS.items() if key in {LOSS_KEYS[option] for option in options}}
         for name in LOSS_OPTIONS:
-            said = unread(f"actor.{key}", {"actor.policy_loss": name}.__getitem__)
+            said = unread(f"actor.{key}", {"actor.policy_loss": name}.__getitem__, PPO)
             assert (said is None) == (name in readers), (key, name)

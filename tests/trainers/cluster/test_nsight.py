@@ -135,7 +135,7 @@ def test_a_rank_begins_and_ends_a_range_on_its_gpu(there: bool, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["cluster.nsight.t=cuda"], "needs cluster.backend=ray"),
+        (["cluster.nsight.t=cuda"], "has no effect without cluster.backend=ray"),
         (["cluster.backend=ray", "cluster.nsight.capture-range=cudaProfilerApi"], "trainer.profile_steps"),
         (
             [

@@ -142,10 +142,41 @@ def test_without_gpus(options, said):
         plan(*options, machine=Machine())
 
 
+@pytest.mark.parametrize(
+    ("machine", "options", "said"),
+    [
+        ("1@16", ("cluster.n_gpus_per_node=4",), "n_gpus_per_node=4, but each machine of --plan-for has 1; at most"),
+        ("4@80", (*RAY, "cluster.n_gpus_per_node=8"), "n_gpus_per_node=8, but each machine of --plan-for has 4"),
+        ("2x8@80", (*RAY, "cluster.nnodes=3"), "cluster.nnodes=3, but --plan-for has 2"),
+        ("4-80", (), r"--plan-for 4-80: it must be GPUS@GIB \(4@80"),
+        ("0@80", (), "it must be GPUS@GIB"),
+        ("4@1", (), "learner and engine need at least .* on each GPU, which has 1.0"),
+        (
+            "1@80",
+            ("engine.name=sglang", "engine.sglang.server_args=[--mem-fraction-static, half]"),
+            "--mem-fraction-static is 'half'; it must be a number between 0 and 1",
+        ),
+    ],
+)
+def test_a_machine_that_is_described_is_not_exceeded(machine, options, said):
+    with pytest.raises(ValueError, match=said):
+        plan(*options, machine=Machine.described(machine), shape=SHAPE)
+
+
+def test_the_memory_of_a_server_is_the_share_that_its_command_line_takes():
+    made = plan(
+        *("engine.name=sglang", "engine.sglang.server_args=[--mem-fraction-static, '0.25']"),
+        machine=Machine.described("2x4@80"),
+        shape=SHAPE,
+    )
+    assert ("engine", "weights, keys and values", 20 * 2**30) in made.memory
+    assert made.device == "cuda"
+
+
 @pytest.mark.parametrize("word", ["--tp", "--tp-size", "--tensor-parallel-size"])
 def test_a_tensor_parallel_size_that_is_named_last_and_not_given_is_no_size(word):
     made = config("engine.name=sglang", f"engine.sglang.server_args=[--log-level, error, {word}]")
-    with pytest.raises(PlanError, match=r"engine.sglang: a tensor-parallel size of None; it must be a number from 1"):
+    with pytest.raises(PlanError, match=r"engine.sglang: a tensor-parallel size of ''; it must be a number from 1"):
         tensor_parallel_size(made)
 
 

@@ -217,7 +217,7 @@ def test_it_is_checked_before_a_model_is_loaded(folder: Path, model_folder: Path
         (["model.lora_alpha=16"], "model.lora_alpha: is 16, and the adapter of model.lora_adapter_path has 6"),
         (["model.lora_rank=0"], "r in its adapter_config.json"),
         ([kept], "model.target_modules: is q_proj, down_proj, o_proj, and .* down_proj, q_proj"),
-        (["model.path=tiny"], "no saved adapter stands on a model from scratch"),
+        (["model.path=tiny"], "a saved adapter is of a saved model"),
         (["warm_start.enable=true"], "would merge what it trains"),
         ([f"model.lora_adapter_path={tmp_path}"], "has no adapter_config.json"),
     ):
