@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 # Keys of `engine.NAME` that start a server, and those that only a server which runs already is told.
 _STARTING = {
-    "vllm": (
-        *("python", "gpu_memory_utilization", "kv_cache_gib", "block_size", "enforce_eager", "sleep_mode", "args"),
-    ),
+    "vllm": (*("python", "gpu_memory_utilization", "block_size", "enforce_eager", "sleep_mode", "args"),),
     "sglang": ("python", "seeds", "server_args"),
 }
 _RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_timeout_s"), "sglang": ()}
@@ -251,6 +249,8 @@ def engine_checks(engine: ServingSection) -> Problems:
 
 def _server_checks(engine: ServingSection) -> Problems:
     name, urls = engine.name, engine.base_urls
+    if engine.kv_cache_gib is not None and (name not in ("torch", "vllm") or urls):
+        yield "engine.kv_cache_gib", "is read by the engines torch and vllm alone, where the run starts them"
     if name == "openai" and engine.replicas > 1:
         yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
     if name not in _STARTING:

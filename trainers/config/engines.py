@@ -39,9 +39,6 @@ class VLLMSection(Section):
     gpu_memory_utilization: float = Field(
         0.5, gt=0, le=1, description="Share of the GPU's memory that vLLM takes, weights included."
     )
-    kv_cache_gib: float | None = Field(
-        None, gt=0, description="GiB of keys and values; null is what the share leaves on a GPU, and 1 on a CPU."
-    )
     block_size: int | None = Field(
         None,
         ge=1,
@@ -117,9 +114,15 @@ class ServingSection(Section):
     max_slots: int | None = Field(
         None,
         ge=1,
-        description="Requests decoded at a time (in each replica), each with keys and values of its own; more wait. "
-        "null is as many as the run can have, or half as many again as a replica's share; `trainers.generate` has 128 "
-        "at most.",
+        description="Requests decoded at a time (in each replica); more wait. null is as many as the run can have, or "
+        "half as many again as a replica's share; `trainers.generate` has 128 at most.",
+    )
+    kv_cache_gib: float | None = Field(
+        None,
+        gt=0,
+        description="GiB of keys and values (in each replica); requests beyond what fits wait. null is 1 on a CPU; on "
+        "a GPU a quarter of what is free for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`. "
+        "SGLang is told by `engine.sglang.server_args`.",
     )
     threads: int | None = Field(
         None,
