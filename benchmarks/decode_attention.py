@@ -18,14 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainers.engines.blocks import SIZE, blocks_for
 from trainers.engines.cell_attention import CellAttention
 
 SLOTS, CONTEXT, KV_HEADS, DIM, GROUP, LAYERS = 256, 320, 2, 64, 32, 4
 
 
 def gathered(cache: Tensor, q: Tensor, rows: Tensor, bias: Tensor) -> Tensor:
-    """The other way: copy the slots' rows, and one call for all heads."""
-    kv = cache.view(SLOTS, CONTEXT, 2 * KV_HEADS, DIM)[:, : bias.shape[-1]].index_select(0, rows).transpose(1, 2)
+    """The other way: copy the rows' blocks, and one call for all heads."""
+    blocks = (rows[:, None] * (CONTEXT // SIZE) + torch.arange(blocks_for(bias.shape[-1]))).view(-1)
+    found = cache.view(SLOTS * CONTEXT // SIZE, -1).index_select(0, blocks).view(len(rows), -1, 2 * KV_HEADS, DIM)
+    kv = found[:, : bias.shape[-1]].transpose(1, 2)
     grouped = q.view(len(rows), KV_HEADS, -1, DIM)
     found = F.scaled_dot_product_attention(grouped, kv[:, :KV_HEADS], kv[:, KV_HEADS:], attn_mask=bias)
     return found.reshape(len(rows), -1)
@@ -44,8 +47,9 @@ def compare(heads: int, keys: int, rounds: int) -> dict[str, float]:
     caches = [torch.randn(SLOTS * CONTEXT, 2 * KV_HEADS, DIM) for _ in range(LAYERS)]  # more than a cache holds
     q = torch.randn(SLOTS, heads, DIM)
     groups = torch.randperm(SLOTS).split(GROUP)
-    attention = CellAttention(heads, KV_HEADS, DIM, SLOTS, CONTEXT, torch.float32)
-    reads = [attention.reads(rows, torch.full((GROUP,), keys - 1), keys) for rows in groups]
+    attention = CellAttention(heads, KV_HEADS, DIM, SLOTS * CONTEXT, torch.float32)
+    places = [rows[:, None] * CONTEXT + torch.arange(keys) for rows in groups]
+    reads = [attention.reads(cells, torch.full((GROUP,), keys - 1)) for cells in places]
     bias = torch.zeros(GROUP, 1, 1, keys)
 
     def in_place() -> None:

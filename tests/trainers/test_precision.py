@@ -103,7 +103,7 @@ def test_engine_and_learner_turn_by_the_same_angles(family):
     """The engine's tables are the float32 angles, rounded once at the end where it computes in bfloat16."""
     policy = open_policy(family=family, dtype="bfloat16")
     for dtype in (torch.float32, torch.bfloat16):
-        decoder = Decoder(policy.model, 1, 64, dtype=dtype)
+        decoder = Decoder(policy.model, 4, 64, dtype=dtype)
         rotary: Any = policy.model.get_submodule("model.rotary_emb")
         exact = np.outer(np.arange(64), rotary.inv_freq.double().numpy())
         cosines = decoder._cos[:, 0, : exact.shape[1]].double().numpy()

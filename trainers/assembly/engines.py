@@ -161,6 +161,7 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         policy.model,
         max_slots=slots(config),
         max_context=config.engine.max_context,
+        kv_cache_gib=config.engine.kv_cache_gib,
         device=engine_device(config, replica),
         dtype=getattr(torch, config.model.dtype),
         stop_token_ids=renderer.stop_token_ids,

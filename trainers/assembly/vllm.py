@@ -39,7 +39,7 @@ async def vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, ver
         threads=threads_for(policy, config.engine.threads),
         gpu=gpu_of(config, replica),
         gpu_memory_utilization=options.gpu_memory_utilization,
-        kv_cache_gib=options.kv_cache_gib,
+        kv_cache_gib=config.engine.kv_cache_gib,
         block_size=options.block_size,
         enforce_eager=options.enforce_eager,
         sleep_mode=options.sleep_mode,

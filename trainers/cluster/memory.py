@@ -18,9 +18,10 @@ Conventions:
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
 * the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it
   is counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
-* an engine holds its weights and the keys and values of its slots (:func:`trainers.cluster.in_flight.slots`), each
-  ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says, and
-  SGLang that of ``--mem-fraction-static``, where its ``server_args`` have it.
+* an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
+  its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. On a GPU vLLM holds
+  the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where its
+  ``server_args`` have it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainers.cluster.in_flight import slots
+from trainers.engines.blocks import default_bytes
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -153,8 +155,16 @@ def _of_engine(
         yield "engine", "weights, keys and values", int(share * gpu_bytes)
         return
     yield "engine", "weights", size * shape.parameters // gpus
-    positions = slots(config) * engine.max_context
-    yield "engine", "keys and values", positions * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
+    context = engine.max_context * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
+    room = default_bytes(gpu_bytes if device == "cuda" else None)
+    if engine.kv_cache_gib is not None:
+        room = int(engine.kv_cache_gib * 2**30)
+    wanted = slots(config) * context
+    if engine.name == "vllm":  # which takes it at once
+        wanted = room
+    elif engine.name == "torch":
+        wanted = min(wanted, max(room, context))
+    yield "engine", "keys and values", wanted
 
 
 def _sglang_share(words: Sequence[str]) -> float | None:

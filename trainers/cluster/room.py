@@ -89,10 +89,9 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
     """The keys that lower a need."""
     engine, actor = config.engine, config.actor
     if what == "keys and values":
-        given = "" if engine.max_slots is not None else ", which is null"
         return (
-            f"less with a smaller engine.max_slots (now {slots(config)}{given}), rollout.max_running, or "
-            f"engine.max_context (now {engine.max_context})"
+            f"less with a smaller engine.kv_cache_gib (now {engine.kv_cache_gib or 'null'}), engine.max_slots (now "
+            f"{slots(config)}), or engine.max_context (now {engine.max_context})"
         )
     if what == "weights, keys and values" and engine.name == "sglang":
         return "less with a smaller --mem-fraction-static in engine.sglang.server_args"

@@ -29,8 +29,6 @@ class VLLMSection(Section):
     """Seconds without a token, after which `base_url` must show that it computes."""
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes, weights included."""
-    kv_cache_gib: float | None = Field(None, gt=0)
-    """GiB of keys and values; null is what the share leaves on a GPU, and 1 on a CPU."""
     block_size: int | None = Field(None, ge=1)
     """Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU 128; others are multiples of 32
     there)."""
@@ -80,8 +78,11 @@ class ServingSection(Section):
     """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
     Several addresses in `base_url` are so many replicas without this."""
     max_slots: int | None = Field(None, ge=1)
-    """Requests decoded at a time (in each replica), each with keys and values of its own; more wait. null is as many as
-    the run can have, or half as many again as a replica's share; `trainers.generate` has 128 at most."""
+    """Requests decoded at a time (in each replica); more wait. null is as many as the run can have, or half as many
+    again as a replica's share; `trainers.generate` has 128 at most."""
+    kv_cache_gib: float | None = Field(None, gt=0)
+    """GiB of keys and values (in each replica); requests beyond what fits wait. null is 1 on a CPU; on a GPU a quarter
+    of what is free for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`."""
     threads: int | None = Field(None, ge=1)
     """CPU threads of the engine; null is one for a model below 5 million parameters, which more only slow down, and
     torch's choice for others."""

@@ -33,7 +33,8 @@ _CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_k
 ENGINE: Reads = {
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
-    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.kv_cache_gib engine.vllm.block_size "
+    "engine.kv_cache_gib": {"engine.name": ("torch", "vllm"), "engine.vllm.base_url": (None,)},
+    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size "
     "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args": {"engine.vllm.base_url": (None,)},
     "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {
         "engine.vllm.base_url": _GIVEN

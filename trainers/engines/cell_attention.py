@@ -1,4 +1,4 @@
-"""Attention of single queries to the keys of their slots, read where they lie: how the torch engine decodes on a CPU.
+"""Attention of single queries to keys that are read where they lie: how the torch engine decodes on a CPU.
 
 A decoding request has one query a head, and keys and values that no other request has. As matrices that is a product
 with one or two rows for every request and head, and the kernels for matrix products (those inside
@@ -30,43 +30,38 @@ class CellAttention:
         heads: Of queries.
         kv_heads: Of keys and of values; each serves ``heads / kv_heads`` consecutive ones of queries.
         head_dim: Numbers of each.
-        slots: Of the cache.
-        context: Positions of a slot.
+        cells: Positions of the cache.
         dtype: Of queries, keys and values.
     """
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, slots: int, context: int, dtype: torch.dtype) -> None:
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, cells: int, dtype: torch.dtype) -> None:
         self._heads, self._kv_heads, self._head_dim, self._dtype = heads, kv_heads, head_dim, dtype
         # A table of the cache has a row for each position and head: keys first, then as many values.
-        self._slot = context * 2 * kv_heads
-        self._table = slots * self._slot
-        of_head = torch.arange(kv_heads).repeat_interleave(heads // kv_heads)
-        reach = of_head[:, None] + torch.arange(context)[None] * (2 * kv_heads)  # [heads, context]
+        self._table = cells * 2 * kv_heads
         self._index = torch.int32 if self._table < 2**31 else torch.int64  # half as much to read
-        self._reach = reach.to(self._index)
+        self._of_head = torch.arange(kv_heads, dtype=self._index).repeat_interleave(heads // kv_heads)[:, None]
         with warnings.catch_warnings():  # "in beta state", said once a process, by whoever makes the first
             warnings.simplefilter("ignore")
-            self.reads(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)
+            self.reads(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 
-    def reads(self, rows: Tensor, positions: Tensor, keys: int) -> Tensor:
-        """Which cells the requests read; the same for all layers.
+    def reads(self, cells: Tensor, positions: Tensor) -> Tensor:
+        """What the requests read; the same for all layers.
 
         Args:
-            rows: int64 ``[R]``, their slots.
+            cells: int64 ``[R, keys]``, where the cache has each position of a request.
             positions: int64 ``[R]``, of their queries: each sees the positions up to its own.
-            keys: One more than the largest of them.
 
         Returns:
             Sparse ``[R * heads, rows of the table]`` with ``keys`` entries a row: 0 where the query may look, ``-inf``
             where the position is none of its own yet (the cell must be finite there).
         """
-        cells = (rows * self._slot).to(self._index)[:, None, None] + self._reach[:, :keys]
+        keys, count = cells.shape[1], len(cells) * self._heads
+        first = cells.to(self._index) * (2 * self._kv_heads)
         hidden = torch.arange(keys) > positions[:, None]
         bias = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
-        count = len(rows) * self._heads
         return torch.sparse_csr_tensor(
             torch.arange(0, count * keys + 1, keys, dtype=self._index),
-            cells.view(-1),
+            (first[:, None] + self._of_head).view(-1),
             bias.repeat_interleave(self._heads, 0).view(-1),
             size=(count, self._table),
             check_invariants=False,
@@ -77,7 +72,7 @@ class CellAttention:
 
         Args:
             q: Queries; they need not be contiguous.
-            cache: ``[slots * context, 2 * kv_heads, head_dim]``, contiguous.
+            cache: ``[cells, 2 * kv_heads, head_dim]``, contiguous.
             reads: What :meth:`reads` gave for these requests.
         """
         table = cache.view(-1, self._head_dim)

@@ -1,11 +1,11 @@
-"""The forward pass of the torch engine: a decoder over a flat batch of tokens, with its own weights and KV slots.
+"""The forward pass of the torch engine: a decoder over a flat batch of tokens, with its own weights, keys and values.
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
 attention needs rows: there the tokens are split into *groups* of requests with similar lengths. Keys and values live in
-one preallocated tensor a layer, ``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and
-a slot is a contiguous row. Requests that decode on several threads of a CPU read it in place
-(:mod:`.cell_attention`). Any other group gathers its rows, cut to its longest, just before it attends to them: they are
-in the processor's cache then, which more than pays for the copy.
+one tensor a layer, ``[blocks * SIZE, 2 * kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share
+(:mod:`.blocks`); a table says where a request's positions lie. Requests that decode on several threads of a CPU read
+them in place (:mod:`.cell_attention`). Any other group gathers its blocks, up to its longest request, just before it
+attends to them: they are in the processor's cache then, which more than pays for the copy.
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
 parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
@@ -15,6 +15,7 @@ Everything is device-agnostic PyTorch, without kernels of its own. It was exerci
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from trainers.engines.blocks import SIZE, blocks_for
 from trainers.engines.cell_attention import CellAttention, is_faster
 from trainers.engines.weights import check_weights, some
 
@@ -42,7 +44,7 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depe
 
 @dataclass(frozen=True)
 class Chunk:
-    """The next ``count`` tokens of the request in slot ``row``, at positions ``start, start + 1, ...``."""
+    """The next ``count`` tokens of the request in row ``row``, at positions ``start, start + 1, ...``."""
 
     row: int
     start: int
@@ -57,18 +59,18 @@ class _Group:
         begin: First token in the flat batch.
         end: One past the last.
         shape: ``(R, Q)``.
-        keys: How many positions of each slot to read.
-        rows: int64 ``[R]``, the slots to read.
+        keys: How many positions of each row to read.
+        blocks: int64 ``[R * ceil(keys / SIZE)]``, where they are.
         bias: ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may look, ``-inf`` elsewhere.
         place: int64 ``[end - begin]``, where each token stands in ``[R * Q]``; ``None`` if that is ``0, 1, 2, ...``.
-        reads: For a group that reads its slots in place; it needs neither ``rows`` nor ``bias``.
+        reads: For a group that reads its cells in place; it needs neither ``blocks`` nor ``bias``.
     """
 
     begin: int
     end: int
     shape: tuple[int, int]
     keys: int
-    rows: Tensor | None = None
+    blocks: Tensor | None = None
     bias: Tensor | None = None
     place: Tensor | None = None
     reads: Tensor | None = None
@@ -81,7 +83,7 @@ class FlatBatch:
     Args:
         tokens: int64 ``[n]``.
         positions: int64 ``[n]``.
-        cells: int64 ``[n]``, ``row * max_context + position``: where each token's keys and values go.
+        cells: int64 ``[n]``, where each token's keys and values go.
         groups: The parts that attend together; they cover the batch.
         last: int64, the last token of each decoding row and then of each chunk, in the order given.
     """
@@ -110,12 +112,12 @@ class _Layer:
 
 
 class Decoder:
-    """A causal language model over preallocated KV slots.
+    """A causal language model over blocks of keys and values.
 
     Args:
         model: A transformers Qwen2, Qwen3 or Llama with a language-model head. Its weights are copied.
-        slots: How many requests can hold keys and values at once.
-        max_context: Positions per slot.
+        blocks: Of :data:`trainers.engines.blocks.SIZE` positions each.
+        max_context: Positions of a request.
         device: Where to compute; the model's own device by default.
         dtype: Of weights, keys and values; the model's own by default.
         threads: How many it will be run with on a CPU; PyTorch's setting by default. It decides which way of attending
@@ -128,34 +130,33 @@ class Decoder:
     def __init__(
         self,
         model: PreTrainedModel,
-        slots: int,
+        blocks: int,
         max_context: int,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         threads: int | None = None,
     ) -> None:
         config = model.config
-        _check_supported(config, max_context)
-        self.slots, self.max_context = slots, max_context
+        check_supported(config, max_context)
+        self.blocks, self.max_context = blocks, max_context
         self.device = torch.device(device) if device is not None else model.device
         self.dtype = dtype or model.dtype
         gpu = self.device.type != "cpu"
         self._group_rows, self._keys_step = (_GROUP_ROWS_GPU, _KEYS_STEP_GPU) if gpu else (_GROUP_ROWS, 1)
         self._heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
-        self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._head_dim = _head_dim(config)
         self._eps: float = config.rms_norm_eps
         self._activation = ACT2FN[config.hidden_act]
         self._tied: bool = config.tie_word_embeddings
         self.parameters: dict[str, Tensor] = {}
         self._take_weights(model)
         self._cos, self._sin = self._rotary_tables(model)
-        # Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN.
-        cells = (slots * max_context, 2 * self._kv_heads, self._head_dim)
-        self._kv = [torch.zeros(cells, device=self.device, dtype=self.dtype) for _ in self._layers]
+        cells = (blocks * SIZE, 2 * self._kv_heads, self._head_dim)
+        self._kv = [_zeros(cells, self.device, self.dtype) for _ in self._layers]
         self._cells: CellAttention | None = None
         if is_faster(self.device, self.dtype, torch.get_num_threads() if threads is None else threads):
-            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, slots, max_context, self.dtype)
+            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, blocks * SIZE, self.dtype)
 
     # Weights
 
@@ -241,19 +242,22 @@ class Decoder:
         lengths: NDArray[np.int64],
         chunks: Sequence[Chunk],
         ids: NDArray[np.int32],
+        table: NDArray[np.int64],
     ) -> FlatBatch:
         """Lay out a step.
 
         Args:
-            decode_rows: Slots whose last known token alone is to be computed, the shortest first.
-            lengths: For each slot, how many tokens are known.
+            decode_rows: Rows whose last known token alone is to be computed, the shortest first.
+            lengths: For each row, how many tokens are known.
             chunks: Longer runs of tokens to be computed.
-            ids: ``[slots, max_context]``, the known tokens.
+            ids: ``[rows, max_context]``, the known tokens.
+            table: ``[rows, ceil(max_context / SIZE)]``, the block of each ``SIZE`` positions; any block, where a
+                row has none.
         """
         rows, positions = [decode_rows], [lengths[decode_rows] - 1]
         size = self._group_rows
         groups = [
-            self._decode_group(at, decode_rows[at : at + size], positions[0][at : at + size])
+            self._decode_group(at, table[decode_rows[at : at + size]], positions[0][at : at + size])
             for at in range(0, len(decode_rows), size)
         ]
         last = [np.arange(len(decode_rows))]
@@ -265,14 +269,14 @@ class Decoder:
             rows.append(np.repeat([chunk.row for chunk in part], counts))
             positions.append(np.concatenate([np.arange(chunk.start, chunk.start + chunk.count) for chunk in part]))
             ends[members] = begin + counts.cumsum() - 1
-            groups.append(self._chunk_group(begin, part, counts, positions[-1]))
+            groups.append(self._chunk_group(begin, part, counts, positions[-1], table))
             begin += int(counts.sum())
         row, position = np.concatenate(rows), np.concatenate(positions)
         last.append(ends)
         return FlatBatch(
             tokens=self._put(ids[row, position].astype(np.int64)),
             positions=self._put(position),
-            cells=self._put(row * self.max_context + position),
+            cells=self._put(table[row, position // SIZE] * SIZE + position % SIZE),
             groups=groups,
             last=self._put(np.concatenate(last)),
         )
@@ -306,12 +310,6 @@ class Decoder:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
         return F.linear(x, self._head).float()
 
-    def copy(self, source: int, rows: NDArray[np.int64], count: int) -> None:
-        """Give the slots ``rows`` the keys and values of the first ``count`` positions of the slot ``source``."""
-        for cache in self._kv:
-            slots = cache.view(self.slots, self.max_context, *cache.shape[1:])
-            slots[self._put(rows), :count] = slots[source, :count]
-
     def _attend(self, q: Tensor, cache: Tensor, group: _Group) -> Tensor:
         """Attention of one group: q ``[end - begin, heads, head_dim]`` to ``[end - begin, heads * head_dim]``.
 
@@ -320,7 +318,7 @@ class Decoder:
         """
         if self._cells is not None and group.reads is not None:
             return self._cells.attend(q, cache, group.reads)
-        assert group.rows is not None
+        assert group.blocks is not None
         (rows, queries), kv_heads, dim = group.shape, self._kv_heads, self._head_dim
         width = self._heads * dim
         q = q.reshape(-1, width)
@@ -330,24 +328,30 @@ class Decoder:
             q = q.view(rows, kv_heads, -1, dim)
         else:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        slots = cache.view(self.slots, self.max_context, 2 * kv_heads, dim)
-        kv = slots[:, : group.keys].index_select(0, group.rows).transpose(1, 2)
+        found = cache.view(self.blocks, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
+        kv = found[:, : group.keys].transpose(1, 2)
         out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=group.bias)
         if queries > 1:
             out = out.view(rows, kv_heads, -1, queries, dim).permute(0, 3, 1, 2, 4)
         out = out.reshape(rows * queries, width)
         return out if group.place is None else out[group.place]
 
-    def _decode_group(self, begin: int, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
-        keys, count = self._keys(positions), len(rows)
-        end, slots = begin + count, self._put(rows)
+    def _decode_group(self, begin: int, table: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
+        keys, count = self._keys(positions), len(positions)
+        end, blocks = begin + count, table[:, : blocks_for(keys)]
         if self._cells is not None:
-            reads = self._cells.reads(slots, self._put(positions), keys)
-            return _Group(begin, end, (count, 1), keys, reads=reads)
-        return _Group(begin, end, (count, 1), keys, rows=slots, bias=self._bias(positions[:, None], keys, 1))
+            cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(count, -1)[:, :keys]
+            return _Group(begin, end, (count, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
+        bias = self._bias(positions[:, None], keys, 1)
+        return _Group(begin, end, (count, 1), keys, blocks=self._put(blocks.reshape(-1)), bias=bias)
 
     def _chunk_group(
-        self, begin: int, chunks: Sequence[Chunk], counts: NDArray[np.int64], positions: NDArray[np.int64]
+        self,
+        begin: int,
+        chunks: Sequence[Chunk],
+        counts: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        table: NDArray[np.int64],
     ) -> _Group:
         queries = int(counts.max())
         place = np.concatenate([np.arange(count) + row * queries for row, count in enumerate(counts)])
@@ -358,14 +362,14 @@ class Decoder:
             begin=begin,
             end=begin + len(positions),
             shape=(len(chunks), queries),
-            rows=self._put(np.array([chunk.row for chunk in chunks])),
+            blocks=self._put(table[[chunk.row for chunk in chunks], : blocks_for(keys)].reshape(-1)),
             keys=keys,
             bias=self._bias(query.reshape(len(chunks), queries), keys, self._heads // self._kv_heads),
             place=self._put(place) if len(place) < len(query) else None,
         )
 
     def _keys(self, positions: NDArray[np.int64]) -> int:
-        """How many positions of its slots a group reads: those up to its last token, rounded up."""
+        """How many positions of its rows a group reads: those up to its last token, rounded up."""
         return min(-(-(int(positions.max()) + 1) // self._keys_step) * self._keys_step, self.max_context)
 
     def _bias(self, query: NDArray[np.int64], keys: int, repeats: int) -> Tensor:
@@ -378,7 +382,27 @@ class Decoder:
         return torch.from_numpy(array).to(self.device)
 
 
-def _check_supported(config: Any, max_context: int) -> None:
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN.
+
+    On a CPU, NumPy's: they are no memory before they are written, where torch writes its own at once.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
+def position_bytes(config: Any, dtype: torch.dtype) -> int:
+    """What keys and values of one position take, in all layers."""
+    return config.num_hidden_layers * 2 * config.num_key_value_heads * _head_dim(config) * dtype.itemsize
+
+
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def check_supported(config: Any, max_context: int) -> None:
+    """Raises ``ValueError``: an architecture, or a feature of it, that is not supported."""
     if config.model_type not in FAMILIES:
         raise ValueError(
             f"the torch engine does not support model type {config.model_type!r}; it supports {', '.join(FAMILIES)}. "

@@ -1,20 +1,19 @@
 """Continuous batching: what the torch engine computes at each step, as a synchronous state machine.
 
-No threads, no asyncio, no clock of its own: :mod:`trainers.engines.torch_engine` drives it. For each slot it knows the
-tokens so far (``length``) and how many of them have keys and values (``computed``). One rule makes every step: compute
-tokens that are known but not computed, and where the last known token was computed, sample the next. So decoding is one
-token to compute, a new prompt is many, a prompt cut in chunks is many over several steps, and an update of the weights
-in the middle of a generation is ``computed = 0``.
+No threads, no asyncio, no clock of its own: :mod:`trainers.engines.torch_engine` drives it. For each request that runs
+it knows the tokens so far (``length``) and how many of them have keys and values (``computed``). One rule makes every
+step: compute tokens that are known but not computed, and where the last known token was computed, sample the next. So
+decoding is one token to compute, a new prompt is many, a prompt cut in chunks is many over several steps, and a request
+that lost its keys and values, to an update of the weights or to others that needed the memory, begins at 0 again.
 
-Requests that ask with the same prompt at the same time, as siblings of a group do, compute it once: the first leads,
-the others wait until its keys and values are there, take a copy, and begin at the prompt's last token.
-
-Invariants: a slot that is not busy samples nothing; KV that older weights computed is never read (``computed`` is 0 for
-every slot, and no session is remembered, after an update); a request that asks for nothing more leaves at once.
+Invariants: only a request with blocks for all its tokens computes; a block is found by its name once it is full and
+computed, so siblings that ask together compute a prompt once; KV that older weights computed is never read (after an
+update no request and no session has a block, and none has a name); a request that asks for nothing more leaves at once.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.engines.base import EngineError, FinishReason, Generation, Sampling, UpdateMode
+from trainers.engines.blocks import ROOT, SIZE, BlockPool, Name, blocks_for
 from trainers.engines.decoder import Chunk, Decoder
 from trainers.engines.sampler import SamplingRows, sample, uniforms
-from trainers.engines.slots import SlotTable
 
 
 @dataclass(eq=False)
@@ -44,8 +43,8 @@ class Request:
     sampling: Sampling
     session: str | None = None
     row: int = field(default=-1, init=False)
-    cached: int = field(default=0, init=False)
-    leader: Request | None = field(default=None, init=False)  # computes the same prompt
+    cached: int | None = field(default=None, init=False)  # of the prompt's tokens, those that others had computed
+    keeps: bool = field(default=True, init=False)  # what it computed, for its session, when it is done
     times: list[float] = field(default_factory=list, init=False)  # submitted, admitted, first token
 
 
@@ -58,16 +57,19 @@ class Update:
     mode: UpdateMode
 
 
-_WORTH_SHARING = 16  # tokens of a prompt; a shorter one is computed again sooner than it is waited for
-
 Outcome = tuple[Request | Update, Generation | BaseException | None]
 
 
 class Scheduler:
     """Requests in, generations out, one step at a time.
 
+    A request that runs has a row, and blocks for its tokens. It shares those that others have, waits for the one that
+    another is about to compute, and takes the rest. Where there are too few, the one admitted last loses its blocks
+    (``preemptions``) and computes its tokens again when there are enough, in the order of admission.
+
     Args:
-        decoder: The model and its KV slots.
+        decoder: The model, its keys and values.
+        rows: How many requests run at once.
         stop_token_ids: Stop tokens of every request, beside its own.
         prefill_budget: At most this many prompt tokens a step, so that long prompts do not hold up those that decode.
         seed: Of the requests that have none.
@@ -78,6 +80,7 @@ class Scheduler:
     def __init__(
         self,
         decoder: Decoder,
+        rows: int,
         *,
         stop_token_ids: tuple[int, ...],
         prefill_budget: int,
@@ -86,35 +89,42 @@ class Scheduler:
         clock: Callable[[], float],
     ) -> None:
         self.version = version
-        self.counters = dict.fromkeys(("requests", "generated_tokens", "prefill_tokens", "cached_tokens", "steps"), 0)
+        counted = ("requests", "generated_tokens", "prefill_tokens", "cached_tokens", "preemptions", "steps")
+        self.counters = dict.fromkeys(counted, 0)
         self._decoder = decoder
         self._stop = stop_token_ids
         self._budget = prefill_budget
         self._rng = np.random.default_rng(seed)
         self._clock = clock
-        self._slots = SlotTable(decoder.slots)
+        self._pool = BlockPool(decoder.blocks)
         self._waiting: deque[Request] = deque()
         self._updates: deque[Update] = deque()
-        self._running: dict[int, Request] = {}  # slot -> request, in the order of admission
-        self._rows = np.zeros(0, np.int64)  # the keys of _running
-        slots, context = decoder.slots, decoder.max_context
-        self._ids = np.zeros((slots, context), np.int32)
-        self._logprobs = np.zeros((slots, context), np.float32)
-        self._sampled = np.zeros((slots, context), np.float32)
-        self._versions = np.zeros((slots, context), np.int32)
-        self._length = np.zeros(slots, np.int64)  # known tokens
-        self._computed = np.zeros(slots, np.int64)  # of those, tokens with keys and values in the slot
-        self._prompt = np.zeros(slots, np.int64)
-        self._limit = np.zeros(slots, np.int64)  # stop at this length
-        self._leaders: dict[bytes, Request] = {}  # by prompt; running
-        self._stops = np.full((slots, 1), -1, np.int64)
-        self._seed = np.zeros(slots, np.uint64)
-        self._temperature = np.zeros(slots, np.float32)
-        self._top_k = np.zeros(slots, np.int64)
-        self._top_p = np.zeros(slots, np.float32)
-        self._min_p = np.zeros(slots, np.float32)
-        self._return_kept = np.zeros(slots, np.bool_)
-        self._kept: list[list[NDArray[np.int32]]] = [[] for _ in range(slots)]  # of each new token, where asked for
+        self._running: dict[int, Request] = {}  # row -> request, in the order of admission
+        self._ready: set[int] = set()  # of those, the ones with blocks for all their tokens
+        self._starved = 0  # of those, the ones for which there are too few
+        self._free_rows = list(range(rows))  # a heap
+        context = decoder.max_context
+        self._ids = np.zeros((rows, context), np.int32)
+        self._logprobs = np.zeros((rows, context), np.float32)
+        self._sampled = np.zeros((rows, context), np.float32)
+        self._versions = np.zeros((rows, context), np.int32)
+        self._length = np.zeros(rows, np.int64)  # known tokens
+        self._computed = np.zeros(rows, np.int64)  # of those, tokens with keys and values
+        self._prompt = np.zeros(rows, np.int64)
+        self._limit = np.zeros(rows, np.int64)  # stop at this length
+        self._table = np.zeros((rows, blocks_for(context)), np.int64)  # the blocks of each row
+        self._held = np.zeros(rows, np.int64)  # how many it has
+        self._named = np.zeros(rows, np.int64)  # of those, how many others can find
+        self._parent = [ROOT] * rows  # the number of the last one of them
+        self._coming: dict[Name, Request] = {}  # what ready requests are about to compute, a block each
+        self._stops = np.full((rows, 1), -1, np.int64)
+        self._seed = np.zeros(rows, np.uint64)
+        self._temperature = np.zeros(rows, np.float32)
+        self._top_k = np.zeros(rows, np.int64)
+        self._top_p = np.zeros(rows, np.float32)
+        self._min_p = np.zeros(rows, np.float32)
+        self._return_kept = np.zeros(rows, np.bool_)
+        self._kept: list[list[NDArray[np.int32]]] = [[] for _ in range(rows)]  # of each new token, where asked for
 
     @property
     def has_work(self) -> bool:
@@ -122,17 +132,18 @@ class Scheduler:
         return bool(self._running or self._waiting or self._updates)
 
     def gauges(self) -> dict[str, float]:
-        """How many are running and waiting, how many slots only keep a session, and the share of slots that run."""
-        running = len(self._running)
+        """How many are running and waiting, how many sessions keep blocks, and the share of blocks that run."""
+        held = {int(block) for row in list(self._running) for block in self._table[row, : self._held[row]]}
+        starved = min(self._starved, len(self._running))  # some may have left since
         return {
-            "running": running,
-            "waiting": len(self._waiting),
-            "idle_sessions": self._slots.idle,
-            "kv_use": running / self._slots.count,
+            "running": len(self._running) - starved,
+            "waiting": len(self._waiting) + starved,
+            "idle_sessions": self._pool.sessions,
+            "kv_use": len(held) / self._pool.total,
         }
 
     def add(self, request: Request) -> None:
-        """Queue a request; it starts at the next step if a slot is free."""
+        """Queue a request; it starts at the next step if a row is free."""
         request.times.append(self._clock())
         self.counters["requests"] += 1
         self._waiting.append(request)
@@ -146,7 +157,10 @@ class Scheduler:
 
     def release(self, session: str) -> None:
         """Forget a session's KV."""
-        self._slots.release(session)
+        self._pool.release(session)
+        for request in self._running.values():
+            if request.session == session:
+                request.keeps = False
 
     def add_update(self, update: Update) -> None:
         """Queue new weights; updates are applied in order."""
@@ -170,6 +184,7 @@ class Scheduler:
         if not self._updates:  # one that waits for those in flight lets nobody else in
             self._admit()
         if self._running:
+            self._make_ready()
             outcomes += self._compute()
         return outcomes
 
@@ -190,33 +205,19 @@ class Scheduler:
                 outcomes += [self._finish(row, "abort") for row in list(self._running)]
             self._decoder.load_weights(update.weights)
             self.version = update.version
-            self._slots.forget_idle()
-            self._computed[:] = 0
+            for row in self._running:
+                self._drop(row)
+            self._pool.forget()
             outcomes.append((update, None))
         return outcomes
 
     # Requests
 
     def _admit(self) -> None:
-        while self._waiting:
-            taken = self._slots.take(self._waiting[0].session)
-            if taken is None:
-                break
-            request = self._waiting.popleft()
-            row, kept = taken
+        while self._waiting and self._free_rows:
+            request, row = self._waiting.popleft(), heapq.heappop(self._free_rows)
             prompt, sampling = request.prompt, request.sampling
             size = len(prompt)
-            if kept:
-                # The last token is always computed again: its logits are wanted.
-                known = min(int(self._computed[row]), size - 1)
-                differ = np.flatnonzero(self._ids[row, :known] != prompt[:known])
-                request.cached = int(differ[0]) if len(differ) else known
-                self.counters["cached_tokens"] += request.cached
-            elif size > _WORTH_SHARING:
-                request.leader = self._leaders.setdefault(prompt.tobytes(), request)
-                if request.leader is request:
-                    request.leader = None
-            self._computed[row] = request.cached
             self._ids[row, :size] = prompt
             self._length[row] = self._prompt[row] = size
             self._limit[row] = min(size + sampling.max_new_tokens, self._decoder.max_context)
@@ -231,7 +232,6 @@ class Scheduler:
             request.row = row
             request.times.append(self._clock())
             self._running[row] = request
-            self._rows = np.fromiter(self._running, np.int64)
 
     def _set_stops(self, row: int, stops: tuple[int, ...]) -> None:
         missing = len(stops) - self._stops.shape[1]
@@ -241,11 +241,14 @@ class Scheduler:
         self._stops[row, : len(stops)] = stops
 
     def _leave(self, row: int) -> Request:
-        request = self._running.pop(row)
-        if self._leaders.get(prompt := request.prompt.tobytes()) is request:
-            del self._leaders[prompt]
-        self._slots.give_back(row)
-        self._rows = self._rows[self._rows != row]
+        request = self._running[row]
+        named = int(self._named[row]) if request.session is not None and request.keeps else 0
+        kept = self._table[row, :named].tolist()
+        self._drop(row, but=named)
+        if request.session is not None and request.keeps:
+            self._pool.keep(request.session, kept)
+        del self._running[row]
+        heapq.heappush(self._free_rows, row)
         return request
 
     def _finish(self, row: int, reason: FinishReason) -> Outcome:
@@ -253,7 +256,7 @@ class Scheduler:
         new = slice(self._prompt[row], self._length[row])
         submitted, admitted, *first = request.times
         now = self._clock()
-        metrics = {"cached_tokens": float(request.cached), "queue_s": admitted - submitted}
+        metrics = {"cached_tokens": float(request.cached or 0), "queue_s": admitted - submitted}
         if first:
             metrics |= {"prefill_s": first[0] - admitted, "decode_s": now - first[0]}
         kept = self._kept[row] if self._return_kept[row] else None
@@ -269,16 +272,114 @@ class Scheduler:
             metrics=metrics,
         )
 
+    # Blocks
+
+    def _make_ready(self) -> None:
+        """Give blocks to the requests that lack some, in the order of admission, as far as there are any."""
+        rows = self._ready_rows()
+        for row in rows[self._held[rows] * SIZE < self._length[rows]].tolist():
+            if row in self._ready and not self._grow(row):
+                self.counters["preemptions"] += 1
+                self._drop(row)
+        lacking = [row for row in self._running if row not in self._ready]
+        self._starved = 0
+        for at, row in enumerate(lacking):
+            if not self._settle(row):
+                self._starved = len(lacking) - at
+                break
+        if not self._ready:  # what the first one lacks is held by others that lack more
+            for row in lacking[1:]:
+                self._drop(row)
+            self._settle(lacking[0])
+            self._starved -= 1
+
+    def _ready_rows(self) -> NDArray[np.int64]:
+        """In the order of admission."""
+        if len(self._ready) == len(self._running):
+            return np.fromiter(self._running, np.int64)
+        return np.array([row for row in self._running if row in self._ready], np.int64)
+
+    def _grow(self, row: int) -> bool:
+        """One block more, from a request that was admitted later if need be; false if there is none."""
+        for last in (None, *reversed(self._running)):
+            if last == row:
+                return False
+            if last is not None and self._held[last]:
+                self.counters["preemptions"] += last in self._ready
+                self._drop(last)
+            if (taken := self._pool.take(1)) is not None:
+                self._table[row, self._held[row]] = taken[0]
+                self._held[row] += 1
+                return True
+        return False
+
+    def _settle(self, row: int) -> bool:
+        """Share, wait or take blocks for all tokens of a row; false if there are too few."""
+        self._share(row)
+        held, length = int(self._held[row]), int(self._length[row])
+        if held < (length - 1) // SIZE and self._name(row) in self._coming:
+            return True
+        lacking = blocks_for(length) - held
+        # Beside its own, one for each that runs: who is admitted only to be preempted again has worked for nothing.
+        if (taken := self._pool.take(lacking + len(self._ready))) is None:
+            return False
+        self._pool.give_back(taken[lacking:])
+        self._table[row, held : held + lacking] = taken[:lacking]
+        self._held[row] += lacking
+        self._ready.add(row)
+        self._announce(row)
+        if (request := self._running[row]).cached is None:
+            request.cached = int(self._computed[row])
+            self.counters["cached_tokens"] += request.cached
+        return True
+
+    def _share(self, row: int) -> None:
+        """Take part in blocks that others have; never in that of the last token, whose logits are wanted."""
+        while self._held[row] < (self._length[row] - 1) // SIZE and (found := self._pool.find(self._name(row))):
+            self._table[row, self._held[row]], self._parent[row] = found
+            self._held[row] += 1
+            self._named[row] += 1
+            self._computed[row] += SIZE
+
+    def _name(self, row: int) -> Name:
+        """Of the first block of a row that others cannot find yet."""
+        begin = int(self._named[row]) * SIZE
+        return self._parent[row], self._ids[row, begin : begin + SIZE].tobytes()
+
+    def _announce(self, row: int) -> None:
+        """Who needs the block that this row computes next may wait for it."""
+        if (self._named[row] + 1) * SIZE <= self._length[row]:
+            self._coming.setdefault(self._name(row), self._running[row])
+
+    def _publish(self, rows: NDArray[np.int64]) -> None:
+        """Name the blocks that were completed."""
+        for row in rows[self._computed[rows] // SIZE > self._named[rows]].tolist():
+            while (self._named[row] + 1) * SIZE <= self._computed[row]:
+                name = self._name(row)
+                if self._coming.get(name) is self._running[row]:
+                    del self._coming[name]
+                self._parent[row] = self._pool.name(int(self._table[row, self._named[row]]), name)
+                self._named[row] += 1
+            self._announce(row)
+
+    def _drop(self, row: int, but: int = 0) -> None:
+        """Take a row's blocks; the references of the first ``but`` go to another."""
+        if self._coming.get(name := self._name(row)) is self._running[row]:
+            del self._coming[name]
+        self._pool.give_back(self._table[row, but : self._held[row]].tolist())
+        self._table[row] = self._held[row] = self._named[row] = self._computed[row] = 0
+        self._parent[row] = ROOT
+        self._ready.discard(row)
+
     # One step
 
     def _compute(self) -> list[Outcome]:
-        self._follow()
-        pending = self._length[self._rows] - self._computed[self._rows]
-        decoding = self._rows[pending == 1]
+        every = self._ready_rows()
+        pending = self._length[every] - self._computed[every]
+        decoding = every[pending == 1]
         decoding = decoding[np.argsort(self._length[decoding], kind="stable")]
-        chunks = self._chunks() if len(decoding) < len(self._rows) else []
-        batch = self._decoder.plan(decoding, self._length, chunks, self._ids)
-        logits = self._decoder.logits(batch)
+        chunks = self._chunks(every[pending > 1]) if len(decoding) < len(every) else []
+        logits = self._decoder.logits(self._decoder.plan(decoding, self._length, chunks, self._ids, self._table))
         self.counters["steps"] += 1
 
         self._computed[decoding] = self._length[decoding]
@@ -291,36 +392,17 @@ class Scheduler:
             ended = self._computed[chunk_rows] == self._length[chunk_rows]
             rows = np.concatenate([decoding, chunk_rows[ended]])
             whole = np.concatenate([np.ones(len(decoding), bool), ended])
+        self._publish(every)
         if whole is not None and not whole.all():
             logits = logits[torch.from_numpy(np.flatnonzero(whole)).to(logits.device)]
         return self._sample(rows, logits) if len(rows) else []
 
-    def _follow(self) -> None:
-        """Give prompts that were computed to those who wait for them."""
-        copies: dict[Request, list[Request]] = {}
-        for request in self._running.values():
-            if (leader := request.leader) is None:
-                continue
-            size = len(request.prompt) - 1
-            if self._running.get(leader.row) is not leader:  # it was cancelled
-                request.leader = None
-            elif self._computed[leader.row] >= size:
-                copies.setdefault(leader, []).append(request)
-                request.leader, request.cached = None, size
-                self._computed[request.row] = size
-                self.counters["cached_tokens"] += size
-        for leader, followers in copies.items():
-            rows = np.array([request.row for request in followers])
-            self._decoder.copy(leader.row, rows, len(leader.prompt) - 1)
-
-    def _chunks(self) -> list[Chunk]:
+    def _chunks(self, rows: NDArray[np.int64]) -> list[Chunk]:
         chunks, budget = [], self._budget
-        for row, request in self._running.items():  # first come, first served
-            if request.leader is not None:
-                continue
+        for row in rows.tolist():  # first come, first served
             start = int(self._computed[row])
             count = min(int(self._length[row]) - start, budget)
-            if self._length[row] - start > 1 and count > 0:
+            if count > 0:
                 chunks.append(Chunk(row, start, count))
                 budget -= count
         return chunks
@@ -353,5 +435,6 @@ class Scheduler:
         stopped = (self._stops[rows] == tokens[:, None]).any(1)
         done = np.flatnonzero(stopped | (at + 1 >= self._limit[rows]))
         if len(done):
-            self._follow()  # while the prompts of those that end are still there
+            for row in self._running.keys() - self._ready:  # while the blocks of those that end are still there
+                self._share(row)
         return [self._finish(int(rows[i]), "stop" if stopped[i] else "length") for i in done]

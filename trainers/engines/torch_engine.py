@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 import weakref
@@ -24,7 +25,8 @@ from transformers import PreTrainedModel
 
 from trainers.engines.adapters import Adapted
 from trainers.engines.base import EngineDeadError, Generation, Sampling, UpdateMode, check_request
-from trainers.engines.decoder import Decoder
+from trainers.engines.blocks import SIZE, blocks_for, default_bytes
+from trainers.engines.decoder import Decoder, check_supported, position_bytes
 from trainers.engines.scheduler import Request, Scheduler, Update
 
 _Item = TypeVar("_Item", Request, Update)
@@ -37,13 +39,17 @@ class TorchEngine:
 
     Prompt and new tokens together are at most ``max_context``: a prompt that leaves no room is a ``RequestError``, and
     a generation that reaches the end has ``finish_reason="length"``. Requests beyond ``max_slots`` wait, first come,
-    first served; an update in mode ``wait`` or ``abort`` concerns those that hold a slot, the others start afterwards.
+    first served; an update in mode ``wait`` or ``abort`` concerns those that run, the others start afterwards. Keys and
+    values are kept once for what requests and sessions have in common at their beginning, to blocks of 16 tokens. Where
+    memory for them runs out, idle sessions are forgotten, then requests wait or compute their tokens again.
 
     Args:
         model: Its weights are copied, so training may go on changing it.
-        max_slots: How many requests run at once, and how many sessions keep their KV.
-        max_context: Positions per slot; by default the model's own, at most 4096. KV takes
-            ``max_slots * max_context * layers * 2 * kv_heads * head_dim`` numbers.
+        max_slots: How many requests run at once.
+        max_context: Positions of a request; by default the model's own, at most 4096.
+        kv_cache_gib: Memory for keys and values, in GiB; a position takes ``layers * 2 * kv_heads * head_dim`` numbers.
+            By default what ``max_slots`` requests of ``max_context`` need, and at most 1 on a CPU and a quarter of
+            what is free on a GPU. A CPU's memory is taken when it is first used.
         device: Where to compute; by default where the model is.
         dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
         stop_token_ids: Stop tokens of every request, beside its own.
@@ -63,6 +69,7 @@ class TorchEngine:
         *,
         max_slots: int = 64,
         max_context: int | None = None,
+        kv_cache_gib: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         stop_token_ids: Sequence[int] = (),
@@ -85,9 +92,12 @@ class TorchEngine:
         check_request(
             [0], Sampling(stop_token_ids=tuple(stop_token_ids)), vocab_size=vocab_size, max_context=max_context
         )
-        decoder = Decoder(model, max_slots, max_context, device, dtype, threads)
+        where = torch.device(device) if device is not None else model.device
+        blocks = _blocks(model.config, max_slots, max_context, kv_cache_gib, where, dtype or model.dtype)
+        decoder = Decoder(model, blocks, max_context, where, dtype, threads)
         self._scheduler = Scheduler(
             decoder,
+            max_slots,
             stop_token_ids=tuple(stop_token_ids),
             prefill_budget=prefill_budget,
             seed=seed,
@@ -237,6 +247,23 @@ class _Desk:
             error.__cause__ = cause
             outcomes.append((item, error))
         self.settle(outcomes)
+
+
+def _blocks(config: Any, slots: int, context: int, gib: float | None, device: torch.device, dtype: torch.dtype) -> int:
+    """How many blocks there are: as many as can be of use, or as the memory has room for."""
+    check_supported(config, context)
+    size, least = position_bytes(config, dtype) * SIZE, blocks_for(context)
+    if gib is None:
+        gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+        room = max(default_bytes(gpu) // size, least)
+    else:
+        room = int(gib * 2**30) // size
+    if room < least:
+        raise ValueError(
+            f"kv_cache_gib={gib:g} has room for {room * SIZE} positions, and one request may have "
+            f"max_context={context}; give at least {math.ceil(least * size / 2**30 * 1e6) / 1e6:g}"
+        )
+    return min(room, slots * least)
 
 
 def _serve(scheduler: Scheduler, desk: _Desk, threads: int | None) -> None:

@@ -22,6 +22,7 @@ import vllm_serve
 from transformers import PreTrainedModel
 
 from trainers.engines.base import MIN_TEMPERATURE, Engine
+from trainers.engines.blocks import SIZE
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
 from trainers.engines.scripted import Reply, ScriptedEngine
@@ -113,6 +114,7 @@ def _torch_kit(family: str) -> Iterator[Kit]:
         death="injected",
         cause=MemoryError,
         reports_kept=True,
+        block=SIZE,
     )
 
 

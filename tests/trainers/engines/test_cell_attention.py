@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from trainers.engines.cell_attention import CellAttention, is_faster
 
 
-def oracle(q, cache, row, position, context):
+def oracle(q, cache, cells, position):
     """One request, head by head, in the words of the formula."""
     kv_heads = cache.shape[1] // 2
     heads, dim = q.shape
-    slot = cache[row * context : row * context + position + 1]
+    slot = cache[cells[: position + 1]]
     found = []
     for head in range(heads):
         of = head // (heads // kv_heads)
@@ -25,24 +25,24 @@ def oracle(q, cache, row, position, context):
 @given(st.data())
 def test_each_request_finds_what_the_formula_says(data):
     kv_heads, shared, dim = (data.draw(st.integers(1, n)) for n in (3, 3, 9))
-    slots, context = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 12))
-    rows = data.draw(st.lists(st.integers(0, slots - 1), min_size=1, max_size=slots, unique=True))
-    positions = [data.draw(st.integers(0, context - 1)) for _ in rows]
+    count, places = data.draw(st.integers(1, 5)), data.draw(st.integers(12, 40))
+    positions = [data.draw(st.integers(0, 11)) for _ in range(count)]
     torch.manual_seed(data.draw(st.integers(0, 99)))
     heads = kv_heads * shared
-    cache = torch.randn(slots * context, 2 * kv_heads, dim, dtype=torch.float64)
-    q = torch.randn(len(rows), heads + 2, dim, dtype=torch.float64)[:, 1:-1]  # a view, as the decoder's
-    attention = CellAttention(heads, kv_heads, dim, slots, context, torch.float64)
-    reads = attention.reads(torch.tensor(rows), torch.tensor(positions), max(positions) + 1)
-    found = attention.attend(q, cache, reads)
-    wanted = torch.stack([oracle(q[i], cache, row, positions[i], context) for i, row in enumerate(rows)])
+    cells = torch.stack([torch.randperm(places)[: max(positions) + 1] for _ in positions])  # some are shared
+    cells.masked_fill_(torch.arange(max(positions) + 1) > torch.tensor(positions)[:, None], 0)  # any, beyond their own
+    cache = torch.randn(places, 2 * kv_heads, dim, dtype=torch.float64)
+    q = torch.randn(count, heads + 2, dim, dtype=torch.float64)[:, 1:-1]  # a view, as the decoder's
+    attention = CellAttention(heads, kv_heads, dim, places, torch.float64)
+    found = attention.attend(q, cache, attention.reads(cells, torch.tensor(positions)))
+    wanted = torch.stack([oracle(q[i], cache, cells[i], positions[i]) for i in range(count)])
     torch.testing.assert_close(found, wanted)
 
 
 def test_what_lies_beyond_a_request_does_not_matter():
-    attention = CellAttention(2, 1, 4, 3, 8, torch.float32)
+    attention = CellAttention(2, 1, 4, 24, torch.float32)
     cache, q = torch.randn(24, 2, 4), torch.randn(2, 2, 4)
-    reads = attention.reads(torch.tensor([2, 0]), torch.tensor([3, 6]), 7)
+    reads = attention.reads(torch.stack([torch.arange(16, 23), torch.arange(7)]), torch.tensor([3, 6]))
     before = attention.attend(q, cache, reads)
     cache[2 * 8 + 4 :] = 1e30  # stale keys and values of an older request
     assert torch.equal(attention.attend(q, cache, reads), before)
@@ -62,6 +62,6 @@ def test_where_it_serves(device, dtype, threads, answer):
 
 
 def test_nobody_is_warned_of_sparse_tensors(recwarn):
-    attention = CellAttention(2, 1, 4, 3, 8, torch.float32)
-    attention.reads(torch.tensor([0]), torch.tensor([0]), 1)
+    attention = CellAttention(2, 1, 4, 24, torch.float32)
+    attention.reads(torch.tensor([[0]]), torch.tensor([0]))
     assert not recwarn

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from conftest import CONTEXT, VOCAB, lively_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from trainers.engines.base import Generation, Sampling
+from trainers.engines.blocks import SIZE, blocks_for
 from trainers.engines.decoder import Decoder
 from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.torch_engine import TorchEngine
@@ -23,13 +26,23 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
 
 def scheduler(
-    slots: int = 4, budget: int = 1024, context: int = 128, model: Any = None, seed: int = 0, threads: int = 1
+    slots: int = 4,
+    budget: int = 1024,
+    context: int = 128,
+    model: Any = None,
+    seed: int = 0,
+    threads: int = 1,
+    blocks: int | None = None,
 ) -> Scheduler:
-    decoder = Decoder(model or lively_model(), slots, context, threads=threads)
+    decoder = Decoder(model or lively_model(), blocks or slots * blocks_for(context), context, threads=threads)
     ticks = iter(range(10**9))
     return Scheduler(
-        decoder, stop_token_ids=(), prefill_budget=budget, seed=seed, version=0, clock=lambda: float(next(ticks))
+        decoder, slots, stop_token_ids=(), prefill_budget=budget, seed=seed, version=0, clock=lambda: float(next(ticks))
     )
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def request(prompt: Sequence[int], sampling: Sampling = GREEDY, session: str | None = None) -> Request:
@@ -81,9 +94,10 @@ def test_siblings_compute_their_prompt_once() -> None:
     for each, alone in zip(requests, expected, strict=True):
         assert done[each].token_ids.tolist() == alone.token_ids.tolist()
         np.testing.assert_allclose(done[each].logprobs, alone.logprobs, atol=1e-4)
-    assert [done[each].metrics["cached_tokens"] for each in requests] == [0, 39, 0, 39, 0]
-    assert machine.counters["prefill_tokens"] == 40 + 40 + 39
-    assert machine.counters["cached_tokens"] == 2 * 39
+    # Whole blocks of 16 are shared, also with the prompt that ends a token earlier.
+    assert [done[each].metrics["cached_tokens"] for each in requests] == [0, 32, 0, 32, 32]
+    assert machine.counters["prefill_tokens"] == 40 + 40 + 8 + 8 + 7
+    assert machine.counters["cached_tokens"] == 3 * 32
 
 
 @torch.inference_mode()
@@ -114,7 +128,7 @@ def test_siblings_of_one_that_ends_at_once_need_not_read_the_prompt_again() -> N
     for each in requests:
         machine.add(each)
     done = drain(machine)
-    assert machine.counters["prefill_tokens"] == len(prompt)
+    assert machine.counters["prefill_tokens"] == 40 + 8 + 8
     for i, each in enumerate(requests):
         alone = scheduler()
         alone.add(again := request(prompt, Sampling(max_new_tokens=len(done[each].token_ids), seed=i)))
@@ -187,16 +201,77 @@ def test_first_come_first_served() -> None:
     assert order == requests
 
 
-def test_the_session_idle_for_longest_loses_its_slot() -> None:
-    machine = scheduler(slots=2)
-    prompt = list(range(20))
+def test_the_session_idle_for_longest_loses_its_blocks() -> None:
+    machine = scheduler(blocks=4, context=64)
 
     def cached(session: str) -> float:
-        each = request(prompt, GREEDY, session)
+        each = request([ord(session) % VOCAB] * 20, GREEDY, session)  # 32 tokens with what is made: two blocks
         machine.add(each)
         return drain(machine)[each].metrics["cached_tokens"]
 
-    assert [cached(s) for s in ("a", "b", "a", "c", "a", "b", "c")] == [0, 0, 19, 0, 19, 0, 0]
+    assert [cached(s) for s in ("a", "b", "a", "c", "a", "d", "e", "a", "b")] == [0, 0, 16, 0, 16, 0, 0, 16, 0]
+
+
+@torch.inference_mode()
+def test_a_conversation_that_forks_keeps_its_past_once() -> None:
+    machine = scheduler(slots=8)
+    past = list(range(50))
+    machine.add(request(past, GREEDY, "trunk"))
+    made = drain(machine)
+    (trunk,) = made.values()
+    told = [*past, *trunk.token_ids.tolist()]
+    branches = [request([*told, i], Sampling(max_new_tokens=40, ignore_stop=True), f"branch {i}") for i in range(7)]
+    for each in branches:
+        machine.add(each)
+    machine.step()
+    alone = blocks_for(len(told) + 1)
+    shared = (len(told) - 1) // SIZE  # the last token was never computed
+    assert machine._decoder.blocks - machine._pool.free == shared + 7 * (alone - shared)
+    done = drain(machine)
+    for each in branches:
+        assert done[each].metrics["cached_tokens"] == shared * SIZE
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("blocks", [8, 9, 13, 30])
+def test_too_little_memory_changes_no_token(blocks: int) -> None:
+    rng = np.random.default_rng(1)
+    common = rng.integers(0, VOCAB, 35).tolist()
+    prompts = [[*common, *rng.integers(0, VOCAB, n).tolist()] for n in (0, 3, 20, 0, 60, 0, 3, 90, 1, 12)]
+    asked = [request(p, Sampling(max_new_tokens=40, seed=i), f"s{i % 4}") for i, p in enumerate(prompts)]
+    plenty = scheduler(slots=1)
+    wanted = []
+    for i, prompt in enumerate(prompts):
+        plenty.add(one := request(prompt, Sampling(max_new_tokens=40, seed=i)))
+        wanted.append(drain(plenty)[one])
+    machine = scheduler(slots=8, blocks=blocks, budget=48)
+    for each in asked:
+        machine.add(each)
+    made = drain(machine)
+    for each, alone in zip(asked, wanted, strict=True):
+        assert made[each].token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(made[each].logprobs, alone.logprobs, atol=1e-4)
+    assert (machine.counters["preemptions"] > 0) == (blocks < 30)
+    for session in {each.session for each in asked}:
+        machine.release(str(session))
+    assert machine._pool.free == blocks, "nothing is left behind"
+    assert not machine._coming
+    assert not machine._pool._named
+
+
+def test_too_little_memory_for_one_request_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"room for 0 positions.*max_context=128; give at least"):
+        TorchEngine(lively_model(), max_context=128, kv_cache_gib=1e-9)
+
+
+def test_memory_is_taken_when_it_is_used() -> None:
+    decoder = Decoder(lively_model(), 4096, 128)
+    assert all(not kv[-1].any() and kv.dtype == decoder.dtype for kv in decoder._kv)
+    before = resident_bytes()
+    decoder = Decoder(lively_model(), 2**18, 128)
+    held = sum(kv.nbytes for kv in decoder._kv)
+    assert held >= 2**30
+    assert resident_bytes() - before < held / 10
 
 
 @pytest.mark.parametrize("way", ["gathered", "in place", "as on a GPU"])
@@ -470,18 +545,18 @@ def test_its_threads_setting_is_its_own() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_what_is_in_use_is_the_share_of_slots_that_compute() -> None:
-    machine = scheduler(slots=4)
+def test_what_is_in_use_is_the_share_of_blocks_that_compute() -> None:
+    machine = scheduler(slots=5, blocks=4, context=64)
     for i in range(6):
-        machine.add(request([1, 2], Sampling(max_new_tokens=2 + i, ignore_stop=True), session=f"s{i}"))
+        machine.add(request([i], Sampling(max_new_tokens=2 + i, ignore_stop=True), session=f"s{i}"))
     seen = []
     while machine.has_work:
         with torch.inference_mode():
             machine.step()
-        seen.append((machine.gauges()["kv_use"], machine.gauges()["waiting"]))
-    assert seen[0] == (1.0, 2)
-    assert (0.25, 0) in seen
-    assert seen[-1] == (0.0, 0), "a session that is kept computes nothing"
+        seen.append(tuple(machine.gauges()[name] for name in ("kv_use", "running", "waiting")))
+    assert seen[0] == (0.5, 2, 4), "a third would leave those that run no block to go on with"
+    assert (0.25, 1, 0) in seen
+    assert seen[-1] == (0.0, 0, 0), "a session that is kept computes nothing"
 
 
 async def test_a_close_that_is_cancelled_does_not_hold_the_event_loop() -> None:

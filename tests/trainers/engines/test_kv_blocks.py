@@ -1,0 +1,115 @@
+"""The pool of blocks against a naive model, under any sequence of operations."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from trainers.engines.blocks import ROOT, BlockPool
+
+SESSIONS = st.sampled_from(["a", "b", "c"])
+
+
+class Holder:
+    """One that has a sequence of blocks: what they hold, and how many have a name."""
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.past: list[bytes] = []
+        self.parents = [ROOT]
+
+
+class BlockPoolMachine(RuleBasedStateMachine):
+    """The model: who refers to which block, and which sequence of contents ends in it."""
+
+    @initialize(total=st.integers(1, 8))
+    def start(self, total: int) -> None:
+        self.pool = BlockPool(total)
+        self.holders: list[Holder] = []
+        self.sessions: dict[str, list[int]] = {}  # the one idle for longest first
+        self.contents: dict[int, tuple[bytes, ...]] = {}
+
+    def references(self) -> Counter[int]:
+        held = [block for holder in self.holders for block in holder.blocks]
+        return Counter(held + [block for blocks in self.sessions.values() for block in blocks])
+
+    @rule()
+    def begin(self) -> None:
+        self.holders.append(Holder())
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data(), content=st.sampled_from([b"x", b"y"]))
+    def extend(self, data: st.DataObject, content: bytes) -> None:
+        """Share the block with this content after this past, or take and fill one."""
+        holder = data.draw(st.sampled_from(self.holders))
+        name, past = (holder.parents[-1], content), (*holder.past, content)
+        before, free = self.references(), self.pool.free
+        found = self.pool.find(name)
+        if found is not None:
+            block, number = found
+            assert self.contents[block] == past, "a block is found by all of its past"
+            assert before[block] > 0
+        else:
+            taken = self.pool.take(1)
+            idle = {block for blocks in self.sessions.values() for block in blocks}
+            busy = {block for one in self.holders for block in one.blocks}
+            if taken is None:
+                assert not free
+                assert not idle - busy
+                self.sessions.clear()
+                return
+            (block,) = taken
+            while not free:  # sessions were forgotten in their order, until there was one
+                oldest = next(iter(self.sessions))
+                gone = self.sessions.pop(oldest)
+                free = sum(not self.references()[each] for each in gone)
+            assert not self.references()[block]
+            self.contents[block] = past
+            number = self.pool.name(block, name)
+        holder.blocks.append(block)
+        holder.past.append(content)
+        holder.parents.append(number)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        holder = data.draw(st.sampled_from(self.holders))
+        self.holders.remove(holder)
+        self.pool.give_back(holder.blocks)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data(), session=SESSIONS)
+    def keep(self, data: st.DataObject, session: str) -> None:
+        holder = data.draw(st.sampled_from(self.holders))
+        self.holders.remove(holder)
+        self.pool.keep(session, holder.blocks)
+        self.sessions.pop(session, None)
+        self.sessions[session] = holder.blocks
+
+    @rule(session=SESSIONS)
+    def release(self, session: str) -> None:
+        self.pool.release(session)
+        self.sessions.pop(session, None)
+
+    @rule()
+    def forget(self) -> None:
+        """As after new weights: those that run gave their blocks back."""
+        for holder in self.holders:
+            self.pool.give_back(holder.blocks)
+        self.holders.clear()
+        self.pool.forget()
+        self.sessions.clear()
+        assert self.pool.free == self.pool.total
+        assert self.pool.find((ROOT, b"x")) is None
+
+    @invariant()
+    def what_nothing_refers_to_is_free(self) -> None:
+        assert self.pool.sessions == len(self.sessions)
+        assert self.pool.free == self.pool.total - len(self.references())
+
+
+BlockPoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBlockPool = BlockPoolMachine.TestCase
