@@ -33,9 +33,11 @@ _CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_k
 ENGINE: Reads = {
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
-    "engine.kv_cache_gib": {"engine.name": ("torch", "vllm"), "engine.vllm.base_url": (None,)},
+    "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
     "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size "
-    "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args": {"engine.vllm.base_url": (None,)},
+    "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib": {
+        "engine.vllm.base_url": (None,)
+    },
     "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {
         "engine.vllm.base_url": _GIVEN
     },
