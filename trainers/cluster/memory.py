@@ -19,9 +19,9 @@ Conventions:
 * the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it
   is counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
-  its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. vLLM holds, on a
-  GPU, the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where its
-  ``server_args`` have it.
+  its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. On a GPU, vLLM
+  holds the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where
+  its ``server_args`` have it.
 """
 
 from __future__ import annotations
