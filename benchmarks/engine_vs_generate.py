@@ -8,7 +8,12 @@ runs each batch to its longest request; tokens beyond a request's own number do 
 ``ratio_with_foresight`` is against the best of all. On a machine that others use too, ``--cpu-time`` counts the CPU
 seconds of this process in place of seconds.
 
+With ``--siblings N`` each prompt comes N times, as a group's does. ``gib_above_weights`` is the resident memory at its
+highest while the engine works, above that of the engine and its weights before; ``prompt_tokens_computed`` counts those
+of one round. ``135M`` is SmolLM2's shape (random weights) with a context of 4,096, in bfloat16 on both sides.
+
     python benchmarks/engine_vs_generate.py [--rounds 5] [--threads 1] [--cpu-time] [--json out.json]
+    python benchmarks/engine_vs_generate.py --models 135M --requests 64 --siblings 8 --threads 2 --rounds 1
 """
 
 from __future__ import annotations
@@ -16,11 +21,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +38,15 @@ from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.tiny import build_model
 
-MODELS = {
-    "0.80M": {"hidden": 128, "layers": 3, "intermediate": 512},
-    "0.65M": {"hidden": 128, "layers": 3, "intermediate": 384},
+MODELS: dict[str, dict[str, Any]] = {
+    "0.80M": {"vocab_size": 512, "hidden": 128, "layers": 3, "intermediate": 512, "max_context": 128},
+    "0.65M": {"vocab_size": 512, "hidden": 128, "layers": 3, "intermediate": 384, "max_context": 128},
+    "135M": {
+        **{"family": "llama", "vocab_size": 49_152, "hidden": 576, "layers": 30, "intermediate": 1536},
+        **{"heads": 9, "kv_heads": 3, "max_context": 4096},
+    },
 }
-VOCABULARY = 512
+DTYPES = {"135M": torch.bfloat16}
 Clock = Callable[[], float]
 
 
@@ -46,12 +58,35 @@ class Work:
     new: int
 
 
-def make_work(count: int, seed: int) -> list[Work]:
+def make_work(count: int, vocabulary: int, siblings: int) -> list[Work]:
     """Requests of mixed lengths."""
-    rng = np.random.default_rng(seed)
-    return [
-        Work(rng.integers(3, VOCABULARY, rng.integers(20, 61)).tolist(), int(rng.integers(8, 65))) for _ in range(count)
-    ]
+    rng = np.random.default_rng(count)
+    prompts = [rng.integers(3, vocabulary, rng.integers(20, 61)).tolist() for _ in range(-(-count // siblings))]
+    return [Work(prompts[i // siblings], int(rng.integers(8, 65))) for i in range(count)]
+
+
+class ResidentPeak:
+    """Resident bytes of this process at their highest, looked at every 10 ms in a thread, above those at the start."""
+
+    def __init__(self) -> None:
+        self.begin = self.most = self._now()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> ResidentPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.01):
+            self.most = max(self.most, self._now())
+
+    def _now(self) -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def run_engine(engine: TorchEngine, work: list[Work], clock: Clock) -> float:
@@ -82,17 +117,23 @@ def run_generate(model: PreTrainedModel, work: list[Work], size: int, foresight:
     return clock() - begin
 
 
-async def compare(name: str, count: int, rounds: int, threads: int, clock: Clock) -> dict[str, object]:
+async def compare(
+    name: str, count: int, rounds: int, threads: int, clock: Clock, siblings: int = 1
+) -> dict[str, object]:
     """Both sides in turns; medians of tokens/s and of the ratios."""
-    model = build_model(VOCABULARY, **MODELS[name])
-    work = make_work(count, seed=count)
+    shape = MODELS[name]
+    model = build_model(**shape).to(DTYPES.get(name, torch.float32))
+    work = make_work(count, shape["vocab_size"], siblings)
     tokens = sum(w.new for w in work)
     sizes = [size for size in (16, 32, 64) if size < count]
     ways = {"all at once": (count, False)}
     ways |= {f"batches of {size}": (size, False) for size in sizes}
     ways |= {f"batches of {size}, sorted with foresight": (size, True) for size in sizes}
-    engine = TorchEngine(model, max_slots=count, max_context=128, threads=threads)
+    engine = TorchEngine(model, max_slots=count, max_context=shape["max_context"], threads=threads)
     seconds: dict[str, list[float]] = {"engine": [], **{way: [] for way in ways}}
+    with ResidentPeak() as peak:
+        await run_engine(engine, work, clock)
+    prefilled = engine.stats()["prefill_tokens"]
     for round_ in range(rounds + 1):  # the first warms up
         taken = {"engine": await run_engine(engine, work, clock)}
         taken |= {way: run_generate(model, work, *how, clock) for way, how in ways.items()}
@@ -110,6 +151,9 @@ async def compare(name: str, count: int, rounds: int, threads: int, clock: Clock
         "requests": count,
         "new_tokens": tokens,
         "threads": threads,
+        "gib_above_weights": round((peak.most - peak.begin) / 2**30, 3),
+        "prompt_tokens": sum(len(w.prompt) for w in work),
+        "prompt_tokens_computed": round(prefilled),
         "tokens_per_s": {side: round(tokens / statistics.median(values)) for side, values in seconds.items()},
         "ratio": ratio([way for way, (_, foresight) in ways.items() if not foresight]),
         "ratio_with_foresight": ratio(list(ways)),
@@ -123,7 +167,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="for both sides")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds (for a shared machine)")
     parser.add_argument("--requests", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=["0.80M", "0.65M"], choices=list(MODELS))
+    parser.add_argument("--siblings", type=int, default=1, help="requests with the same prompt")
     parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -131,7 +176,7 @@ def main() -> None:
     results = []
     for name in args.models:
         for count in args.requests:
-            results.append(asyncio.run(compare(name, count, args.rounds, args.threads, clock)))
+            results.append(asyncio.run(compare(name, count, args.rounds, args.threads, clock, args.siblings)))
             print(json.dumps(results[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=2) + "\n")

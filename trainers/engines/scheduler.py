@@ -133,13 +133,15 @@ class Scheduler:
 
     def gauges(self) -> dict[str, float]:
         """How many are running and waiting, how many sessions keep blocks, and the share of blocks that run."""
-        held = {int(block) for row in list(self._running) for block in self._table[row, : self._held[row]]}
+        held = np.zeros(self._pool.total, np.bool_)
+        for row in list(self._running):
+            held[self._table[row, : self._held[row]]] = True
         starved = min(self._starved, len(self._running))  # some may have left since
         return {
             "running": len(self._running) - starved,
             "waiting": len(self._waiting) + starved,
             "idle_sessions": self._pool.sessions,
-            "kv_use": len(held) / self._pool.total,
+            "kv_use": float(held.mean()),
         }
 
     def add(self, request: Request) -> None:
@@ -320,8 +322,10 @@ class Scheduler:
         if held < (length - 1) // SIZE and self._name(row) in self._coming:
             return True
         lacking = blocks_for(length) - held
-        # Beside its own, one for each that runs: who is admitted only to be preempted again has worked for nothing.
-        if (taken := self._pool.take(lacking + len(self._ready))) is None:
+        # Beside its own, one for each that may need one more: who is preempted at once again has worked for nothing.
+        ready = self._ready_rows()
+        spare = int((self._held[ready] * SIZE < self._limit[ready]).sum())
+        if (taken := self._pool.take(lacking + spare)) is None:
             return False
         self._pool.give_back(taken[lacking:])
         self._table[row, held : held + lacking] = taken[:lacking]

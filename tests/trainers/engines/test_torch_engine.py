@@ -259,6 +259,19 @@ def test_too_little_memory_changes_no_token(blocks: int) -> None:
     assert not machine._pool._named
 
 
+def test_where_there_is_room_for_all_contexts_none_is_preempted() -> None:
+    machine = scheduler(slots=4, context=64)
+    asked = [request([i] * (40 + i), Sampling(max_new_tokens=60, ignore_stop=True)) for i in range(8)]
+    for each in asked:
+        machine.add(each)
+    with torch.inference_mode():
+        for _ in range(12):
+            machine.step()
+            assert machine.gauges()["running"] == 4
+    assert all(len(made.token_ids) == 64 - len(each.prompt) for each, made in drain(machine).items())
+    assert machine.counters["preemptions"] == 0
+
+
 def test_too_little_memory_for_one_request_is_refused() -> None:
     with pytest.raises(ValueError, match=r"room for 0 positions.*max_context=128; give at least"):
         TorchEngine(lively_model(), max_context=128, kv_cache_gib=1e-9)
@@ -554,7 +567,7 @@ def test_what_is_in_use_is_the_share_of_blocks_that_compute() -> None:
         with torch.inference_mode():
             machine.step()
         seen.append(tuple(machine.gauges()[name] for name in ("kv_use", "running", "waiting")))
-    assert seen[0] == (0.5, 2, 4), "a third would leave those that run no block to go on with"
+    assert seen[0] == (1.0, 4, 2), "one waits for a row, and one for a block"
     assert (0.25, 1, 0) in seen
     assert seen[-1] == (0.0, 0, 0), "a session that is kept computes nothing"
 
