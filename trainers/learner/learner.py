@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainers.engines.adapters import compact
 from trainers.learner.checkpoint import Background, replace_folder
@@ -402,9 +403,10 @@ class Learner:
     def weights(self) -> dict[str, Tensor]:
         """The actor's ``state_dict``: whole tensors in the model's own naming, copies on the CPU, for engines.
 
-        Adapters are merged into the matrices that they stand on, so any engine takes them.
+        Adapters are merged into the matrices that they stand on, so any engine takes them. All ranks call this
+        together, and the first one has the tensors: the others get none, and never more than one at a time.
         """
-        return _copies(merged_state(self.actor.lm))
+        return _copies(merged_state(self.actor.lm), keep=self.ranks.first)
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
@@ -426,7 +428,7 @@ class Learner:
             ValueError: There is no adapter.
         """
         self._need_lora()
-        return _copies(base_state(self.actor.lm), compact)
+        return _copies(base_state(self.actor.lm), compact, keep=self.ranks.first)
 
     def adapter_weights(self) -> dict[str, Tensor]:
         """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that have the base.
@@ -514,8 +516,6 @@ class Learner:
 
     def _export(self, tokenizer: Any, ranks: Ranks) -> Callable[[str | Path], None]:
         weights = self.weights()
-        if not ranks.first:  # who does not write needs none
-            weights = {}
 
         def write(path: str | Path) -> None:
             with replace_folder(path, ranks) as folder:
@@ -583,15 +583,18 @@ class Learner:
 
 
 def _copies(
-    state: Iterable[tuple[str, Tensor]], form: Callable[[Tensor], Tensor] = lambda value: value
+    state: Iterable[tuple[str, Tensor]], form: Callable[[Tensor], Tensor] = lambda value: value, *, keep: bool
 ) -> dict[str, Tensor]:
-    """Whole tensors, copies on the CPU; tied ones stay tied. All ranks together."""
-    copies: dict[int, tuple[Tensor, Tensor]] = {}  # the original keeps its id while it is here
+    """Whole tensors, copies on the CPU; tied ones stay tied. All ranks together; those without ``keep`` get none."""
+    copies = WeakTensorKeyDictionary()  # merged tensors are gone at once
     result = {}
     for name, value in state:
-        if id(value) not in copies:
-            copies[id(value)] = value, form(whole(value.detach())).to("cpu", copy=True)
-        result[name] = copies[id(value)][1]
+        if value not in copies:  # every rank gathers a tied one once
+            gathered = whole(value.detach())
+            copies[value] = form(gathered).to("cpu", copy=True) if keep else None
+            del gathered
+        if keep:
+            result[name] = copies[value]
     return result
 
 

@@ -79,7 +79,9 @@ class Setup:
             if isinstance(model, Policy):
                 head.requires_grad_(False)
         flops = count(backbone, head)
-        model.to(self.device)
+        if self.meshes is None or self.meshes.tensor is not None:
+            model.to(self.device)
+        # Else FSDP2 moves it a group of layers at a time and keeps this rank's shards: no device ever has it whole.
         if self.meshes is not None and self.meshes.tensor is not None:
             cut_matrices(transformer_layers(model), self.meshes.tensor)
         elif self.device.type == "cpu" and self.dtype == torch.float32 and is_faster() and not self.compile:

@@ -90,6 +90,13 @@ def test_loading_while_parameters_are_gathered_takes_effect(two_ranks):
     assert_same(first["next again"], first["next"], 0.0)
 
 
+def test_one_rank_alone_has_whole_weights(two_ranks):
+    """The other takes part and keeps nothing: a copy on every rank is the model's size times the ranks."""
+    _, (first, second) = two_ranks
+    assert first["weights"]
+    assert second["weights"] == {}
+
+
 def test_one_rank_goes_on_from_two(two_ranks):
     folder, (first, _) = two_ranks
     learner = make_learner()
