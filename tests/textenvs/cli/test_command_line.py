@@ -274,12 +274,13 @@ def test_as_a_program():
     assert re.fullmatch(r"textenvs \S+\n", process("--version").stdout)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_the_help_quietly_with_1(unbuffered):
     program = subprocess.Popen(
-        [sys.executable, "-m", "textenvs", "describe", "textenv/gsm8k", "level=easy", "--episodes=1"],
+        [sys.executable, "-m", "textenvs", "serve", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
     )
     program.stdout.close()  # long before it has anything to say
     assert program.stderr.read() == b""
