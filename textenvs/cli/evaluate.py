@@ -20,9 +20,8 @@ from ..evaluate.report import report
 from ..evaluate.runner import Stopped
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import summarize
-from ..registry import describe, list_environments
 from ..text import printable
-from .common import CommandError, open_environment, parse_options, show_value
+from .common import CommandError, open_environment, parse_options, registered, show_value
 from .interrupts import INTERRUPTED, interruptible
 from .policies import check_policy_arguments, policy_of
 
@@ -60,9 +59,9 @@ class _Evaluation:
             tasks = {"name": env.tasks.name, "count": len(indices), "fingerprint": fingerprint(env.tasks, indices)}
         finally:
             env.close()
-        version = describe(arguments.id).version if arguments.id in list_environments(with_arguments=True) else None
+        spec = registered(arguments.id)
         configuration = {
-            "environment": {"id": arguments.id, "version": version, "options": self.options},
+            "environment": {"id": arguments.id, "version": spec and spec.version, "options": self.options},
             "tasks": tasks,
             "samples": arguments.samples,
             "seed": arguments.seed,

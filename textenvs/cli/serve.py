@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..registry import describe, list_environments
 from ..serve.host import Host, Limits, Offer
 from ..serve.remote import TOKEN_VARIABLE
 from ..serve.server import Server
 from ..trust import is_loopback
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, open_environment, parse_options, registered
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +85,7 @@ def _server(
     offers = {
         name: Offer(
             partial(open_environment, env_id, options),
-            nondeterministic=env_id in list_environments(with_arguments=True) and describe(env_id).nondeterministic,
+            nondeterministic=(spec := registered(env_id)) is not None and spec.nondeterministic,
         )
         for name, (env_id, options) in served.items()
     }

@@ -51,8 +51,8 @@ class OutOfContext(PolicyFailure):
     """The conversation has outgrown the model. After at least one reply that ends the episode, truncated."""
 
 
-class Stop(Exception):
-    """Nothing more can be played (a budget is spent): the evaluation stops, and may go on later."""
+class Stopped(Exception):
+    """The evaluation cannot continue (a budget is spent); the message has the cause. What was finished is kept."""
 
 
 class Policy(Protocol):
