@@ -17,7 +17,7 @@ import numpy as np
 from ..attack import Attack
 from ..env import TextEnv
 from ..messages import Message, Messages
-from ..options import resolve
+from ..options import Share, checked, resolve
 
 #: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
 Script = Literal["expert", "careless", "random"]
@@ -70,11 +70,8 @@ class Policy(Protocol):
 class ScriptedPolicy(Policy):
     """The environment's own script, with the chance ``careless_rate``, at each turn, of its careless reply instead."""
 
-    def __init__(self, script: Script, *, careless_rate: float = 0.0) -> None:
-        if script not in SCRIPTS:
-            raise ValueError(f"script must be one of {', '.join(SCRIPTS)}, not {script!r}")
-        if not 0.0 <= careless_rate <= 1.0:
-            raise ValueError(f"careless_rate must be from 0 to 1, not {careless_rate}")
+    @checked
+    def __init__(self, script: Script, *, careless_rate: Share = 0.0) -> None:
         self.script = script
         self.careless_rate = careless_rate
 

@@ -352,7 +352,7 @@ def test_an_import_that_is_missing_inside_is_not_hidden(tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="no_such_module_inside"):
         load_function("half_a_policy:reply")
     assert load_function("json:loads")("1") == 1
-    with pytest.raises(ValueError, match="script must be one of"):
+    with pytest.raises(ValueError, match="script should be 'expert'"):
         ScriptedPolicy("clever")
 
 
