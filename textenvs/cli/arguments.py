@@ -21,7 +21,6 @@ _BOUNDS: Mapping[str, float] = {"least": -math.inf, "most": math.inf, "above": -
 
 
 def add_command(commands: Any, name: str) -> None:
-    """Declare a command to a parser's subparsers."""
     declared = COMMANDS[name]
     command = commands.add_parser(
         name,

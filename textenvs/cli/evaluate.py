@@ -15,7 +15,7 @@ from ..env import TextEnv
 from ..evaluate.plan import Job, choose_tasks, fingerprint, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.progress import Stats, shown
-from ..evaluate.records import EPISODES, Folder, FolderError, Record
+from ..evaluate.records import EPISODES, SUMMARY, Folder, FolderError, Record, write_json
 from ..evaluate.report import report
 from ..evaluate.runner import Stopped
 from ..evaluate.runner import run as play_all
@@ -144,7 +144,7 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 def _write(folder: Folder, summary: Mapping[str, Any]) -> Path:
-    folder.write_summary(summary)
+    write_json(folder.path / SUMMARY, summary)
     return folder.write_results() if importlib.util.find_spec("pyarrow") else folder.path / EPISODES
 
 

@@ -125,7 +125,6 @@ class FunctionPolicy(Policy):
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names, or a ``ValueError``."""
     if not all(name.partition(":")):
         raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
     return resolve("policy", name)

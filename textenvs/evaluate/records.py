@@ -71,7 +71,6 @@ class Record:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which episode of the evaluation this is: task and sample."""
         return self.task, self.sample
 
     @property
@@ -147,9 +146,6 @@ class Folder(AbstractContextManager["Folder"]):
     def sync(self) -> None:
         os.fsync(self._file)
         self._synced = time.monotonic()
-
-    def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        return write_json(self.path / SUMMARY, summary)
 
     def write_results(self) -> Path:
         """Write ``results.parquet``, a row an episode, ordered by task and sample, whole or not at all."""
@@ -243,7 +239,6 @@ def write_json(path: Path, value: Mapping[str, Any]) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file, whole or not at all."""
     with written_whole(path) as temporary:
         Path(temporary).write_text(text, encoding="utf-8")
     return path

@@ -100,12 +100,9 @@ async def run(
         finally:
             await calls.close()
 
-    workers: list[asyncio.Task[None]] = []
+    # The range comes first, so that no job is taken without a worker for it.
+    workers = [asyncio.create_task(work(job)) for _, job in zip(range(concurrency), left, strict=False)]
     try:
-        for job in left:
-            workers.append(asyncio.create_task(work(job)))
-            if len(workers) == concurrency:
-                break
         await asyncio.gather(*workers)
         while streak:
             on_record(streak.pop(0))
@@ -124,7 +121,7 @@ async def play(
     stats: Stats | None = None,
 ) -> Record:
     """Play one episode; raises ``Stopped`` where the policy, or a simulated user or judge, cannot go on."""
-    episode = _Episode(job, calls, policy, Stats() if stats is None else stats)
+    episode = _Episode(job, calls, policy, stats or Stats())
     clock = asyncio.timeout(episode_timeout_s)
     options = {"task_index": job.task_index}
     try:
@@ -269,5 +266,4 @@ def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
 
 
 def _add(total: Number | None, more: Number | None) -> Number | None:
-    """The sum of what is known."""
     return more if total is None else total if more is None else total + more

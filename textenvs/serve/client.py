@@ -181,7 +181,6 @@ def _goodbye() -> None:
 
 
 def exception_of(error: Mapping[str, Any], where: str) -> Exception:
-    """What a server's error is raised as here."""
     kind, message = str(error.get("kind"))[:64], excerpt(str(error.get("message")), 1000)
     if kind == "invalid_action":
         return gymnasium.error.InvalidAction(message)
