@@ -127,7 +127,7 @@ def test_describe_shows_options_levels_returns_and_a_conversation(env_id, words,
 def test_describe_says_why_nothing_could_be_played(capsys):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     user = 'user={"model":"m","base_url":"http://127.0.0.1:9/v1","max_retries":0}'
-    status, out, _ = command(capsys, "describe", "textenv/collab-math", user, "--episodes=2")
+    status, out, _ = command(capsys, "describe", "textenv/collab-math", "level=easy", user, "--episodes=2")
     assert status == 0
     assert "expert: 2 of 2 episodes FAILED" in out
     assert "the scripted expert needs the scripted user" in out
