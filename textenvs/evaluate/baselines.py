@@ -86,5 +86,6 @@ def play_policy(env: TextEnv[Any], policy: Policy, played: Iterable[Job], *, max
     """Let a policy play ``env``, and close it; give a fork where it is needed afterwards."""
     records: list[Record] = []
     # One worker: scripts do not wait, so there is nothing to overlap.
-    wait_for(run(played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures))
+    playing = run(played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures)
+    wait_for(playing)  # type: ignore[arg-type]  # mypy finds no T for None
     return records
