@@ -25,14 +25,9 @@ def play_script(
 ) -> list[Record]:
     """Records of an environment's script, in order: each episode another task, at most as many as there are.
 
-    Raises:
-        NotImplementedError: The environment has no such script.
-        Stopped: Episodes in a row failed.
+    ``Stopped`` where episodes in a row failed, as they do where there is no such script (:func:`has_script`).
     """
     env = make_env()
-    if not has_script(env, script):
-        env.close()
-        raise NotImplementedError(f"{type(env).__name__} has no script {script!r}")
     indices, _ = split_tasks(env, episodes, 0, seed)
     return play_policy(env, ScriptedPolicy(script), jobs(indices, 1, seed))
 
