@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from textenvs.env import TextEnv
-from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stop, ToolSchemas
+from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stopped, ToolSchemas
 from textenvs.messages import Messages, user
 
 from . import policy
@@ -71,12 +71,12 @@ class LocalPolicy:
         """A player that remembers its episode as tokens.
 
         Raises:
-            Stop: The model could not see the environment's tools, or could not call them.
+            Stopped: The model could not see the environment's tools, or could not call them.
         """
         try:
             self._policy.renderer.forms.check((user("x"),), tools_of(env))
         except ValueError as error:
-            raise Stop(str(error)) from error
+            raise Stopped(str(error)) from error
         speaker = Speaker(self._policy, seed)
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:

@@ -21,7 +21,7 @@ import numpy as np
 
 from textenvs.chat.errors import BudgetExceeded, CacheError
 from textenvs.env import EnvironmentFailure, TextEnv
-from textenvs.evaluate.policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
+from textenvs.evaluate.policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stopped, ToolSchemas
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import tools_of
 from textenvs.lookahead import FAILURES, Lookahead, MultiturnReward
@@ -68,7 +68,7 @@ class BestOfN:
             try:
                 return await self._best(env, conversation, tools, [int(each) >> 1 for each in drawn])
             except (BudgetExceeded, CacheError) as error:
-                raise Stop(f"looking ahead cannot go on: {error}") from error
+                raise Stopped(f"looking ahead cannot go on: {error}") from error
 
         return reply
 

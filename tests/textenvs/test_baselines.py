@@ -8,6 +8,7 @@ import pytest
 import textenvs
 from textenvs.attack import always
 from textenvs.evaluate.baselines import has_script, play_attack, play_script, same_tasks, split_tasks
+from textenvs.evaluate.runner import Stopped
 from textenvs.messages import user
 
 EPISODES = 30
@@ -53,7 +54,7 @@ def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
 
     for script in ("expert", "careless"):
         assert not has_script(Bare(), script)
-        with pytest.raises(NotImplementedError, match=f"Bare has no script '{script}'"):
+        with pytest.raises(Stopped, match="NotImplementedError"):
             play_script(Bare, script)
     assert len(play_script(Bare, "random", 7)) == 7
 

@@ -21,7 +21,6 @@ _BOUNDS: Mapping[str, float] = {"least": -math.inf, "most": math.inf, "above": -
 
 
 def add_command(commands: Any, name: str) -> None:
-    """Declare a command to a parser's subparsers."""
     declared = COMMANDS[name]
     command = commands.add_parser(
         name,
@@ -39,15 +38,17 @@ def add_command(commands: Any, name: str) -> None:
 
 def add_arguments(parser: Any, declared: Mapping[str, Mapping[str, Any]]) -> None:
     for flags, keywords in declared.items():
-        given = {name: value for name, value in keywords.items() if name not in ("kind", *_BOUNDS)}
+        given = {name: value for name, value in keywords.items() if name not in ("kind", "unit", *_BOUNDS)}
         given.setdefault("help", argparse.SUPPRESS)
         if "kind" in keywords:
             bounds = [keywords.get(name, default) for name, default in _BOUNDS.items()]
-            given["type"] = _number(_KINDS[keywords["kind"]], *bounds)
+            given["type"] = _number(_KINDS[keywords["kind"]], keywords.get("unit"), *bounds)
         parser.add_argument(*flags.split(), **given)
 
 
-def _number(kind: type[int] | type[float], least: float, most: float, above: float) -> Callable[[str], float]:
+def _number(
+    kind: type[int] | type[float], unit: int | None, least: float, most: float, above: float
+) -> Callable[[str], float]:
     def number(text: str) -> float:
         value = kind(text)
         for holds, bound in (
@@ -57,7 +58,7 @@ def _number(kind: type[int] | type[float], least: float, most: float, above: flo
         ):
             if not holds:
                 raise argparse.ArgumentTypeError(f"must be {bound}, not {text}")
-        return value
+        return value if unit is None else math.ceil(value * unit)
 
     number.__name__ = kind.__name__  # for argparse's own error about what is no number
     return number
@@ -68,6 +69,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file)  # argparse's own hides that the reader has left
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:

@@ -14,7 +14,7 @@ import gymnasium
 
 from ..env import TextEnv
 from ..options import import_named
-from ..registry import constructor, make, parameters
+from ..registry import EnvironmentSpec, constructor, describe, list_environments, make, parameters
 
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
@@ -76,6 +76,11 @@ def class_of(env_id: str) -> Callable[..., Any]:
         raise CommandError(str(error), 2) from error
     except ImportError as error:
         raise CommandError(f"{env_id}: {error}") from error
+
+
+def registered(env_id: str) -> EnvironmentSpec | None:
+    """The registry's entry; ``None`` for an environment that does not ship with textenvs."""
+    return describe(env_id) if env_id in list_environments(with_arguments=True) else None
 
 
 class Option(NamedTuple):

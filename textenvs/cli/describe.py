@@ -6,7 +6,7 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import docstring_parser
@@ -18,9 +18,8 @@ from ..evaluate.records import Record
 from ..evaluate.report import failures, table
 from ..evaluate.summary import summarize
 from ..messages import transcript
-from ..registry import describe, list_environments
 from ..text import printable
-from .common import class_of, open_environment, options_of, parse_options, show_value
+from .common import class_of, open_environment, options_of, parse_options, registered, show_value
 
 _WIDTH = 100
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")  # Sphinx's :class:`~a.b.Name`
@@ -46,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _identity(env_id: str, env: TextEnv[Any]) -> Iterator[str]:
     kind, doc = type(env), docstring_parser.parse(inspect.getdoc(type(env)) or "")
-    if env_id in list_environments(with_arguments=True):
-        spec = describe(env_id)
+    if spec := registered(env_id):
         yield f"{env_id}, version {spec.version}\n{textwrap.fill(spec.description, _WIDTH)}"
     else:
         yield env_id
@@ -58,10 +56,10 @@ def _identity(env_id: str, env: TextEnv[Any]) -> Iterator[str]:
 
 
 def _options(maker: Callable[..., Any], env_id: str) -> str:
-    registered: Mapping[str, Any] = describe(env_id).kwargs if env_id in list_environments(with_arguments=True) else {}
+    spec = registered(env_id)
     lines = ["Options (key=value)"]
     for name, option in options_of(maker)[0].items():
-        default = registered.get(name, option.default)
+        default = spec.kwargs.get(name, option.default) if spec else option.default
         lines.append(f"  {name} {'(needed)' if default is inspect.Parameter.empty else f'= {show_value(default)}'}")
         if option.doc:
             lines.append(textwrap.indent(_paragraph(option.doc, _WIDTH - 6), "      "))

@@ -15,14 +15,13 @@ from ..env import TextEnv
 from ..evaluate.plan import Job, choose_tasks, fingerprint, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.progress import Stats, shown
-from ..evaluate.records import EPISODES, Folder, FolderError, Record
+from ..evaluate.records import EPISODES, SUMMARY, Folder, FolderError, Record, write_json
 from ..evaluate.report import report
 from ..evaluate.runner import Stopped
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import summarize
-from ..registry import describe, list_environments
 from ..text import printable
-from .common import CommandError, open_environment, parse_options, show_value
+from .common import CommandError, open_environment, parse_options, registered, show_value
 from .interrupts import INTERRUPTED, interruptible
 from .policies import check_policy_arguments, policy_of
 
@@ -60,9 +59,9 @@ class _Evaluation:
             tasks = {"name": env.tasks.name, "count": len(indices), "fingerprint": fingerprint(env.tasks, indices)}
         finally:
             env.close()
-        version = describe(arguments.id).version if arguments.id in list_environments(with_arguments=True) else None
+        spec = registered(arguments.id)
         configuration = {
-            "environment": {"id": arguments.id, "version": version, "options": self.options},
+            "environment": {"id": arguments.id, "version": spec and spec.version, "options": self.options},
             "tasks": tasks,
             "samples": arguments.samples,
             "seed": arguments.seed,
@@ -145,7 +144,7 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 def _write(folder: Folder, summary: Mapping[str, Any]) -> Path:
-    folder.write_summary(summary)
+    write_json(folder.path / SUMMARY, summary)
     return folder.write_results() if importlib.util.find_spec("pyarrow") else folder.path / EPISODES
 
 

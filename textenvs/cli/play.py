@@ -51,7 +51,6 @@ class Game:
         self._calls = 0
 
     def play(self, seed: int | None) -> None:
-        """Play until the person leaves."""
         commands: dict[str, Callable[[str], None]] = {
             ":next": self._next,
             ":call": self._call,

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ..integrations import SpecError, episode_specs
 from ..integrations.rows import write_episodes
-from ..registry import list_environments
 from ..task import TaskError
 from ..trust import person_only
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, open_environment, parse_options, registered
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     what = f"{arguments.count} episodes of {arguments.id}, seeds {arguments.seed} to {last}"
     print(f"{path}: {what}, for {arguments.library}")
     theirs = {name: options[name] for name in person_only(options)}
-    if theirs or arguments.id not in list_environments(with_arguments=True):
+    if theirs or registered(arguments.id) is None:
         # Who reads the rows is to say so, too: a row alone chooses no such thing.
         print(f"give where they are read: environments={json.dumps({arguments.id: theirs})} (docs/security.md)")
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import math
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..registry import describe, list_environments
 from ..serve.host import Host, Limits, Offer
 from ..serve.remote import TOKEN_VARIABLE
 from ..serve.server import Server
 from ..trust import is_loopback
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, open_environment, parse_options, registered
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,22 +80,12 @@ def read_tokens(path: str | None) -> dict[str, str]:
 def _server(
     served: Mapping[str, tuple[str, dict[str, Any]]], tokens: Mapping[str, str], arguments: argparse.Namespace
 ) -> Server:
-    message, reply, memory = (
-        math.ceil(mebibytes * 2**20)
-        for mebibytes in (arguments.max_message_mb, arguments.max_reply_mb, arguments.max_memory_mb)
-    )
-    limits = Limits(
-        max_sessions=arguments.max_sessions,
-        max_reply_bytes=reply,
-        max_bytes=memory,
-        idle_s=arguments.idle,
-        step_timeout_s=arguments.step_timeout,
-        threads=arguments.threads,
-    )
+    limits = Limits(**{name: getattr(arguments, name) for name in Limits.model_fields})
+    message = arguments.max_message_bytes
     offers = {
         name: Offer(
             partial(open_environment, env_id, options),
-            nondeterministic=env_id in list_environments(with_arguments=True) and describe(env_id).nondeterministic,
+            nondeterministic=(spec := registered(env_id)) is not None and spec.nondeterministic,
         )
         for name, (env_id, options) in served.items()
     }

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,18 +132,28 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
             f"{path}: the rows have no common Parquet schema ({error}); give each field one type"
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with written_whole(path) as temporary:
+            parquet.write_table(table, temporary)
+    except pyarrow.ArrowNotImplementedError as error:
+        raise TaskError(f"{path}: Parquet cannot hold these rows ({error})") from error
+    return path
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[str]:
+    """The name of a file to write beside ``path``, which it replaces, synced, when the block ends without an error."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     try:
-        parquet.write_table(table, temporary)
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide a shared file from others
         os.replace(temporary, path)
-    except pyarrow.ArrowNotImplementedError as error:
-        raise TaskError(f"{path}: Parquet cannot hold these rows ({error})") from error
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-    return path
 
 
 def _import_pyarrow() -> tuple[Any, Any]:

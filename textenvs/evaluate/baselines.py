@@ -25,16 +25,11 @@ def play_script(
 ) -> list[Record]:
     """Records of an environment's script, in order: each episode another task, at most as many as there are.
 
-    Raises:
-        NotImplementedError: The environment has no such script.
-        Stopped: Episodes in a row failed.
+    ``Stopped`` where episodes in a row failed, as they do where there is no such script (:func:`has_script`).
     """
     env = make_env()
-    if not has_script(env, script):
-        env.close()
-        raise NotImplementedError(f"{type(env).__name__} has no script {script!r}")
-    count = episodes if env.tasks.size is None else min(episodes, env.tasks.size)
-    return play_policy(env, ScriptedPolicy(script), jobs(choose_tasks(env.tasks, count, seed), 1, seed))
+    indices, _ = split_tasks(env, episodes, 0, seed)
+    return play_policy(env, ScriptedPolicy(script), jobs(indices, 1, seed))
 
 
 def play_attack(
@@ -85,10 +80,7 @@ def has_script(env: TextEnv[Any], script: Script) -> bool:
 def play_policy(env: TextEnv[Any], policy: Policy, played: Iterable[Job], *, max_failures: int = 8) -> list[Record]:
     """Let a policy play ``env``, and close it; give a fork where it is needed afterwards."""
     records: list[Record] = []
-
-    async def play() -> list[Record]:
-        # One worker: scripts do not wait, so there is nothing to overlap.
-        await run(played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures)
-        return records
-
-    return wait_for(play())
+    # One worker: scripts do not wait, so there is nothing to overlap.
+    playing = run(played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures)
+    wait_for(playing)  # type: ignore[arg-type]  # mypy finds no T for None
+    return records

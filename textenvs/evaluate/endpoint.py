@@ -7,7 +7,7 @@ from typing import Any
 from ..chat import BudgetExceeded, ChatClient, ChatFailure, ChatSpec, PromptTooLong
 from ..env import TextEnv
 from ..messages import Messages
-from .policies import OutOfContext, Player, PolicyFailure, Reply, Stop, ToolSchemas
+from .policies import OutOfContext, Player, PolicyFailure, Reply, Stopped, ToolSchemas
 
 
 class EndpointPolicy:
@@ -36,7 +36,7 @@ class EndpointPolicy:
                     sample=None,
                 )
             except BudgetExceeded as error:
-                raise Stop(str(error)) from error
+                raise Stopped(str(error)) from error
             except PromptTooLong as error:
                 raise OutOfContext(str(error)) from error
             except ChatFailure as error:

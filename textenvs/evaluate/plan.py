@@ -30,7 +30,6 @@ class Job:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which episode of the evaluation this is: task and sample."""
         return self.task, self.sample
 
 

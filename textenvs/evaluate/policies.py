@@ -17,7 +17,7 @@ import numpy as np
 from ..attack import Attack
 from ..env import TextEnv
 from ..messages import Message, Messages
-from ..options import resolve
+from ..options import Share, checked, resolve
 
 #: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
 Script = Literal["expert", "careless", "random"]
@@ -51,8 +51,8 @@ class OutOfContext(PolicyFailure):
     """The conversation has outgrown the model. After at least one reply that ends the episode, truncated."""
 
 
-class Stop(Exception):
-    """Nothing more can be played (a budget is spent): the evaluation stops, and may go on later."""
+class Stopped(Exception):
+    """The evaluation cannot continue (a budget is spent); the message has the cause. What was finished is kept."""
 
 
 class Policy(Protocol):
@@ -70,11 +70,8 @@ class Policy(Protocol):
 class ScriptedPolicy(Policy):
     """The environment's own script, with the chance ``careless_rate``, at each turn, of its careless reply instead."""
 
-    def __init__(self, script: Script, *, careless_rate: float = 0.0) -> None:
-        if script not in SCRIPTS:
-            raise ValueError(f"script must be one of {', '.join(SCRIPTS)}, not {script!r}")
-        if not 0.0 <= careless_rate <= 1.0:
-            raise ValueError(f"careless_rate must be from 0 to 1, not {careless_rate}")
+    @checked
+    def __init__(self, script: Script, *, careless_rate: Share = 0.0) -> None:
         self.script = script
         self.careless_rate = careless_rate
 
@@ -128,7 +125,6 @@ class FunctionPolicy(Policy):
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names, or a ``ValueError``."""
     if not all(name.partition(":")):
         raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
     return resolve("policy", name)

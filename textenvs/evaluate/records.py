@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from ..data.files import write_rows, written_whole
 from ..messages import Messages, copy_messages
 
 MANIFEST = "manifest.json"
@@ -71,7 +71,6 @@ class Record:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which episode of the evaluation this is: task and sample."""
         return self.task, self.sample
 
     @property
@@ -148,13 +147,8 @@ class Folder(AbstractContextManager["Folder"]):
         os.fsync(self._file)
         self._synced = time.monotonic()
 
-    def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        return write_json(self.path / SUMMARY, summary)
-
     def write_results(self) -> Path:
         """Write ``results.parquet``, a row an episode, ordered by task and sample, whole or not at all."""
-        from ..data.files import write_rows
-
         return write_rows([record.to_row() for _, record in sorted(self.records.items())], self.path / RESULTS)
 
     def close(self) -> None:
@@ -245,18 +239,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file, whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide it from others
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+    with written_whole(path) as temporary:
+        Path(temporary).write_text(text, encoding="utf-8")
     return path
 
 

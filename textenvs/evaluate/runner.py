@@ -26,7 +26,7 @@ from ..text import excerpt, quoted
 from ..threads import Calls, StepTimeoutError
 from ..tool_env import ToolState
 from .plan import Job
-from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
+from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stopped, ToolSchemas
 from .progress import Stats
 from .records import Record
 
@@ -40,10 +40,6 @@ MAX_CONTEXT = "max_context"
 _FAILURE_CHARS = 1000  # of the words for what failed
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.
 _TOOL_COUNTS = {"tool_calls", "tool_errors"}
-
-
-class Stopped(Exception):
-    """The evaluation could not go on; the message has the cause. What was finished is kept."""
 
 
 @checked
@@ -94,8 +90,6 @@ async def run(
                 stats.running += 1
                 try:
                     record = await play(job, calls, policy, episode_timeout_s=episode_timeout_s, stats=stats)
-                except Stop as stop:
-                    raise Stopped(str(stop)) from stop
                 finally:
                     stats.running -= 1
                 finished(record)
@@ -106,12 +100,9 @@ async def run(
         finally:
             await calls.close()
 
-    workers: list[asyncio.Task[None]] = []
+    # The range comes first, so that no job is taken without a worker for it.
+    workers = [asyncio.create_task(work(job)) for _, job in zip(range(concurrency), left, strict=False)]
     try:
-        for job in left:
-            workers.append(asyncio.create_task(work(job)))
-            if len(workers) == concurrency:
-                break
         await asyncio.gather(*workers)
         while streak:
             on_record(streak.pop(0))
@@ -129,8 +120,8 @@ async def play(
     episode_timeout_s: float | None = None,
     stats: Stats | None = None,
 ) -> Record:
-    """Play one episode; raises ``Stop`` where the policy, or a simulated user or judge, cannot go on."""
-    episode = _Episode(job, calls, policy, Stats() if stats is None else stats)
+    """Play one episode; raises ``Stopped`` where the policy, or a simulated user or judge, cannot go on."""
+    episode = _Episode(job, calls, policy, stats or Stats())
     clock = asyncio.timeout(episode_timeout_s)
     options = {"task_index": job.task_index}
     try:
@@ -183,7 +174,7 @@ class _Episode:
             self._player = self._policy.start(self.env, self.record.seed)
         try:
             self._reply = reply = await self._player(conversation, self._tools)
-        except Stop:
+        except Stopped:
             raise
         except OutOfContext as error:
             # A first request that does not fit says that the settings do not, and nothing about the policy.
@@ -246,7 +237,7 @@ def _environments_errors() -> Iterator[None]:
     try:
         yield
     except (BudgetExceeded, CacheError) as error:
-        raise Stop(f"a simulated user or judge cannot go on: {error}") from error
+        raise Stopped(f"a simulated user or judge cannot go on: {error}") from error
     except StepTimeoutError as error:
         raise _Over(ENV_FAILED, str(error)) from error
     except EnvironmentFailure as failure:
@@ -275,5 +266,4 @@ def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
 
 
 def _add(total: Number | None, more: Number | None) -> Number | None:
-    """The sum of what is known."""
     return more if total is None else total if more is None else total + more

@@ -29,7 +29,6 @@ def pass_hat_k(successes: int, episodes: int, k: int) -> float:
 
     Source: tau-bench, arXiv 2406.12045, where it is written pass^k.
     """
-    _check(successes, episodes, k)
     return math.comb(successes, k) / math.comb(episodes, k)
 
 
@@ -38,7 +37,6 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
 
     Source: arXiv 2107.03374, section 2.1.
     """
-    _check(successes, episodes, k)
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
 
 
@@ -47,8 +45,6 @@ def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> I
 
     Neither number need be an integer (see :func:`rate_interval`).
     """
-    if not 0 <= successes <= trials or trials <= 0:
-        raise ValueError(f"{successes} successes in {trials} trials is no rate")
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
@@ -108,10 +104,3 @@ def _sums(groups: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], NDArr
     if not groups or not all(len(group) for group in groups):
         raise ValueError("an interval needs at least one task, and at least one episode of each")
     return np.array([math.fsum(group) for group in groups]), np.array([float(len(group)) for group in groups])
-
-
-def _check(successes: int, episodes: int, k: int) -> None:
-    if not 1 <= k <= episodes:
-        raise ValueError(f"k must be from 1 to the number of episodes ({episodes}), not {k}")
-    if not 0 <= successes <= episodes:
-        raise ValueError(f"{successes} successes in {episodes} episodes")

@@ -139,9 +139,7 @@ def checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Mes
 
 def check_protocol(answer: Mapping[str, Any], url: str) -> None:
     """Raise :class:`RemoteError` if a server's description is of another version of the protocol."""
-    told = answer.get("ok", answer)  # version 1 wrapped its answers
-    version = told.get("protocol") if isinstance(told, dict) else None
-    if version != PROTOCOL:
+    if (version := answer.get("protocol")) != PROTOCOL:
         raise RemoteError(
             f"{url} speaks version {excerpt(repr(version), 20)} of the protocol, and this textenvs version {PROTOCOL}; "
             "install the same version of textenvs at both ends",

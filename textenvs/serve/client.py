@@ -129,13 +129,12 @@ class Client:
             # A redirection would carry the token elsewhere.
             post = self._connections.post(f"{self.url}{PREFIX}/{op}", data=body, allow_redirects=False)
             async with post as answer:
-                text = bytearray()
-                async for chunk in answer.content.iter_any():
-                    text += chunk
-                    if len(text) > MAX_ANSWER_BYTES:
-                        most = f"more than {MAX_ANSWER_BYTES} bytes, which is not read"
-                        raise RemoteError(f"{self.url} sent an answer of {most}", "too_large")
-                return answer.status, bytes(text)
+                try:
+                    await answer.content.readexactly(MAX_ANSWER_BYTES + 1)
+                except asyncio.IncompleteReadError as whole:
+                    return answer.status, whole.partial
+                most = f"more than {MAX_ANSWER_BYTES} bytes, which is not read"
+                raise RemoteError(f"{self.url} sent an answer of {most}", "too_large")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise RemoteError(f"{self.url}: no connection: {error}") from error
         except TimeoutError as error:
@@ -181,7 +180,6 @@ def _goodbye() -> None:
 
 
 def exception_of(error: Mapping[str, Any], where: str) -> Exception:
-    """What a server's error is raised as here."""
     kind, message = str(error.get("kind"))[:64], excerpt(str(error.get("message")), 1000)
     if kind == "invalid_action":
         return gymnasium.error.InvalidAction(message)

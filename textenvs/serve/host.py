@@ -190,7 +190,6 @@ class Host:
     # ------------------------------------------------------------------ checks
 
     def _check_allowed(self, op: str, request: Any) -> None:
-        """Whether the operator allows a request to anybody."""
         for allowance, asked, told in (
             ("tasks", getattr(request, "options", {}).keys() - {"task_index"}, "clients choose 'task_index' alone"),
             ("expert", isinstance(request, protocol.Script), "this server shows no scripted replies"),
@@ -200,7 +199,6 @@ class Host:
                 raise Refusal("forbidden", f"{told} (textenvs serve --allow {allowance})")
 
     def _check_turn(self, request: protocol.OfSession, session: _Session | None) -> None:
-        """Whether a session can carry out a request now."""
         if session is None:
             raise _unknown_session()
         if session.work is not None:
@@ -372,7 +370,6 @@ class Host:
     # ------------------------------------------------------------------ inside
 
     async def _in_thread(self, session: _Session, call: Callable[[], Any]) -> Any:
-        """What a call of a session's environment gives that may block."""
         if self.threads.stuck >= self.threads.most:
             raise Refusal("overloaded", "every thread runs a call that does not end", retry_after_s=1.0)
         session.thread = await self.threads.begin(call)
@@ -404,7 +401,6 @@ class Host:
 
 @asynccontextmanager
 async def _refusing(op: str) -> AsyncIterator[None]:
-    """Whatever goes wrong becomes a refusal."""
     try:
         yield
     except Refusal:

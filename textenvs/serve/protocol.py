@@ -184,7 +184,6 @@ def weigh(body: bytes) -> int:
 
 
 def set_state(rng: np.random.Generator, state: Json) -> None:
-    """Set the state of a generator, which came as JSON."""
     try:
         rng.bit_generator.state = state
     except (KeyError, TypeError, ValueError, OverflowError) as problem:

@@ -39,7 +39,6 @@ class Server:
         self.port = 0
 
     async def start(self, bind: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; ``self.port`` is the port then."""
         await self.host.prepare()
         most = max(self.max_message_bytes, CLOSE_BYTES) + 1
         app = web.Application(client_max_size=most, middlewares=[self._answered])
@@ -61,7 +60,6 @@ class Server:
                     await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        """Disconnect everybody, and close the environments."""
         if self._expiring is not None:
             self._expiring.cancel()
         if self._runner is not None:

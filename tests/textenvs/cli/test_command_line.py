@@ -95,21 +95,23 @@ def test_list_where_an_extra_is_missing(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("env_id", textenvs.list_environments())
-def test_describe_says_everything_about_every_environment(env_id, capsys):
-    env = textenvs.make(env_id)
-    # All levels of one are enough: the others are audited level by level.
-    level = [f"level={env.levels[0]}"] if env.levels and env_id != "textenv/gsm8k" else []
-    status, out, err = command(capsys, "describe", env_id, *level, "--episodes", "2")
-    assert (status, err) == (0, "")
-    assert re.findall(r"^Level (\w+), ", out, re.MULTILINE) == ([] if level else list(env.levels))
-    spec = textenvs.describe(env_id)
-    assert out.startswith(f"{env_id}, version {spec.version}\n")
-    options, complete = options_of(type(env))
+def test_every_option_of_every_environment_is_documented(env_id):
+    options, complete = options_of(type(textenvs.make(env_id)))
     assert complete
     assert "render_mode" in options
-    for name, option in options.items():
+    assert all(option.doc for option in options.values())
+
+
+@pytest.mark.parametrize(("env_id", "words"), [("textenv/gsm8k", []), ("textenv/clarify", ["level=easy"])])
+def test_describe_shows_options_levels_returns_and_a_conversation(env_id, words, capsys):
+    env = textenvs.make(env_id)
+    status, out, err = command(capsys, "describe", env_id, *words, "--episodes", "2")
+    assert (status, err) == (0, "")
+    assert re.findall(r"^Level (\w+), ", out, re.MULTILINE) == ([] if words else list(env.levels))
+    spec = textenvs.describe(env_id)
+    assert out.startswith(f"{env_id}, version {spec.version}\n")
+    for name in options_of(type(env))[0]:
         assert f"\n  {name} = " in out
-        assert option.doc
     assert env.tasks.name in out
     assert re.search(r"^expert +100\.0%", out, re.MULTILINE)
     assert re.search(r"^random +\d", out, re.MULTILINE)
@@ -125,7 +127,7 @@ def test_describe_says_everything_about_every_environment(env_id, capsys):
 def test_describe_says_why_nothing_could_be_played(capsys):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     user = 'user={"model":"m","base_url":"http://127.0.0.1:9/v1","max_retries":0}'
-    status, out, _ = command(capsys, "describe", "textenv/collab-math", user, "--episodes=2")
+    status, out, _ = command(capsys, "describe", "textenv/collab-math", "level=easy", user, "--episodes=2")
     assert status == 0
     assert "expert: 2 of 2 episodes FAILED" in out
     assert "the scripted expert needs the scripted user" in out
@@ -271,15 +273,19 @@ def test_as_a_program():
     done = process("describe", "textenv/gsm9k")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("textenvs describe: ")
-    assert re.fullmatch(r"textenvs \S+\n", process("--version").stdout)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_version(capsys):
+    assert re.fullmatch(r"textenvs \S+\n", command(capsys, "--version")[1])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_the_help_quietly_with_1(unbuffered):
     program = subprocess.Popen(
-        [sys.executable, "-m", "textenvs", "describe", "textenv/gsm8k", "level=easy", "--episodes=1"],
+        [sys.executable, "-m", "textenvs", "serve", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
     )
     program.stdout.close()  # long before it has anything to say
     assert program.stderr.read() == b""

@@ -1,5 +1,6 @@
 """Playing in the terminal, with a script in the person's place."""
 
+import io
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from served import TOYS, Running, running
 
 import textenvs
 from textenvs.chat import BudgetExceeded
+from textenvs.cli import main
 from textenvs.cli.common import CommandError
 from textenvs.cli.play import FENCE, Game
 from textenvs.tool_env import ToolEnv
@@ -166,10 +168,11 @@ def start(*words):
     )
 
 
-def test_the_end_of_input_leaves_cleanly():
-    program = start("textenv/gsm8k", "--seed", "1")
-    out, err = program.communicate("#### 3\n", timeout=60)
-    assert (program.returncode, err) == (0, "")
+def test_the_end_of_input_leaves_cleanly(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("#### 3\n"))
+    assert main(["play", "textenv/gsm8k", "--seed", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
     assert "--- term" in out
 
 

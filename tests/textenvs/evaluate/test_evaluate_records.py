@@ -198,7 +198,7 @@ def test_results_as_a_table(tmp_path):
         folder.add(record(0, 1, turn_rewards=(0.5, 1.0), terms={"a": 1.5}, metrics={"m": 3.0}, prompt_tokens=7))
         folder.add(record(0, 0, failed=True, failure="down"))
         path = folder.write_results()
-        folder.write_summary({"x": 1})
+        write_json(tmp_path / "summary.json", {"x": 1})
     rows = parquet.read_table(path).to_pylist()
     assert [(row["task"], row["sample"]) for row in rows] == [(0, 0), (0, 1), (1, 0)]
     assert [row["return"] for row in rows] == [0.0, 1.5, 0.0]

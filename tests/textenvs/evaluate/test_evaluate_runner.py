@@ -19,11 +19,11 @@ from textenvs.evaluate.policies import (
     PolicyFailure,
     Reply,
     ScriptedPolicy,
-    Stop,
+    Stopped,
     load_function,
 )
 from textenvs.evaluate.progress import Stats, shown
-from textenvs.evaluate.runner import Stopped, play, run, tools_of
+from textenvs.evaluate.runner import play, run, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
 from textenvs.threads import Calls
@@ -186,7 +186,7 @@ def test_failures_at_the_end_are_reported():
 
 
 def test_a_policy_that_cannot_go_on_stops_everything():
-    policy = TaskPolicy(lambda task, turn: Stop("the budget is spent") if task == 3 else str(task))
+    policy = TaskPolicy(lambda task, turn: Stopped("the budget is spent") if task == 3 else str(task))
     records = []
     with pytest.raises(Stopped, match="the budget is spent"):
         asyncio.run(run(jobs(range(6), 1, 0), Say, policy, on_record=records.append, concurrency=1))
@@ -352,7 +352,7 @@ def test_an_import_that_is_missing_inside_is_not_hidden(tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="no_such_module_inside"):
         load_function("half_a_policy:reply")
     assert load_function("json:loads")("1") == 1
-    with pytest.raises(ValueError, match="script must be one of"):
+    with pytest.raises(ValueError, match="script should be 'expert'"):
         ScriptedPolicy("clever")
 
 

@@ -266,7 +266,7 @@ def test_scripts_that_err_now_and_then():
     assert asked(0.0) == 1
     assert 0.2 < asked(0.5) < 0.8
     assert asked(1.0) == 0
-    with pytest.raises(ValueError, match="careless_rate must be from 0 to 1, not 1.5"):
+    with pytest.raises(ValueError, match="careless_rate should be less than or equal to 1, not 1.5"):
         ScriptedPolicy("expert", careless_rate=1.5)
 
 

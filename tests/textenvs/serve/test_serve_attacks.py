@@ -9,10 +9,12 @@ import sys
 import uuid
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
-from served import ask, get
+from served import ask, get, running
 
+import textenvs
 from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks
 
 
@@ -77,9 +79,11 @@ def test_code_in_a_row_of_a_client_does_not_run(tmp_path):
     }
     sorting = ReasoningGymTasks("number_sorting", size=5)[0].to_row()
     sorting["extra_info"]["answer"] = sorting["reward_model"]["ground_truth"] = code
-    what = ["bits@textenv/reasoning-gym", "dataset=bitwise_arithmetic"]
-    what += ["sorting@textenv/reasoning-gym", "dataset=number_sorting"]
-    with serving(*what, "--allow", "tasks") as server:
+    served = {
+        name: partial(textenvs.make, "textenv/reasoning-gym", dataset=dataset)
+        for name, dataset in (("bits", "bitwise_arithmetic"), ("sorting", "number_sorting"))
+    }
+    with running(served, allow=["tasks"]) as server:
         for name, hostile in (("bits", row), ("sorting", json.loads(json.dumps(sorting)))):
             status, answer = opened(server, name, options={"task": hostile})
             assert (status, answer["error"]["kind"]) == (422, "refused_reset")

