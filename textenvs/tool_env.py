@@ -25,8 +25,7 @@ from .env import EpisodeState, ResetResult, TextEnv, Turn
 from .event_loop import settle
 from .messages import Message, check_conversation, system, text_of
 from .task import Task, TaskSet
-from .tools.formats import make_format
-from .tools.formats.base import Parsed, make_call
+from .tools.formats import Parsed, make_call, make_format
 from .tools.schema import Closable, Tool
 from .tools.toolbox import Toolbox, ToolResult
 

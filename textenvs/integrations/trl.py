@@ -19,7 +19,7 @@ from ..env import TextEnv
 from ..messages import Message, assistant
 from ..registry import make
 from ..tool_env import ToolEnv
-from ..tools.formats.base import make_call
+from ..tools.formats import make_call
 from ..trust import Environments
 from .rows import openings, same_messages
 from .session import EpisodeSpec, Session, SpecError, episode_specs, text_of_all

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from ..messages import Message, user
-from ..tools.formats.base import make_call
+from ..tools.formats import make_call
 from .rows import openings
 from .session import EpisodeSpec, Session, episode_specs
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, check_conversation
 from textenvs.text import quoted
-from textenvs.tools.formats.json_calls import Native
+from textenvs.tools.formats import Native
 
 from ..trajectory import is_reward
 from .ray_worker import RayWorker

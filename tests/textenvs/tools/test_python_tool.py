@@ -9,7 +9,7 @@ from sandbox_boxes import box_of
 from textenvs.env import EnvironmentFailure, EpisodeState
 from textenvs.sandbox import Sandbox, SandboxFailure
 from textenvs.tools import Toolbox, python
-from textenvs.tools.formats.base import make_call
+from textenvs.tools.formats import make_call
 from textenvs.tools.python import python_tool
 
 

@@ -15,7 +15,7 @@ from textenvs.env import EpisodeState
 from textenvs.task import TaskError
 from textenvs.tools import Toolbox
 from textenvs.tools import search as searching
-from textenvs.tools.formats.base import make_call
+from textenvs.tools.formats import make_call
 from textenvs.tools.search import Corpus, search_tool, snippet, words
 
 pytest.importorskip("bm25s", reason="needs the extra 'search'")

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from ...attack import Attack, always, first_user_text, sequence
 from ...messages import Message, Messages
 from ...scoring.qa import stated_answer
-from ...tools.formats import call
-from ...tools.formats.json_calls import Hermes
+from ...tools.formats import Hermes, call
 from ..gsm8k.attacks import guess, table
 
 _NAME = re.compile(r"(?:The )?[A-Z]\w+(?: [A-Z]\w+)*")
