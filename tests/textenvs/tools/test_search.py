@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.data.corpus import Document, read_documents
 from textenvs.env import EpisodeState
 from textenvs.task import TaskError
 from textenvs.tools import Toolbox
 from textenvs.tools import search as searching
 from textenvs.tools.formats import make_call
-from textenvs.tools.search import Corpus, search_tool, snippet, words
+from textenvs.tools.search import Corpus, Document, read_documents, search_tool, snippet, words
 
 pytest.importorskip("bm25s", reason="needs the extra 'search'")
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...attack import COMMON, Attack
-from ...data.corpus import Document
 from ...data.sources import Reader, Source, open_source, text_in
 from ...env import EpisodeState, Turn
 from ...messages import Message, clean_text, user
@@ -23,7 +22,7 @@ from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.jsontext import read_object
 from ...tools.schema import Tool
-from ...tools.search import Corpus, Search, SnippetChars, require_bm25s
+from ...tools.search import Corpus, Document, Search, SnippetChars, require_bm25s
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
 from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of

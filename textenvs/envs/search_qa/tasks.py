@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 import yaml
 
-from ...data.corpus import Document
 from ...data.endless import Endless
 from ...messages import user
 from ...task import SPLITS, Split, Task, TaskError
+from ...tools.search import Document
 
 WorldLevel = Literal["easy", "medium", "hard"]
 
