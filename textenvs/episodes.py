@@ -63,23 +63,18 @@ def play_episodes(
 
     Args:
         env: What is forked; the forks share its tasks.
-        policy: Replies; see :data:`~textenvs.options.Policy`.
-        tasks: Which tasks; see :data:`Tasks`. It is read as episodes start, so it may be endless.
+        policy: See :data:`~textenvs.options.Policy`.
+        tasks: See :data:`Tasks`. It is read as episodes start, so it may be endless.
         concurrency: How many episodes are running at a time.
         seed: Of the first episode; ``None`` draws one.
         buffer: How many finished episodes may wait to be taken; ``None`` for as many as are running.
         timeout_s: An episode that takes longer ends with a ``TimeoutError``; ``None`` for no limit.
-
-    Raises:
-        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
     """
     check_env("play_episodes", env)
-    if isinstance(tasks, (int, np.integer)):
-        if isinstance(tasks, bool) or tasks < 0:
-            raise ValueError(f"tasks, as a number of episodes, must be an integer of at least 0, not {tasks!r}")
-        tasks = itertools.repeat(None, int(tasks))
-    elif tasks is not None and (isinstance(tasks, (str, bytes, Mapping, Task)) or not isinstance(tasks, Iterable)):
+    if isinstance(tasks, (str, Mapping)) or (isinstance(tasks, (int, np.integer)) and tasks < 0):
         raise ValueError(f"tasks must be indices, tasks or rows, a number of episodes or None, not {tasks!r}")
+    if isinstance(tasks, (int, np.integer)):
+        tasks = itertools.repeat(None, int(tasks))
     run = _Run(
         env,
         resolve("policy", policy),

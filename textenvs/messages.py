@@ -75,6 +75,10 @@ Messages: TypeAlias = tuple[Message, ...]
 
 _OPTIONAL_TEXT = ("name", "reasoning_content", "tool_call_id")
 _KEYS = {"role", "content", "tool_calls", *_OPTIONAL_TEXT}
+_PART = (
+    "{'type': 'text', 'text': str} or {'type': 'image_url', 'image_url': {'url': str}}, with a url that is not empty"
+)
+_CALL = "{'id': str, 'type': 'function', 'function': {'name': str, 'arguments': str (JSON text)}}"
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _THINK_END = "</think>"
 _URL_CHARS = 60  # of an image's address in a transcript: it may be the image itself
@@ -85,7 +89,6 @@ def system(content: str) -> Message:
 
 
 def user(content: Content) -> Message:
-    """A user message: a text, or parts (:func:`text_part`, :func:`image_part`)."""
     return {"role": "user", "content": content}
 
 
@@ -174,35 +177,29 @@ def _problem_with_parts(parts: Any) -> str | None:
         return f"content must be a string or a list of parts, not {type(parts).__name__}"
     if not parts:
         return "content has no part in its list; an empty content is the string ''"
-    for i, part in enumerate(parts):
-        match part:
-            case {"type": "text", "text": str()} if len(part) == 2:
-                pass
-            case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(part) + len(image) == 3:
-                pass
-            case _:
-                return (
-                    f"content[{i}] must be {{'type': 'text', 'text': str}} or "
-                    "{'type': 'image_url', 'image_url': {'url': str}}, with a url that is not empty"
-                )
-    return None
+    return next((f"content[{i}] must be {_PART}" for i, part in enumerate(parts) if not _is_part(part)), None)
 
 
 def _problem_with_calls(calls: Any) -> str | None:
     if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Sequence):
         return f"tool_calls must be a sequence of calls, not {type(calls).__name__}"
-    for i, call in enumerate(calls):
-        match call:
-            case {"id": str(), "type": "function", "function": {"name": str(), "arguments": str()} as function} if (
-                len(call) == 3 and len(function) == 2
-            ):
-                pass
-            case _:
-                return (
-                    f"tool_calls[{i}] must be {{'id': str, 'type': 'function', "
-                    "'function': {'name': str, 'arguments': str (JSON text)}}"
-                )
-    return None
+    return next((f"tool_calls[{i}] must be {_CALL}" for i, call in enumerate(calls) if not _is_call(call)), None)
+
+
+def _is_part(part: Any) -> bool:
+    match part:
+        case {"type": "text", "text": str()}:
+            return len(part) == 2
+        case {"type": "image_url", "image_url": {"url": str(url)} as image}:
+            return url != "" and len(part) + len(image) == 3
+    return False
+
+
+def _is_call(call: Any) -> bool:
+    match call:
+        case {"id": str(), "type": "function", "function": {"name": str(), "arguments": str()} as function}:
+            return len(call) == 3 and len(function) == 2
+    return False
 
 
 def check_conversation(messages: Iterable[Any], where: str) -> Messages:

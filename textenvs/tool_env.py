@@ -57,9 +57,6 @@ class ToolEnv(TextEnv[ToolStateT]):
             must (``apply_chat_template(..., tools=env.tools_not_in_prompt)``); our trainers see to that, or refuse.
         **options: ``max_assistant_turns``, ``max_user_turns``, ``system_prompt``, ``render_mode``, as in
             :class:`~textenvs.env.TextEnv`. With ``"react"``, results are user messages and count as user turns.
-
-    Raises:
-        ValueError: A tool is given a state that this environment does not have.
     """
 
     state_type: ClassVar[type[EpisodeState]] = ToolState
@@ -94,7 +91,7 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     @property
     def tool_schemas(self) -> list[dict[str, Any]]:
-        return self.toolbox.schemas
+        return [each.schema for each in self.tools]
 
     @property
     def tools_not_in_prompt(self) -> list[dict[str, Any]]:

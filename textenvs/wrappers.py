@@ -40,11 +40,10 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
         self._text_env: TextEnv[Any] = env.unwrapped
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start | Awaitable[Start]:
-        """What ``reset`` returns, given what that of the inner environment did."""
+        """What ``reset`` returns, given what that of the inner environment did; likewise :meth:`after_step`."""
         return observation, info
 
     def after_step(self, action: str | Message, result: Step) -> Step | Awaitable[Step]:
-        """What ``step`` returns, given what that of the inner environment did."""
         return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
@@ -87,7 +86,6 @@ class TextObservation(TextWrapper[str]):
     """The conversation as one string.
 
     Args:
-        env: A text environment.
         template: Makes the string: a callable from the conversation, or ``"module:name"`` of one. ``None`` is a
             transcript, ``user: ...`` and ``assistant: ...``. A model's own chat template is
             ``functools.partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)``; only what
@@ -114,7 +112,6 @@ class RewardTerms(TextWrapper[Messages]):
     rewards it gave itself.
 
     Args:
-        env: A text environment.
         weights: By the term's name. 0 leaves a term out of the reward; it stays in ``info["terms"]``, as 0.
         others: The weight of all terms that ``weights`` does not name.
     """
@@ -149,7 +146,6 @@ class MultiturnAwareReward(TextWrapper[Messages]):
     The futures are played in forks of ``env.unwrapped``: wrappers inside this one have no part in them.
 
     Args:
-        env: A text environment.
         policy: Plays the futures. Under ``step``, asynchronous callables run on a background loop, always the same one.
         credit: ``"value"``: the reward of a turn is its multiturn-aware reward, as in the paper: an estimate of what
             the whole conversation will be worth, so a turn's reward is its own return. ``"difference"``: what the turn

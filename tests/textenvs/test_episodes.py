@@ -82,10 +82,9 @@ def test_each_episode_is_what_it_would_be_alone(kind, tasks, count, seed):
 
 @every_id
 def test_every_environment(env_id):
-    env = textenvs.make(env_id)
-    for episode in collect(play_episodes(env, lambda conversation: "I do not know.", 6, concurrency=3, seed=5)):
-        again = alone(textenvs.make(env_id), episode.seed, None, lambda conversation: "I do not know.")
-        assert seen(episode) == again
+    env, other = textenvs.make(env_id), textenvs.make(env_id)
+    for episode in collect(play_episodes(env, lambda conversation: "I do not know.", 4, concurrency=2, seed=5)):
+        assert seen(episode) == alone(other, episode.seed, None, lambda conversation: "I do not know.")
     assert not env.state.messages  # the environment itself is not played
 
 
@@ -107,9 +106,7 @@ def test_how_many_and_which():
         ({"seed": -1}, "seed"),
         ({"timeout_s": 0}, "timeout_s"),
         ({"tasks": -1}, "tasks"),
-        ({"tasks": True}, "tasks"),
         ({"tasks": "12"}, "tasks"),
-        ({"tasks": ToyTasks()[0]}, "tasks"),
         ({"tasks": {"task_index": 3}}, "tasks"),
         ({"policy": None}, "policy"),
     ],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +67,19 @@ class _Ready:
     tool: Tool[..., Any]
     arguments: Mapping[str, Any]
 
-    def told(self, text: str, error: str | None, value: Any = None) -> ToolResult:
+    def returned(self, value: Any) -> ToolResult:
+        text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
+        return self._told(text, None, value)
+
+    def raised(self, error: Exception) -> ToolResult:
+        if isinstance(error, EnvironmentFailure):
+            raise error
+        if isinstance(error, ToolError):
+            return self._told(str(error), "refused")
+        log.debug("tool %s failed", self.tool.name, exc_info=error)
+        return self._told(f"{self.tool.name} failed: {type(error).__name__}: {error}", "exception")
+
+    def _told(self, text: str, error: str | None, value: Any = None) -> ToolResult:
         return ToolResult(self.call, shorten(clean_text(text), self.tool.max_chars), error, value)
 
 
@@ -92,10 +103,6 @@ class Toolbox:
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
         return tuple(self._tools.values())
-
-    @property
-    def schemas(self) -> list[dict[str, Any]]:
-        return [each.schema for each in self.tools]
 
     def needs_loop(self, calls: Sequence[ToolCall]) -> bool:
         """Whether one of ``calls`` needs an event loop: :meth:`run` then, else :meth:`run_now` will do."""
@@ -181,32 +188,13 @@ async def _run(ready: _Ready) -> ToolResult:
 
 async def _run_async(ready: _Ready) -> ToolResult:
     try:
-        return _returned(ready, await ready.tool.function(**ready.arguments))
+        return ready.returned(await ready.tool.function(**ready.arguments))
     except Exception as error:
-        return _raised(ready, error)
+        return ready.raised(error)
 
 
 def _run_plain(ready: _Ready) -> ToolResult:
     try:
-        value = ready.tool.function(**ready.arguments)
-        if inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            raise TypeError("the function returned an awaitable; define it with 'async def'")
-        return _returned(ready, value)
+        return ready.returned(ready.tool.function(**ready.arguments))
     except Exception as error:
-        return _raised(ready, error)
-
-
-def _returned(ready: _Ready, value: Any) -> ToolResult:
-    text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
-    return ready.told(text, None, value)
-
-
-def _raised(ready: _Ready, error: Exception) -> ToolResult:
-    if isinstance(error, EnvironmentFailure):
-        raise error
-    if isinstance(error, ToolError):
-        return ready.told(str(error), "refused")
-    log.debug("tool %s failed", ready.tool.name, exc_info=error)
-    return ready.told(f"{ready.tool.name} failed: {type(error).__name__}: {error}", "exception")
+        return ready.raised(error)

@@ -213,16 +213,6 @@ def test_surplus_calls_are_not_run_and_the_model_is_told():
     assert state.lines == ["0", "1"] * 2
 
 
-def test_a_plain_function_that_returns_an_awaitable_is_an_error():
-    @tool
-    def forgot() -> object:
-        """Is not async, but should be."""
-        return asyncio.sleep(0)
-
-    (result,) = Toolbox([forgot]).run_now([call("forgot")], Notes())
-    assert "async def" in result.content
-
-
 @given(st.text(max_size=400), st.integers(64, 200))
 def test_long_results_keep_both_ends_and_say_what_is_missing(text, limit):
     short = shorten(text, limit)
@@ -254,4 +244,4 @@ def test_a_toolbox_checks_what_it_is_given():
         Toolbox([len])
     with pytest.raises(ValueError, match="max_concurrency"):
         Toolbox([say], max_concurrency=0)
-    assert pickle.loads(pickle.dumps(BOX)).schemas == BOX.schemas
+    assert pickle.loads(pickle.dumps(BOX)).tools == BOX.tools
