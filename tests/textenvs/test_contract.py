@@ -75,7 +75,7 @@ NONSENSE = (
     "",
     "\x00\x1b[31m\r\n\u202e\ufeff",
     "lone \ud800 and \udfff",
-    "lorem ipsum dolor sit amet " * 40_000,  # about a megabyte
+    "lorem ipsum dolor sit amet " * 4000,  # about 100 KB
     '<tool_call>\n{"name": "sub',
     '{"name": "submit", "parameters": {"answer"',
     "Action: submit\nAction Input: {",
@@ -181,7 +181,7 @@ def test_gymnasiums_checker(env_id, capsys):
 
 
 @every_id
-@pytest.mark.parametrize("mode", ["ansi", "human", "ansi_list"])
+@pytest.mark.parametrize("mode", ["ansi", "human"])
 def test_rendering_through_gymnasium(env_id, mode, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -190,7 +190,7 @@ def test_rendering_through_gymnasium(env_id, mode, capsys):
         conversation, *_ = env.step("an unlikely reply")
         frame = env.render()
     printed = capsys.readouterr().out
-    shown = {"ansi": frame, "human": printed, "ansi_list": frame and frame[-1]}[mode]
+    shown = {"ansi": frame, "human": printed}[mode]
     assert all(message["content"] in shown for message in conversation)
     assert (frame is None) == (mode == "human")
     assert (printed == "") == (mode != "human")
@@ -208,7 +208,7 @@ def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
 
 
 @every_id
-@pytest.mark.parametrize("choose", [expert, babble, mixed])
+@pytest.mark.parametrize("choose", [expert, mixed])
 def test_every_turn_keeps_the_contract(env_id, choose):
     terms = set()
     for seed in range(4):
@@ -314,18 +314,16 @@ def test_tasks_depend_on_their_index_alone(env_id):
 @every_id
 @pytest.mark.parametrize("choose", [expert, mixed])
 def test_snapshots_and_forks_continue_alike_from_every_turn(env_id, choose):
-    for seed in range(2):
-        env = make(env_id)
-        seen, actions = drive(env, choose, seed)
-        for turn in range(len(actions)):
-            env.reset(seed=seed)
-            replay(env, actions[:turn])
-            saved, fork = env.snapshot(), env.fork()
-            other, moved = make(env_id), pickle.loads(pickle.dumps(env))
-            other.restore(pickle.loads(pickle.dumps(saved)))
-            fork.fork().step("a future that did not happen")
-            for each in (fork, env, moved, other.fork(), copy.deepcopy(other), other):
-                assert replay(each, actions[turn:]) == seen[turn + 1 :]
+    env, other = make(env_id), make(env_id)
+    seen, actions = drive(env, choose, seed=1)
+    for turn in range(len(actions)):
+        env.reset(seed=1)
+        replay(env, actions[:turn])
+        saved, fork, moved = env.snapshot(), env.fork(), pickle.loads(pickle.dumps(env))
+        other.restore(pickle.loads(pickle.dumps(saved)))
+        fork.fork().step("a future that did not happen")
+        for each in (fork, env, moved, other.fork(), copy.deepcopy(other), other):
+            assert replay(each, actions[turn:]) == seen[turn + 1 :]
 
 
 @every_id

@@ -39,7 +39,7 @@ def test_many_raise_the_first_threshold_alone_and_it_is_put_back_whatever_happen
     assert gc.get_threshold() == (700, 10, 10)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.lists(st.integers(1000, 9000), min_size=1, max_size=6), st.randoms())
 def test_several_at_a_time_get_the_greatest_and_the_last_puts_it_back(sizes: list[int], random: Any) -> None:
     gc.set_threshold(700, 10, 10)
