@@ -24,8 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 
 from ..messages import user
-from ..task import Split, Task
-from .endless import Endless
+from ..task import Endless, Split, Task
 
 Level = Literal["easy", "medium", "hard", "expert"]
 LEVELS: tuple[str, ...] = get_args(Level)

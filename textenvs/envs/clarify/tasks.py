@@ -20,9 +20,8 @@ from typing import Any, Literal
 
 import yaml
 
-from ...data.endless import Endless
 from ...messages import user
-from ...task import Split, Task, TaskError
+from ...task import Endless, Split, Task, TaskError
 from ...text import quoted
 from ...tools.calculator import as_text, evaluate
 

@@ -20,12 +20,11 @@ import pydantic
 import yaml
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
 
-from ...data.endless import Endless
 from ...data.sources import Reader, text_in
 from ...messages import Messages, check_conversation, copy_messages, user
 from ...scoring.conversation import Domain
 from ...scoring.documents import Requirement, Text
-from ...task import Split, Task, TaskError, TaskSet
+from ...task import Endless, Split, Task, TaskError, TaskSet
 
 
 def content(package: str | None, name: str) -> Any:

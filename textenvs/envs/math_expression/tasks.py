@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
-from ...data.endless import Endless
 from ...data.sources import Reader
 from ...messages import user
 from ...scoring.gsm8k import normalize
-from ...task import Split, Task, TaskError
+from ...task import Endless, Split, Task, TaskError
 from ...text import excerpt, quoted
 
 ExpressionLevel = Literal["easy", "medium", "hard", "made-up"]

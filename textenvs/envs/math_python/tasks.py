@@ -21,10 +21,9 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
-from ...data.endless import Endless
 from ...messages import clean_text, user
 from ...scoring.final_answer import boxed
-from ...task import Split, Task, TaskError
+from ...task import Endless, Split, Task, TaskError
 
 ComputingLevel = Literal["easy", "medium", "hard"]
 #: What stands for the names in a kind's templates.

@@ -20,9 +20,8 @@ from typing import Any, Literal
 
 import yaml
 
-from ...data.endless import Endless
 from ...messages import user
-from ...task import SPLITS, Split, Task, TaskError
+from ...task import SPLITS, Endless, Split, Task, TaskError
 from ...tools.search import Document
 
 WorldLevel = Literal["easy", "medium", "hard"]

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
-from ...data.endless import Endless
 from ...messages import system, user
-from ...task import Split, Task
+from ...task import Endless, Split, Task
 from .cases import KINDS, Draft, draft
 from .database import Action, Database
 from .scenario import Fact, Persona, Scenario, Wish, to_json

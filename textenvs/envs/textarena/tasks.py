@@ -19,10 +19,9 @@ from typing import Any
 
 import yaml
 
-from ...data.endless import Endless
 from ...global_rng import RandomState, contained
 from ...messages import user
-from ...task import SPLITS, Split, Task, TaskError
+from ...task import SPLITS, Endless, Split, Task, TaskError
 
 _DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("games.yaml").read_text("utf-8"), yaml.CSafeLoader)
 TWO_PLAYER: frozenset[str] = frozenset(_DATA["two_player"])

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...data.endless import Endless
 from ...env import EnvironmentFailure, EpisodeState, StepResult, TextEnv, Turn
 from ...messages import Message, Messages, clean_messages, user
-from ...task import SPLITS, Split, Task, TaskError
+from ...task import SPLITS, Endless, Split, Task, TaskError
 
 
 class Answer(Turn):
