@@ -147,7 +147,7 @@ def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: Simp
 def test_base_and_adapters_in_actors_are_what_merged_weights_are(played: SimpleNamespace) -> None:
     before, _ = played.replies
     assert played.merged.token_ids.tolist() == before.token_ids.tolist()
-    assert played.merged.logprobs.tolist() == before.logprobs.tolist()
+    assert played.merged.logprobs.tolist() == pytest.approx(before.logprobs.tolist(), abs=1e-5)  # batches differ
     first, *later = [row["perf/published_mib"] for row in played.rows if "perf/published_mib" in row]
     assert set(later) == {later[0]}
     assert later[0] < 0.4 * first
