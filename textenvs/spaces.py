@@ -33,6 +33,14 @@ class _TextSpace(spaces.Space[T]):
     def is_np_flattenable(self) -> bool:
         return False
 
+    def sample(self, mask: Any = None, probability: Any = None) -> T:
+        if mask is not None or probability is not None:
+            raise ValueError("text has no finite set of choices, so sample() takes neither mask nor probability")
+        return self._sample()
+
+    def _sample(self) -> T:
+        raise NotImplementedError
+
     def _words(self) -> str:
         rng = self.np_random
         return " ".join(_SAMPLE_WORDS[i] for i in rng.integers(0, len(_SAMPLE_WORDS), size=int(rng.integers(1, 8))))
@@ -53,7 +61,7 @@ class _TextSpace(spaces.Space[T]):
 class Conversation(_TextSpace[Messages]):
     """All conversations: tuples of chat messages (see :mod:`textenvs.messages`) of any length, including none."""
 
-    def sample(self, mask: Any = None, probability: Any = None) -> Messages:
+    def _sample(self) -> Messages:
         roles = ("user", "assistant")
         count = int(self.np_random.integers(1, 6))
         return tuple({"role": roles[i % 2], "content": self._words()} for i in range(count))  # type: ignore[typeddict-item]
@@ -65,7 +73,7 @@ class Conversation(_TextSpace[Messages]):
 class AssistantTurn(_TextSpace[str | Message]):
     """What an assistant may do in a turn: say text (``str``), or give a whole assistant message (with tool calls)."""
 
-    def sample(self, mask: Any = None, probability: Any = None) -> str | Message:
+    def _sample(self) -> str | Message:
         text = self._words()
         if self.np_random.random() < 0.75:
             return text
@@ -79,7 +87,7 @@ class AssistantTurn(_TextSpace[str | Message]):
 class Unicode(_TextSpace[str]):
     """All strings: what a conversation is when a wrapper has made text of it."""
 
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
+    def _sample(self) -> str:
         return self._words()
 
     def contains(self, x: Any) -> bool:

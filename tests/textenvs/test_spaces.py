@@ -101,3 +101,11 @@ def test_observations_in_shared_memory_are_those_last_written(kind):
     assert view[-1] == items[2]
     with pytest.raises(IndexError):
         view[3]
+
+
+@kinds
+def test_masks_are_refused(kind):
+    with pytest.raises(ValueError, match="mask"):
+        kind().sample(mask=(1,))
+    with pytest.raises(ValueError, match="probability"):
+        kind().sample(probability=(1,))
