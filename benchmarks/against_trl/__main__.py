@@ -1,15 +1,18 @@
 """One iteration of training against TRL's GRPOTrainer: the same work and the same loss, in one process, in turns.
 
 An iteration is 256 episodes of a Qwen2 with 3 M random weights (32 tasks, groups of 8), their advantages, one step of
-AdamW on all of them, and the new weights in use for the next. Two kinds of work:
+AdamW on all of them, and the new weights in use for the next. The kinds of work:
 
 * ``single``: one turn of exactly 48 new tokens.
 * ``turns``: four turns; each reply has a length of its own, from 8 to 64 tokens, and the environment answers it.
+* ``large``: 64 episodes of SmolLM2's shape (135 M random weights, 49,152 words) in bfloat16: two such turns. TRL's
+  model is in bfloat16 as a whole, its optimizer too, its fastest way; this side's optimizer keeps float32 weights.
 
 Both sides have the same model, prompts, lengths of replies, rewards (a function of the text), advantages (``R -
 mean(R)`` in a group), loss (PPO's clipped ratio, mean over the batch's tokens: TRL's ``dapo``), optimizer, number of
-threads and precision (float32). Neither computes old log-probabilities in a pass of its own: TRL takes those of the
-update itself, this side those that the engine sampled with. Nothing is sampled to a stop token; lengths are forced.
+threads and precision (float32, but for ``large``). Neither computes old log-probabilities in a pass of its own: TRL
+takes those of the update itself, this side those that the engine sampled with. Nothing is sampled to a stop token;
+lengths are forced.
 
 TRL has its fastest settings: no gradient checkpointing, no reference model, ``num_iterations=1`` (it then skips old
 log-probabilities), fused AdamW, SDPA, and the sizes of micro-batches and of generation batches that
@@ -28,13 +31,15 @@ equal (``--tolerance``).
 Then the sides take turns. ``ratio`` is the median over the rounds of this side's seconds over TRL's, with the parts
 ``generate`` and ``update`` shown apart; on TRL's side, ``update`` is all that is not generation.
 
-``memory`` is the peak of one update with a vocabulary of 150,000 tokens and one micro-batch of 32 samples, each side in
+``memory`` is the peak of one update with a vocabulary of 150,000 tokens and one micro-batch of 32 samples
+(``large-memory``: of the model of ``large``), each side in
 a process of its own: how far the resident set grows, from just before an iteration's update (weights and the
 optimizer's moments are there, gradients are not) to its highest point (``VmHWM``, reset before; Linux). An update
 before it has warmed everything up, and freed memory was given back (``malloc_trim``). Both sides are given the same
 episodes, so nothing is generated. On a GPU it is the peak of what torch allocates, likewise.
 
-    python -m benchmarks.against_trl [single] [turns] [memory] [--rounds 5] [--threads 2] [--device cpu] [--json FILE]
+    python -m benchmarks.against_trl [single] [turns] [memory] [large] [large-memory] [--rounds 5] [--threads 2]
+        [--device cpu] [--json FILE]
 
 Needs ``pip install trl``. On a machine that others use too, two threads wait for each other: measure with ``nice -n
 -5``, or with one thread and ``--cpu-time``, which counts the CPU seconds of this process in place of seconds.
@@ -57,7 +62,7 @@ import torch
 
 from .memory import compare_memory, memory_of
 from .times import clock_of, compare, tune
-from .work import TINY, WANTED, WORKS, Shape
+from .work import LARGE, TINY, WANTED, WORKS, Shape
 
 
 def main() -> None:
@@ -87,18 +92,22 @@ def main() -> None:
     small = {"tasks": 2, "group": 2} if options.smoke else {}
     if options.memory_of:
         work = replace(WORKS["single"], **{"tasks": 4, **small})
-        shape = replace(TINY, vocabulary=2000) if options.smoke else Shape(vocabulary=150_000)
+        large = options.what == ["large-memory"]
+        shape = LARGE if large else Shape(vocabulary=150_000)
+        shape = replace(TINY, vocabulary=2000, bfloat16=large) if options.smoke else shape
         print(json.dumps(memory_of(options.memory_of, work, shape, options)))
         return
     results: list[dict[str, Any]] = []
     for what in options.what or list(WANTED):
-        if what == "memory":
-            results.append(compare_memory(options))
+        large = what == "large"
+        shape = replace(TINY, bfloat16=large) if options.smoke else LARGE if large else Shape()
+        if what.endswith("memory"):
+            results.append(compare_memory(what, options))
         elif options.tune:
-            results += tune(replace(WORKS[what], **small), TINY if options.smoke else Shape(), options)
+            results += tune(replace(WORKS[what], **small), shape, options)
             continue
         else:
-            results.append(compare(replace(WORKS[what], **small), TINY if options.smoke else Shape(), options))
+            results.append(compare(replace(WORKS[what], **small), shape, options))
         print(json.dumps(results[-1]), flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,14 +17,19 @@ from trainers.trajectory import Trajectory
 from .theirs import Given
 from .work import columns, surrogate
 
+Precision = Literal["float32", "bfloat16"]
 
-def compare_losses(trainer: Any, model: PreTrainedModel, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+
+def compare_losses(
+    trainer: Any, model: PreTrainedModel, trajectories: Sequence[Trajectory], dtype: Precision = "float32"
+) -> dict[str, float]:
     """The losses of both sides and how far their gradients are apart, on the same episodes and old log-probabilities.
 
     Args:
         trainer: TRL's, not started; its model has the weights of ``model``.
         model: For this side.
         trajectories: Episodes, group by group.
+        dtype: Of this side's computation.
     """
     given = columns(trajectories)
     noise = np.random.default_rng(0).normal(0.0, 0.2, len(given["old"]))  # so that the clipping bites
@@ -32,7 +37,8 @@ def compare_losses(trainer: Any, model: PreTrainedModel, trajectories: Sequence[
 
     gradients: dict[str, Tensor] = {}
     device = trainer.model.device
-    learner = Learner(model, optimizer=OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None), device=device)
+    settings = OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None)
+    learner = Learner(model, optimizer=settings, device=device, dtype=dtype)
     for name, parameter in learner.actor.lm.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: gradients.update({name: p.grad.clone()}))
     ours = learner.update_actor(trajectories, given, surrogate)["loss"]

@@ -86,7 +86,7 @@ def peak(device: str = "cpu") -> Iterator[dict[str, float]]:
 def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, float]:
     """The peak of the second update of one side, in MiB, and its seconds."""
     tokenizer = make_tokenizer()
-    model = shape.build(tokenizer)
+    model = shape.build(tokenizer) if side == "ours" else shape.for_trl(tokenizer)
     vocabulary = model.config.vocab_size
     trajectories = made_up(work, vocabulary, tokenizer)
     found: dict[str, float] = {}
@@ -94,7 +94,13 @@ def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) 
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
         longest = max(len(trajectory.token_ids) for trajectory in trajectories)
         whole_batch = longest * len(trajectories)
-        learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=whole_batch, device=options.device)
+        learner = Learner(
+            model,
+            optimizer=settings,
+            max_tokens_per_micro_batch=whole_batch,
+            device=options.device,
+            dtype="bfloat16" if shape.bfloat16 else "float32",
+        )
         del model
         for _ in range(2):
             with peak(options.device) as found:
@@ -123,7 +129,7 @@ def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) 
     return found
 
 
-def compare_memory(options: argparse.Namespace) -> dict[str, Any]:
+def compare_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Each side in a process of its own."""
     found = {}
     for side in ("ours", "trl"):
@@ -131,6 +137,7 @@ def compare_memory(options: argparse.Namespace) -> dict[str, Any]:
             sys.executable,
             "-m",
             "benchmarks.against_trl",
+            name,
             "--memory-of",
             side,
             f"--threads={options.threads}",
@@ -140,9 +147,9 @@ def compare_memory(options: argparse.Namespace) -> dict[str, Any]:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         found[side] = json.loads(done.stdout.splitlines()[-1])
     return {
-        "benchmark": "memory",
+        "benchmark": name,
         "ratio": round(found["ours"]["peak"] / found["trl"]["peak"], 3),
-        "wanted": WANTED["memory"],
+        "wanted": WANTED[name],
         "peak_mib": {side: round(numbers["peak"]) for side, numbers in found.items()},
         "before_mib": {side: round(numbers["before"]) for side, numbers in found.items()},
         "seconds": {side: round(numbers["seconds"], 2) for side, numbers in found.items()},

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -57,6 +58,7 @@ class Ours:
         running: Episodes in flight at most.
         clock: For seconds.
         device: For the engine and the learner.
+        bfloat16: Compute in it; the optimizer keeps float32 weights.
     """
 
     def __init__(
@@ -69,14 +71,26 @@ class Ours:
         running: int,
         clock: Clock,
         device: str = "cpu",
+        bfloat16: bool = False,
     ) -> None:
         self._clock = clock
         self._work, self._loop = work, asyncio.new_event_loop()
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
-        self.learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=micro_batch, device=device)
+        self.learner = Learner(
+            model,
+            optimizer=settings,
+            max_tokens_per_micro_batch=micro_batch,
+            device=device,
+            dtype="bfloat16" if bfloat16 else "float32",
+        )
         context = work.turns * (work.longest + 64) + 64
         self._engine = TorchEngine(
-            model, max_slots=min(running, work.episodes), max_context=context, device=device, threads=threads
+            model,
+            max_slots=min(running, work.episodes),
+            max_context=context,
+            device=device,
+            dtype=torch.bfloat16 if bfloat16 else None,
+            threads=threads,
         )
         self._forced = Forced(self._engine)
         self._backend = Backend(EnvSpec(lambda: Talk(work.turns)))

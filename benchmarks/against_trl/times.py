@@ -39,13 +39,13 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
     tokenizer = make_tokenizer()
     model = shape.build(tokenizer)
     sizes_of_ours = (options.threads, options.micro_batch, options.running)
-    ours = Ours(model, tokenizer, work, *sizes_of_ours, options.clock, options.device)
+    ours = Ours(model, tokenizer, work, *sizes_of_ours, options.clock, options.device, shape.bfloat16)
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
     rollout = None if work.turns == 1 else Rollout(work, answer)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
     with tempfile.TemporaryDirectory() as folder, tuned_gc():
         trainer = make_trl(
-            shape.build(tokenizer),
+            shape.for_trl(tokenizer),
             make_tokenizer(),
             work,
             folder,
@@ -56,9 +56,11 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             device=options.device,
         )
         first = ours.collect(work.lengths(0))
-        loss = compare_losses(trainer, model, first[: 4 * work.group])
+        # In bfloat16 the sides round differently: the loss is the same, the gradients are within its three digits.
+        loss = compare_losses(trainer, model, first[: 4 * work.group], "bfloat16" if shape.bfloat16 else "float32")
+        tolerance = 0.1 if shape.bfloat16 else options.tolerance
         for name in ("apart", "gradients_apart"):
-            if not loss[name] < options.tolerance:
+            if not loss[name] < tolerance:
                 raise SystemExit(f"{work.name}: the losses are not the same: {loss}")
         ours.learn(first)
 
@@ -124,7 +126,7 @@ def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str
     for way in ways:
         settings = {"micro_batch": options.trl_micro_batch, "generation_batch": options.trl_generation_batch, **way}
         tokenizer = make_tokenizer()
-        model = shape.build(tokenizer)
+        model = shape.for_trl(tokenizer)
         model.set_attn_implementation(settings.pop("attention", "sdpa"))
         taken: list[dict[str, float]] = []
         settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])

@@ -23,7 +23,7 @@ from trainers.trajectory import Trajectory
 ANSWER = "No, that is not right. Please try again."
 LR, CLIP = 1e-5, 0.2
 Clock = Callable[[], float]
-WANTED = {"single": 0.75, "turns": 0.4, "memory": 0.5}
+WANTED = {"single": 0.75, "turns": 0.4, "memory": 0.5, "large": 0.8, "large-memory": 0.5}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Work:
         return rng.integers(self.shortest, self.longest + 1, (self.episodes, self.turns))
 
 
-WORKS = {work.name: work for work in (Work("single", 1, 48, 48), Work("turns", 4, 8, 64))}
+_ALL = (Work("single", 1, 48, 48), Work("turns", 4, 8, 64), Work("large", 2, 8, 64, tasks=8))
+WORKS = {work.name: work for work in _ALL}
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,33 @@ class Shape:
     layers: int = 4
     intermediate: int = 704
     vocabulary: int | None = None  # of the tokenizer
+    family: str = "qwen2"
+    heads: int = 4
+    kv_heads: int = 2
+    bfloat16: bool = False  # computed so; weights are built in float32
 
     def build(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
         """Random weights, always the same."""
         return build_model(
             self.vocabulary or len(tokenizer),
+            family=self.family,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
             hidden=self.hidden,
             layers=self.layers,
             intermediate=self.intermediate,
             max_context=1024,
         )
 
+    def for_trl(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+        """The same weights, in the type that TRL computes in."""
+        model = self.build(tokenizer)
+        return model.bfloat16() if self.bfloat16 else model
+
 
 TINY = Shape(hidden=32, layers=1, intermediate=64)
+#: SmolLM2's 135 M parameters, in bfloat16.
+LARGE = Shape(576, 30, 1536, vocabulary=49_152, family="llama", heads=9, kv_heads=3, bfloat16=True)
 
 
 def question(number: int) -> str:
