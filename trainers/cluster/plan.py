@@ -337,8 +337,8 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
         return
     if width > per_node or per_node % width:
         raise PlanError(
-            f"engine.tensor_parallel_size={width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays on "
-            f"one machine; {_divisors(per_node)} do"
+            f"engine.tensor_parallel_size={width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays "
+            f"on one machine; {_divisors(per_node)} do"
         )
     if ranks > per_node and ranks % per_node:
         raise PlanError(

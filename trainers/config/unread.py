@@ -35,8 +35,8 @@ ENGINE: Reads = {
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
     "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
-    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size "
-    "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
+    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
+    "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
         "engine.vllm.base_url": (None,)
     },
     "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {

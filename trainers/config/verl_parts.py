@@ -246,10 +246,10 @@ def _machines(given: Given) -> tuple[int, int]:
 def _replicas(given: Given, gpus: int, key: str) -> Results:
     """The GPUs, shared out among engines that are split over ``key`` of them; the embedded engine is not split."""
     width = given.number(key) if given.has(key) and _engine_name(given, key.rpartition(".")[0]) != "torch" else 1
-    if gpus % width:
+    if gpus % width and given.value("trainer.device") != "cpu":
         raise BadValueError(_GPUS, f"times {_NODES} is {gpus} GPUs, which engines of {width} do not share")
     if gpus > 1:
-        yield "engine.replicas", gpus // width, (_NODES, _GPUS)
+        yield "engine.replicas", max(1, gpus // width), (_NODES, _GPUS)
 
 
 def _engine_name(given: Given, section: str) -> Any:
