@@ -16,7 +16,7 @@ from fake_pooling import FakePooling
 from reward_models import CONTEXT, save_model, talk
 
 from textenvs.messages import assistant, user
-from trainers.engines.sglang.process import ServerProcess, free_port
+from trainers.engines.server import ServerProcess, free_port
 from trainers.rewards import BackendError, OutageError, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends import ClassifierOptions, PoolingBackend, PoolingOptions
 from trainers.rewards.backends.classifier import Classifier
