@@ -34,7 +34,7 @@ from textenvs.messages import Message, user
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.torch_engine import TorchEngine
-from trainers.heap import settled
+from trainers.gc_tuning import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.renderer import Renderer
@@ -237,7 +237,7 @@ def main() -> None:
     if "turns" in args.which or not args.which:
         pairs, costs = [], []
         for _ in range(args.rounds):
-            with settled():  # as in a training run
+            with tuned_gc():  # as in a training run
                 ours, cost = asyncio.run(collector_turns(256, args.seconds))
                 bare, _ = asyncio.run(bare_turns(256, args.seconds))
             pairs.append((ours, bare))

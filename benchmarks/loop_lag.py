@@ -23,7 +23,7 @@ from typing import Any
 from collector_throughput import SlowUser, make_renderer
 
 from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.heap import settled
+from trainers.gc_tuning import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.lag import LoopLag
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--json", type=Path, help="also write the result here")
     args = parser.parse_args()
-    with asyncio.Runner(loop_factory=Watched) as runner, settled():
+    with asyncio.Runner(loop_factory=Watched) as runner, tuned_gc():
         result = runner.run(measure(args.episodes, args.seconds))
     print(json.dumps(result))
     if args.json:

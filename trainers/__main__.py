@@ -53,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
     except Exception as error:
-        from .plain import SAID_PLAINLY, disk_full  # they bring torch: not for a list of names
+        from .cli_errors import EXPECTED, disk_full  # they bring torch: not for a list of names
 
-        if not isinstance(error, SAID_PLAINLY) and not disk_full(error):
+        if not isinstance(error, EXPECTED) and not disk_full(error):
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1

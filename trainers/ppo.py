@@ -47,6 +47,7 @@ from .assembly.folder import run_folder, within
 from .assembly.openings import try_openings
 from .assembly.policy import tokenizer_of
 from .assembly.reward_checks import reward_problems
+from .cli_errors import EXPECTED, disk_full
 from .cluster.group import LearnerGroup
 from .cluster.nsight import captures
 from .cluster.plan import Machine, describe
@@ -55,7 +56,6 @@ from .config.running import TrainerSection
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .interrupts import Interrupts, leave
-from .plain import SAID_PLAINLY, disk_full
 from .policy import PolicyError, positions
 from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.profile import profiled
@@ -437,7 +437,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
-    except SAID_PLAINLY as error:
+    except EXPECTED as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -41,7 +41,7 @@ from .config import PPOConfig
 from .config.describe import all_keys
 from .config.schema import WarmStartSection
 from .config.yaml12 import dump
-from .heap import settled
+from .gc_tuning import tuned_gc
 from .learner import Learner, Parallel
 from .policy import Policy
 from .report.reporter import Reporter
@@ -234,7 +234,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         )
         if checkpoint is not None:
             resume(run, checkpoint)
-        stack.enter_context(settled())
+        stack.enter_context(tuned_gc())
         yield run
 
 

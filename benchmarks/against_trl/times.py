@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from textenvs.messages import user
-from trainers.heap import settled
+from trainers.gc_tuning import tuned_gc
 from trainers.rollout.renderer import Renderer
 
 from .losses import compare_losses
@@ -43,7 +43,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
     rollout = None if work.turns == 1 else Rollout(work, answer)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
-    with tempfile.TemporaryDirectory() as folder, settled():
+    with tempfile.TemporaryDirectory() as folder, tuned_gc():
         trainer = make_trl(
             shape.build(tokenizer),
             make_tokenizer(),
@@ -129,7 +129,7 @@ def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str
         taken: list[dict[str, float]] = []
         settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])
         rollout = None if work.turns == 1 else Rollout(work, answer)
-        with tempfile.TemporaryDirectory() as folder, settled():
+        with tempfile.TemporaryDirectory() as folder, tuned_gc():
             given = {"rollout": rollout, "clock": options.clock, "device": options.device, **settings}
             trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, **given)
 

@@ -16,7 +16,7 @@ _THRESHOLDS = (20_000, 20, 20)  # objects made, and collections of each younger 
 
 
 @contextmanager
-def settled() -> Iterator[None]:
+def tuned_gc() -> Iterator[None]:
     """Leave out of garbage collection what there is now, and collect the rest more rarely, until the block ends.
 
     Process-wide: for programs, once everything that lasts is there, not for libraries.

@@ -1,4 +1,4 @@
-"""How a command ends: what is wrong with a run's parts or data is said in words, without a traceback."""
+"""Expected errors of a command: shown without a traceback."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .report.loggers import MetricsError
 from .rollout.collector import CollectionError
 from .rollout.renderer import RendererError
 
-#: Errors whose words are enough. Any other one is a bug of ours, or of a library, and has its traceback.
-SAID_PLAINLY = (
+#: Any other error is a bug of ours, or of a library, and has its traceback.
+EXPECTED = (
     SetupError,
     CheckpointError,
     CollectionError,
