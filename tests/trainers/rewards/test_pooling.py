@@ -18,7 +18,7 @@ from reward_models import CONTEXT, save_model, talk
 
 from textenvs.messages import assistant, user
 from trainers.config.reward_model import ClassifierSection, ServiceSection
-from trainers.engines.sglang.process import ServerProcess, free_port
+from trainers.engines.server import ServerProcess, free_port
 from trainers.rewards import BackendError, OutageError, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends import PoolingBackend, pooling_problems
 from trainers.rewards.backends.classifier import Classifier
