@@ -76,7 +76,7 @@ MISTAKES = [
     (["label=nice"], "classifier.label: ", "has no label 'nice'"),
     (["max_length=100000"], "classifier.max_length: ", "reads 512 tokens at most"),
     (["transform=softmax"], "classifier.transform: ", "use transform=sigmoid"),
-    (["head=value", "label=0"], "classifier: ", "takes no label"),
+    (["head=value", "transform=softmax"], "classifier.", "use transform=sigmoid"),
     (["template=nowhere.jinja"], "classifier.template: ", "no file nowhere.jinja"),
     (["template=TEMPLATE:{% if"], "classifier.template: ", "the chat template rejects the conversation"),
     (["template=TEMPLATE:{{ raise_exception('no') }}"], "classifier.template: ", "rejects the conversation"),
@@ -136,8 +136,8 @@ def test_several_labels_need_a_choice_and_a_tokenizer_must_be_the_models(tmp_pat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["kind=service", "service.url=localhost:80"], "service: url must begin with http"),
-        (["kind=service", "service.url=http://h"], "service: input=tokens renders conversations here"),
+        (["kind=service", "service.url=localhost:80"], "service.url: url must begin with http"),
+        (["kind=service", "service.url=http://h"], "service.tokenizer: input=tokens renders conversations here"),
         (
             ["kind=service", "service.url=http://h", "service.tokenizer=nowhere"],
             "service.tokenizer: the tokenizer nowhere",

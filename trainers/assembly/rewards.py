@@ -18,8 +18,8 @@ from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
+from ..rewards.credit_assignment import Redistribution, RedistributionError, redistribution
 from ..rewards.overlong import overlong_penalty
-from ..rewards.redistribution import Redistribution, RedistributionError, redistribution
 from ..rollout.engine_policy import EnginePolicy
 from ..rollout.multiturn import MultiturnScore
 from ..rollout.renderer import Renderer

@@ -286,11 +286,11 @@ def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
 def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
     """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
     last, known = name.rpartition(".")[2], list(keys)
-    if same := [key for key in known if key.rpartition(".")[2] == last]:
-        return difflib.get_close_matches(name, same, 3, 0.3)
     near = difflib.get_close_matches(name, known, 3, 0.7)
-    # One wrong letter: the same word in other sections is not meant.
-    return near[:1] if near and difflib.SequenceMatcher(None, name, near[0]).ratio() > 0.9 else near
+    one_letter = near[:1] if near and difflib.SequenceMatcher(None, name, near[0]).ratio() > 0.9 else []
+    if same := [key for key in known if key.rpartition(".")[2] == last]:
+        return list(dict.fromkeys(one_letter + difflib.get_close_matches(name, same, 3, 0.3)))
+    return one_letter or near  # one wrong letter: other keys are not meant
 
 
 def _explain(

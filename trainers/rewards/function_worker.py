@@ -1,7 +1,7 @@
-"""The program of a scoring process: loads a function from a file, and calls it for each question on its stdin.
+"""The program of a scoring process: loads a function from a file, and calls it for each question.
 
-Run by its path, with the file, the function's name, and the number of the pipe for answers. Questions are pickles of
-keyword arguments behind 8 bytes of length; answers are lines of JSON. What the function prints goes to stderr.
+Run by its path, with the file, the function's name, and the file descriptor of a socket. Questions are pickles of
+keyword arguments; answers are JSON.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
 
-def main(path: str, name: str, answers: int) -> None:
-    """Say that it is ready, and then what the function makes of each question, until stdin ends.
+def main(path: str, name: str, descriptor: int) -> None:
+    """Say that it is ready, and then what the function makes of each question, until the socket closes.
 
     Whatever is raised becomes the answer, as ``error``.
     """
-    questions = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a function that reads stdin must not eat questions
-    os.dup2(2, 1)
-    with os.fdopen(answers, "w", encoding="utf-8") as out:
+    os.set_inheritable(descriptor, False)
+    with Connection(descriptor) as line:
 
         def say(answer: Mapping[str, Any]) -> None:
-            out.write(json.dumps(answer) + "\n")
-            out.flush()
+            line.send_bytes(json.dumps(answer).encode())
 
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
         try:
@@ -41,9 +39,13 @@ def main(path: str, name: str, answers: int) -> None:
             say(_failure(error))
             return
         say({"ready": True})
-        while len(head := questions.read(8)) == 8:
+        while True:
             try:
-                answer = _call(function, pickle.loads(questions.read(int.from_bytes(head, "big"))))
+                question = line.recv_bytes()
+            except EOFError:
+                return
+            try:
+                answer = _call(function, pickle.loads(question))
             except BaseException as error:
                 answer = _failure(error)
             say(answer)

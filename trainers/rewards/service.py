@@ -30,7 +30,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
@@ -45,7 +45,6 @@ log = logging.getLogger("trainers")
 
 #: What a model says of a request: named numbers.
 Scores: TypeAlias = Mapping[str, float]
-OptionsT = TypeVar("OptionsT")
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
@@ -134,13 +133,6 @@ class RewardBackend(Protocol):
         ...
 
 
-def checked_fields(options: type[OptionsT]) -> type[OptionsT]:
-    """Check the fields of a dataclass by their annotations when one is made; see :func:`textenvs.options.checked`."""
-    options.__init__ = checked(options.__init__)  # type: ignore[method-assign, misc]
-    return options
-
-
-@checked_fields
 @dataclass(frozen=True)
 class ModelOptions:
     """How one model is asked. A value outside its range is a ``ValueError``.
@@ -178,12 +170,16 @@ class ModelOptions:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
 
 
+ModelOptions.__init__ = checked(ModelOptions.__init__)  # type: ignore[method-assign]
+
+
 class RewardService:
     """Scores requests with named models; see the module.
 
     Args:
         backends: The models, by name. The service closes them.
-        options: How each is asked; what is not here has the defaults.
+        options: How each is asked; what is not here is asked as its backend recommends (``model_options()``), or else
+            with the defaults.
 
     Raises:
         ValueError: No backend, or options of a model that there is not.
@@ -196,8 +192,10 @@ class RewardService:
             raise ValueError("a reward service needs at least one backend")
         if unknown := sorted(set(options or {}) - set(backends)):
             raise ValueError(f"options are given for {unknown[0]!r}, but the models are {', '.join(sorted(backends))}")
-        chosen = {name: (options or {}).get(name, ModelOptions()) for name in backends}
-        self._models = {name: _Model(name, backend, chosen[name]) for name, backend in backends.items()}
+        self._models = {
+            name: _Model(name, backend, (options or {}).get(name) or getattr(backend, "model_options", ModelOptions)())
+            for name, backend in backends.items()
+        }
 
     async def score(self, model: str, request: ScoringRequest) -> Scores:
         """The scores of one request. The same request, asked by several at a time, is computed once.

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fake_service import FakeService, status
 
 from textenvs.chat import close_clients
 from textenvs.messages import assistant, user
+from trainers.config.reward_model import JudgeSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends import JudgeBackend
 
@@ -36,14 +38,14 @@ def data_of(body: dict) -> dict[str, Any]:
 
 
 async def asked(judge: JudgeBackend, *requests: ScoringRequest, **options: Any) -> list[Any]:
-    settings = judge.model_options(**options)
+    settings = replace(judge.model_options(), **options)
     async with RewardService({"j": judge}, {"j": settings}) as service:
         return await asyncio.gather(*(service.score("j", each) for each in requests), return_exceptions=True)
 
 
 def judge_of(service: FakeService, **options: Any) -> JudgeBackend:
-    spec = {"model": "judge", "base_url": service.url, "max_retries": 1, "timeout_s": 5.0}
-    return JudgeBackend(spec | options.pop("spec", {}), **options)
+    chat = {"max_retries": 1, "timeout_s": 5.0}
+    return JudgeBackend(JudgeSection(model="judge", base_url=service.url, chat=chat, **options))
 
 
 @pytest.fixture(autouse=True)
@@ -143,25 +145,19 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
         ({"high": float("inf")}, "finite"),
         ({"votes": 0}, "votes"),
         ({"vote": "sum"}, "vote"),
-        ({"votes": 3, "model": {"model": "m", "temperature": 0.0}}, "are one"),
+        ({"votes": 3, "chat": {"temperature": 0.0}}, "are one"),
         ({"tries": 0}, "tries"),
-        ({"model": {"model": "m", "tempature": 1.0}}, "did you mean 'temperature'"),
-        ({"model": {"model": "m", "api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
+        ({"chat": {"tempature": 1.0}}, "did you mean 'temperature'"),
+        ({"base_url": None, "chat": {"api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        JudgeBackend(**{"model": {"model": "m", "base_url": "http://x/v1"}} | options)
+        JudgeBackend(JudgeSection(**{"model": "m", "base_url": "http://x/v1"} | options))
 
 
 def test_the_service_waits_as_long_as_the_client_may_take() -> None:
-    spec = {
-        "model": "m",
-        "base_url": "http://x/v1",
-        "timeout_s": 10.0,
-        "max_retries": 2,
-        "concurrency": 7,
-    }
-    options: ModelOptions = JudgeBackend(spec).model_options()
+    chat = {"timeout_s": 10.0, "max_retries": 2, "concurrency": 7}
+    options: ModelOptions = JudgeBackend(JudgeSection(model="m", base_url="http://x/v1", chat=chat)).model_options()
     assert options.timeout_s >= 3 * 10 + 2 * 120
     assert (options.concurrency, options.max_batch_size) == (7, 1)
