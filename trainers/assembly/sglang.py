@@ -38,7 +38,6 @@ def sglang_options(config: PPOConfig, replica: int) -> SGLangOptions:
         verify=section.verify,
         start_timeout_s=section.start_timeout_s,
         health_timeout_s=section.health_timeout_s,
-        stall_timeout_s=section.stall_timeout_s,
     )
 
 
