@@ -1,4 +1,4 @@
-"""Parquet files of ``generate`` and ``evaluate``: read with their columns checked, written whole or not at all."""
+"""Parquet files: read with their columns checked, written whole or not at all."""
 
 from __future__ import annotations
 

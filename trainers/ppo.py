@@ -36,18 +36,19 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from textenvs.text import excerpt, printable
+from textenvs.text import excerpt
 
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine
 from .assembly.environments import check_environments, other_validation
-from .assembly.folder import run_folder, within
+from .assembly.folder import run_folder
 from .assembly.openings import try_openings
 from .assembly.policy import tokenizer_of
 from .assembly.reward_checks import reward_problems
-from .cli_errors import EXPECTED, disk_full
+from .cli import run_command
+from .cli_errors import EXPECTED
 from .cluster.group import LearnerGroup
 from .cluster.nsight import captures
 from .cluster.plan import Machine, describe
@@ -429,24 +430,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         rehearse=rehearse,
         check=reward_problems,
     )[0]
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes
-    try:
-        interrupts = Interrupts()
-        return interrupts.run(run_all(config, interrupts))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
-        return 130
-    except EXPECTED as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        full = disk_full(error)
-        if not full and not within(run_folder(config.trainer), error.filename):
-            raise
+    interrupts = Interrupts()
+
+    def advice(full: bool) -> str:
         todo = "make room" if full else "see to it that the run's folder can be written"
-        print(f"error: {error}: {todo} and {again(config.trainer)}", file=sys.stderr)
-        return 1
+        return f"{todo} and {again(config.trainer)}"
+
+    return run_command(
+        lambda: interrupts.run(run_all(config, interrupts)),
+        stopped="stopped at once; nothing was saved since the last checkpoint",
+        expected=EXPECTED,
+        folder=run_folder(config.trainer),
+        advice=advice,
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
     config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
     assert environments.task_count(config) is None
     assert environments.validation_tasks(config)
-    reward_model._check_reference(config, config.reward_model)
+    reward_model._check_reference(config, config.reward_model, SimpleNamespace(needs_reference=True))
     rewards.task_finder(config)
     few = config.warm_start.model_copy(update={"demonstrations": 3, "mistake_rate": 0.0})
     assert len(list(policies.demonstrations_of("any", {}, few, seed=0))) == 3

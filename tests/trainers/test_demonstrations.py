@@ -231,7 +231,7 @@ def test_an_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exce
         next(playing)
 
 
-def test_a_thread_that_plays_ahead_gives_the_same_and_ends_before_its_iterator_is_closed() -> None:
+def test_hooks_in_a_thread_give_the_same_and_it_ends_with_the_iterator() -> None:
     before = threading.active_count()
     here = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
     there = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)

@@ -185,6 +185,11 @@ def check_engine(config: PPOConfig) -> None:
     try:
         if config.engine.name == "openai":
             refuse_training()
+        if config.engine.name == "vllm" and config.engine.tensor_parallel_size > 1:
+            raise ValueError(
+                f"engine.tensor_parallel_size={config.engine.tensor_parallel_size}, and a vLLM server computes on one "
+                "GPU here: write 1 (engine.replicas uses more GPUs), or engine.name=sglang"
+            )
         for replica in range(config.engine.engines):
             if config.engine.name == "sglang":
                 sglang_options(config, replica)

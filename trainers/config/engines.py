@@ -73,6 +73,8 @@ class ServingSection(Section):
     replicas: int = Field(1, ge=1)
     """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
     Several addresses in `base_url` are so many replicas without this."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs (on a CPU, processes) that share each matrix of one `vllm` or `sglang` server that is started."""
     max_slots: int | None = Field(None, ge=1)
     """Requests decoded at a time (in each replica); more wait. null is as many as the run can have, or half as many
     again as a replica's share; `trainers.generate` has 128 at most."""

@@ -450,7 +450,7 @@ def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64() -> 
 
 
 def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
-    options = SGLangOptions(python=sys.executable, server_args=("--tp", "2"))
+    options = SGLangOptions(python=sys.executable, tensor_parallel=2)
     _, environment = options.command({"--device": "cpu", "--max-running-requests": "4", "--context-length": "8"})
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
 
