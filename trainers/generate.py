@@ -34,7 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .assembly.cluster import cluster_of, plan_of
-from .assembly.engines import engine_of
+from .assembly.engines import check_engine, engine_of
 from .assembly.errors import SetupError
 from .assembly.policy import set_threads
 from .cli import run_command
@@ -75,8 +75,9 @@ async def generate(config: GenerateConfig) -> Path:
         _open(parts, identity)
     except OSError as error:
         raise TableError(f"data.output_path={output} cannot be written ({error})") from error
-    policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     run = _as_run(config, parts)
+    check_engine(run)
+    policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     rendered = _rendered(prompts, renderer, config.rollout.max_prompt_length)

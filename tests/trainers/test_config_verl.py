@@ -162,7 +162,8 @@ def test_the_multi_turn_command(inside):
     assert rollout.max_response_tokens == 1024, "there the limit is of the whole episode"
     assert config.engine.name == "sglang"
     assert config.engine.max_context == 2048
-    assert config.engine.sglang.server_args == ("--tp-size", "2", "--mem-fraction-static", "0.5")
+    assert config.engine.sglang.server_args == ("--mem-fraction-static", "0.5")
+    assert (config.engine.tensor_parallel_size, config.engine.replicas) == (2, 2), "engines on all four GPUs"
     actor = config.actor
     assert (actor.lr, actor.mini_batches, actor.entropy_coeff, actor.use_kl_loss) == (1e-6, 1, 0, True)
     assert actor.max_tokens_per_micro_batch == 32 * 2048

@@ -160,6 +160,7 @@ def refusal(*more):
 _ACTOR = "actor_rollout_ref.actor."
 _ROLLOUT = "actor_rollout_ref.rollout."
 _CORRECTION = "algorithm.rollout_correction."
+_FOUR = ("trainer.n_gpus_per_node=4", "trainer.nnodes=1")
 
 
 @pytest.mark.parametrize("explicit", [(), (f"{_ACTOR}clip_ratio_c=3.0", f"{_ACTOR}loss_agg_mode=token-mean")])
@@ -285,11 +286,15 @@ def test_a_correction_that_cannot_be_had_says_what_to_write(inside, more, said):
     assert said in refusal(*(f"{_CORRECTION}{each}" for each in more))
 
 
-def test_vllm_on_one_gpu_is_nothing_to_say_and_on_two_it_is_refused(inside):
-    one, two = (f"{_ROLLOUT}tensor_model_parallel_size={size}" for size in (1, 2))
-    assert command(f"{_ROLLOUT}name=vllm", one) == command(f"{_ROLLOUT}name=vllm")
-    assert "a vLLM server computes on one GPU here; write 1" in refusal(f"{_ROLLOUT}name=vllm", two)
-    assert command(f"{_ROLLOUT}name=sglang", two).engine.sglang.server_args == ("--tp-size", "2")
+def test_an_engine_is_split_and_repeated_over_all_gpus(inside):
+    parallel = f"{_ROLLOUT}tensor_model_parallel_size"
+    for name in ("vllm", "sglang"):
+        one, two = (command(f"{_ROLLOUT}name={name}", f"{parallel}={size}", *_FOUR).engine for size in (1, 2))
+        assert (one.tensor_parallel_size, one.replicas) == (1, 4)
+        assert (two.tensor_parallel_size, two.replicas) == (2, 2)
+    embedded = command(f"{_ROLLOUT}name=hf", f"{parallel}=2", *_FOUR).engine
+    assert (embedded.tensor_parallel_size, embedded.replicas) == (1, 4), "it is not split"
+    assert "4 GPUs, which engines of 3 do not share" in refusal(f"{_ROLLOUT}name=vllm", f"{parallel}=3", *_FOUR)
 
 
 def test_sglangs_own_options_become_words_of_its_command_line(inside):

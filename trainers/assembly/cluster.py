@@ -76,5 +76,5 @@ def engine_device(config: PPOConfig, replica: int) -> torch.device:
 
 
 def gpu_of(config: PPOConfig, replica: int) -> int | None:
-    """Replicas take the machine's GPUs in turn; one engine alone takes what it finds."""
-    return replica if config.engine.engines > 1 else None
+    """The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds."""
+    return replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None

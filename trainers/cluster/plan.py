@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.memory import ModelShape, estimate, last_of
+from trainers.cluster.memory import ModelShape, estimate
 from trainers.cluster.room import shortages, tight
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trainers.learner.parallel import Parallel
 
 _GIB = 2**30
-_SGLANG_TP = ("--tp", "--tp-size", "--tensor-parallel-size")
 
 PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
 
@@ -187,7 +186,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     on_ray = cluster.backend == "ray"
     device: Literal["cpu", "cuda"] = "cuda" if _wants_gpus(config, machine) else "cpu"
     per_node = _gpus_per_node(config, machine, device)
-    width = tensor_parallel_size(config)
+    width = engine.tensor_parallel_size
     ranks, replicas = 0 if serving else cluster.learner_ranks, engine.replicas
     _check_sizes(config, device, per_node, width, ranks)
     shards = 1 if serving else _check_cut(config, machine, shape)
@@ -292,24 +291,6 @@ def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
     return next(((key, each) for key, each in reward_models(config).items() if each.enable_resource_pool), None)
 
 
-def tensor_parallel_size(config: PPOConfig) -> int:
-    """GPUs of one engine: what SGLang's own options say, else 1.
-
-    Raises:
-        PlanError: It is no positive number.
-    """
-    engine = config.engine
-    value = last_of(engine.sglang.server_args, *_SGLANG_TP) if engine.name == "sglang" else None
-    value = "1" if value is None else value
-    try:
-        size = int(value)
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise PlanError(f"engine.{engine.name}: a tensor-parallel size of {value!r}; it must be a number from 1")
-    return size
-
-
 def _wants_gpus(config: PPOConfig, machine: Machine) -> bool:
     if config.model.device == "auto":
         return bool(machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node)
@@ -351,15 +332,13 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
     _check_rewards(config, device, width)
     total = cluster.nnodes * per_node
     if device == "cpu":
-        if width > 1:
-            raise PlanError(f"a tensor-parallel size of {width} needs GPUs; on the CPU it must be 1")
         if not cluster.colocate and cluster.backend == "local":
             raise PlanError("cluster.colocate=false has no effect without GPUs and without Ray: there are no places")
         return
     if width > per_node or per_node % width:
         raise PlanError(
-            f"a tensor-parallel size of {width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays on "
-            f"one machine; {_divisors(per_node)} do"
+            f"engine.tensor_parallel_size={width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays "
+            f"on one machine; {_divisors(per_node)} do"
         )
     if ranks > per_node and ranks % per_node:
         raise PlanError(

@@ -37,6 +37,8 @@ _EPISODE_LOSSES = ("gspo", "geo_mean")
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
 NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
+#: What SGLang's command line calls ``engine.tensor_parallel_size``.
+_TENSOR_PARALLEL = ("--tp", "--tp-size", "--tensor-parallel-size")
 #: Those that learn another policy than the one that earns most, and where.
 _MISLEADING_CREDIT = {
     "spread": "what is done decides how many turns follow",
@@ -130,6 +132,9 @@ def engine_checks(engine: ServingSection) -> Problems:
     if engine.replicas > 1 and (urls or name == "openai"):
         each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
         yield "engine.replicas", f"is {engine.replicas}; {each}"
+    words = [word.partition("=")[0] for word in engine.sglang.server_args]
+    if given := next((word for word in words if word in _TENSOR_PARALLEL), None):
+        yield "engine.sglang.server_args", f"has {given}: give engine.tensor_parallel_size instead"
     if name == "vllm":
         yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if len(set(urls)) < len(urls):

@@ -31,17 +31,23 @@ _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
 _CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov")
 
 ENGINE: Reads = {
+    "engine.tensor_parallel_size": {"engine.name": ("vllm", "sglang")},
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
+    "engine.stall_timeout_s": {
+        "engine.name": ("vllm", "sglang"),
+        "engine.replicas": Not(1),
+        "cluster.backend": _RAY,
+    },
     "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
-    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size "
-    "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib": {
+    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
+    "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
         "engine.vllm.base_url": (None,)
     },
-    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {
-        "engine.vllm.base_url": _GIVEN
+    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s": {"engine.vllm.base_url": _GIVEN},
+    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size": {
+        "engine.sglang.base_url": (None,)
     },
-    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args": {"engine.sglang.base_url": (None,)},
 }
 MODEL: Reads = {
     "model.lora_alpha model.target_modules model.exclude_modules model.lora_publish": {"model.lora_rank": Not(0)},
