@@ -34,14 +34,17 @@ ENGINE: Reads = {
     "engine.tensor_parallel_size": {"engine.name": ("vllm", "sglang")},
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
+    "engine.stall_timeout_s": {
+        "engine.name": ("vllm", "sglang"),
+        "engine.replicas": Not(1),
+        "cluster.backend": _RAY,
+    },
     "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
     "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
     "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
         "engine.vllm.base_url": (None,)
     },
-    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {
-        "engine.vllm.base_url": _GIVEN
-    },
+    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s": {"engine.vllm.base_url": _GIVEN},
     "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size": {
         "engine.sglang.base_url": (None,)
     },
