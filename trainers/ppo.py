@@ -410,7 +410,7 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
 
 
 def again(section: TrainerSection) -> str:
-    """How to go on with a run that has ended for want of something."""
+    """How to resume a run that was aborted."""
     if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
         return "start the same command again; it has no checkpoint yet"
     if section.resume_mode == "auto":

@@ -1,4 +1,4 @@
-"""A run: its parts, put together from a configuration, warmed up or gone on with from a checkpoint."""
+"""A run: its parts, put together from a configuration, then warmed up or resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
         raise
     except _UNREADABLE as error:
         if type(error) is ValueError:  # tasks that are left out, for example, may be others now
-            raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
+            raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
         raise damaged(checkpoint.path, error) from error
     run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 

@@ -102,7 +102,7 @@ class SGLangOptions(HealthOptions):
             if threads is not None:
                 environment["OMP_NUM_THREADS"] = str(threads)
             tokens = int(arguments["--max-running-requests"]) * int(arguments["--context-length"])
-            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.1"]
-            words += ["--max-total-tokens", str(tokens)]  # else SGLang plans for all of the machine's memory
+            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.8"]
+            words += ["--max-total-tokens", str(tokens)]  # else SGLang takes all that share of the free memory
         launcher = str(Path(__file__).with_name("launcher.py"))
         return [self.python or sys.executable, launcher, *words, *self.server_args], environment
