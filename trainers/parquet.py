@@ -42,4 +42,4 @@ def write_table(path: Path, table: Any) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as unfinished:
-        parquet.write_table(table, unfinished, compression="zstd")
+        parquet.write_table(table, Path(unfinished), compression="zstd")

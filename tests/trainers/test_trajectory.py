@@ -269,8 +269,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
     path = tmp_path / "t.parquet"
     write_parquet(path, [make()])
 
-    def half(table: pa.Table, where: str, **_: Any) -> None:
-        Path(where).write_bytes(b"PAR1")
+    def half(table: pa.Table, where: Path, **_: Any) -> None:
+        where.write_bytes(b"PAR1")
         raise OSError("disk full")
 
     monkeypatch.setattr(pq, "write_table", half)
