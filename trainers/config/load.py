@@ -116,7 +116,7 @@ def load_config(
     try:
         if problems:
             raise ConfigError(problems)
-        config, flags = resolve_with_notes(words, schema)
+        config, flags = resolve(words, schema)
         if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
             raise ConfigError(problems)
     except ConfigError as error:
@@ -143,15 +143,6 @@ def load_config(
 
 
 def resolve(
-    arguments: Sequence[str],
-    schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
-) -> tuple[ConfigT, dict[str, str]]:
-    """Read arguments into a checked configuration; see :func:`resolve_with_notes`, whose sources these are."""
-    config, flags = resolve_with_notes(arguments, schema)
-    return config, dict(flags.sources)
-
-
-def resolve_with_notes(
     arguments: Sequence[str],
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
 ) -> tuple[ConfigT, Flags]:
