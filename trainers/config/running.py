@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .fields import Frequency, Loggers
 from .section import Section
@@ -72,10 +72,10 @@ class TrainerSection(RunSection):
 class ClusterSection(Section):
     """Where the run's parts are. See docs/cluster.md."""
 
-    backend: Literal["local", "ray"] = "local"
-    """`local`: one process, and one more for each learner rank where there are several. `ray`: learner ranks and
-    engines are Ray actors."""
-    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
+    backend: Literal["local", "ray"] | None = None
+    """`local`: learner and engines in this process, or servers beside it. `ray`: learner ranks and engines are Ray
+    actors. null is `ray` where there are several ranks or machines."""
+    nnodes: int = Field(1, ge=1, description="Machines; more than one are used through Ray.")
     n_gpus_per_node: int | None = Field(None, ge=0)
     """GPUs to use of each machine; null is what torch sees here."""
     learner_ranks: int = Field(1, ge=1, description="Processes that train, with a GPU each where there are GPUs.")
@@ -94,6 +94,13 @@ class ClusterSection(Section):
     stall_s: float = Field(300.0, gt=0)
     """Seconds that a learner rank may stand at one place before the run gives up."""
     start_timeout_s: float = Field(300.0, gt=0, description="Seconds that actors and ranks may take to start.")
+
+    @model_validator(mode="after")
+    def _choose_backend(self) -> Self:
+        if self.backend is None:
+            chosen = "ray" if self.learner_ranks > 1 or self.nnodes > 1 else "local"
+            object.__setattr__(self, "backend", chosen)  # frozen once it is made
+        return self
 
 
 class RayInitSection(Section):

@@ -222,8 +222,6 @@ def cluster(given: Given) -> Results:
         yield "cluster.n_gpus_per_node", given.value(_GPUS), (_GPUS,)
         yield "cluster.learner_ranks", nodes * gpus, (_NODES, _GPUS)
         yield from _replicas(given, nodes * gpus, f"{_ROLLOUT}tensor_model_parallel_size")
-    if nodes > 1:
-        yield "cluster.backend", "ray", (_NODES,)
 
 
 def generating_cluster(given: Given) -> Results:
