@@ -25,7 +25,7 @@ from .cli import run_command
 from .config import load_config
 from .config.commands import EvaluateConfig
 from .parquet import TableError, read_table
-from .rewards import FunctionError, FunctionPool, Scored, ScoreError
+from .rewards import FunctionError, FunctionPool, ScoreError
 
 _LISTED = 10  # failures that are shown
 _AHEAD = 8  # replies that wait for each process
@@ -86,12 +86,12 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
 
 def score(rows: Sequence[Row], pool: FunctionPool, ahead: int) -> Iterator[Outcome]:
     """Every reply's outcome, in the order of the rows; ``ahead`` are asked for at a time."""
-    waiting: deque[tuple[Row, int, Future[Scored]]] = deque()
+    waiting: deque[tuple[Row, int, Future[float]]] = deque()
 
     def settled() -> Outcome:
         row, sample, future = waiting.popleft()
         try:
-            return Outcome(row.number, sample, row.source, future.result().score)
+            return Outcome(row.number, sample, row.source, future.result())
         except ScoreError as error:
             return Outcome(row.number, sample, row.source, None, str(error))
 

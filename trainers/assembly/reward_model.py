@@ -169,10 +169,9 @@ async def _try(key: str, section: RewardModelSection, backend: RewardBackend, as
         raise BackendError(f"{type(error).__name__}: {error}; {advice}") from error
     if isinstance(result, BackendError):
         raise BackendError(f"{result}; {advice}") from result
-    score = result["score"] if isinstance(result, Mapping) else result
-    if not (math.isfinite(score) and asked.low <= score <= asked.high):
+    if not (math.isfinite(result) and asked.low <= result <= asked.high):
         raise BackendError(
-            f"it scored a short conversation with {score!r}, which is no number from {asked.low:g} to {asked.high:g}; "
+            f"it scored a short conversation with {result!r}, which is no number from {asked.low:g} to {asked.high:g}; "
             f"{advice}"
         )
 
@@ -221,16 +220,16 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
     # Others than judges know nothing of the task.
     find = task_finder(config) if any(section.kind == "judge" for section in models.values()) else None
 
-    def row(so_far: SoFar) -> tuple[Any, dict[str, Any]]:
+    def truth(so_far: SoFar) -> Any:
         assert find is not None
-        return find(so_far).ground_truth, {}
+        return find(so_far).ground_truth
 
     # They agree on what becomes of the environment's pay, and it is taken away once.
     return {
         section.name: _score(
             section,
             service,
-            row if section.kind == "judge" else None,
+            truth if section.kind == "judge" else None,
             section.replace and not number,
             partial(check_name, config, key, section.name),
         )
@@ -241,12 +240,12 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
 def _score(
     section: RewardModelSection,
     service: RewardService,
-    row: Callable[[SoFar], tuple[Any, dict[str, Any]]] | None,
+    truth: Callable[[SoFar], Any] | None,
     replace: bool,
     check: Callable[[SoFar], None],
 ) -> Score:
     per: Literal["episode", "turn"] = "turn" if section.per_turn else "episode"
-    ask = reward_of(service, section.name, per=per, weight=section.weight, row=row)
+    ask = reward_of(service, section.name, per=per, weight=section.weight, truth=truth)
 
     async def terms(earned: dict[str, float], asked: Awaitable[float] | None) -> dict[str, float]:
         return earned if asked is None else {**earned, section.name: await asked}

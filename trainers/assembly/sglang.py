@@ -24,13 +24,13 @@ def sglang_options(config: PPOConfig, replica: int) -> SGLangOptions:
     Raises:
         ValueError: It cannot be so.
     """
-    section, size = config.engine.sglang, config.engine.tensor_parallel_size
-    parallel = ("--tp-size", str(size)) if size > 1 else ()
+    section = config.engine.sglang
     return SGLangOptions(
         base_url=None if section.base_url is None else section.base_url[replica],
         api_key=os.environ.get("SGLANG_API_KEY") if section.base_url is not None else None,
         python=section.python,
-        server_args=(*parallel, *section.server_args),
+        server_args=section.server_args,
+        tensor_parallel=config.engine.tensor_parallel_size,
         seeds=section.seeds,
         transport=section.transport,
         bucket_bytes=section.bucket_mib * 2**20,
@@ -39,7 +39,6 @@ def sglang_options(config: PPOConfig, replica: int) -> SGLangOptions:
         verify=section.verify,
         start_timeout_s=section.start_timeout_s,
         health_timeout_s=section.health_timeout_s,
-        stall_timeout_s=section.stall_timeout_s,
     )
 
 

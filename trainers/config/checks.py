@@ -35,8 +35,6 @@ _BY_EPISODE = (*GROUPWISE, "remax")
 _EPISODE_LOSSES = ("gspo", "geo_mean")
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
-#: Estimators that normalise over the batch by definition.
-NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
 #: What SGLang's command line calls ``engine.tensor_parallel_size``.
 _TENSOR_PARALLEL = ("--tp", "--tp-size", "--tensor-parallel-size")
 #: Those that learn another policy than the one that earns most, and where.
@@ -53,7 +51,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from template_checks(config.data.chat_template_kwargs)
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
-    yield from _estimator_checks(config.algorithm)
+    yield from _credit_checks(config.algorithm)
+    yield from _gdpo_checks(config.algorithm)
     engine, rollout, trainer, actor = config.engine, config.rollout, config.trainer, config.actor
     estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
     iterations = f"trainer.total_iterations={trainer.total_iterations}"
@@ -75,6 +74,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _held_out_checks(config)
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
+    yield from _replace_checks(config)
     yield from reward_model_checks(config)
     yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
@@ -195,10 +195,6 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         return
     if config.env.backend != "inline":
         yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
-    function = config.custom_reward_function
-    if section.replace and function.path is not None and function.replace:
-        text = "and custom_reward_function.replace would both take the environment's reward away: set one to false"
-        yield "multiturn_reward.replace", text
     if section.credit == "difference":
         return
     difference = "multiturn_reward.credit=difference"
@@ -216,17 +212,25 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
     elif whole := [key for key, model in sections_of(config).items() if model.enable and not model.per_turn]:
         yield f"{whole[0]}.per_turn", f"is false: {alone} true, or {difference}"
-    elif function.path is not None:
+    elif config.custom_reward_function.path is not None:
         yield "custom_reward_function.path", f"is of whole conversations: {alone} {difference}"
     elif algorithm.outcome_mix:
         yield "algorithm.outcome_mix", f"{adds} 0"
 
 
-def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
-    yield from _credit_checks(algorithm)
-    yield from _gdpo_checks(algorithm)
-    if algorithm.adv_estimator in NORMALISED and algorithm.norm_adv:
-        yield "algorithm.norm_adv", f"has no effect: {algorithm.adv_estimator} normalizes the batch by definition"
+def _replace_checks(config: PPOConfig) -> Problems:
+    """What the environment pays can be taken away once; reward models agree on that among themselves."""
+    function, futures = config.custom_reward_function, config.multiturn_reward
+    model = next((key for key, section in sections_of(config).items() if section.enable and section.replace), "")
+    replacing = {
+        "custom_reward_function": function.path is not None and function.replace,
+        "multiturn_reward": futures.enable and futures.replace,
+        model: bool(model),
+    }
+    taking = [key for key, replaces in replacing.items() if replaces]
+    for key in taking[1:]:
+        text = f"and {taking[0]}.replace would both take the environment's reward away: set one to false"
+        yield f"{key}.replace", text
 
 
 def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:

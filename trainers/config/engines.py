@@ -25,8 +25,6 @@ class VLLMSection(Section):
     update_folder: str | None = None
     """Folder of the files of `transport=local`; null is shared memory."""
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that `base_url` may take to say that it lives.")
-    stall_timeout_s: float = Field(60.0, gt=0)
-    """Seconds without a token, after which `base_url` must show that it computes."""
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes, weights included."""
     block_size: int | None = Field(None, ge=1)
@@ -62,8 +60,6 @@ class SGLangSection(Section):
     verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
-    stall_timeout_s: float = Field(60.0, gt=0)
-    """Seconds in which no request ends, after which the server must show that it computes."""
     server_args: tuple[str, ...] = ()
     """More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
 
@@ -88,6 +84,9 @@ class ServingSection(Section):
     threads: int | None = Field(None, ge=1)
     """CPU threads of the engine; null is one for a model below 5 million parameters, which more only slow down, and
     torch's choice for others."""
+    stall_timeout_s: float = Field(60.0, gt=20)
+    """Seconds that a server or a replica may have work and show no progress; then it is lost, unless it answers a probe
+    within 20 s."""
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
 

@@ -20,18 +20,3 @@ Loggers: TypeAlias = Annotated[
 Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
 DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-# fmt: off
-Estimator: TypeAlias = Literal[
-    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp",
-    "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo",
-]
-PolicyLossName: TypeAlias = Literal[
-    "ppo", "gspo", "gspo_token", "cispo", "geo_mean", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"
-]
-Rejection: TypeAlias = Literal[
-    "none", "token", "sequence", "geometric", "token_k2", "token_k3", "seq_sum_k2", "seq_sum_k3", "seq_mean_k2",
-    "seq_mean_k3", "seq_max_k2", "seq_max_k3",
-]
-# fmt: on
-KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]

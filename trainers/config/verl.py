@@ -55,15 +55,6 @@ def _rules(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
     }
 
 
-@dataclass(frozen=True)
-class Interaction:
-    """The environment that one of verl's interaction or tool classes is, and options it needs to be like it."""
-
-    env: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    why: str = ""
-
-
 _DATA: Mapping[str, Any] = yaml.load(Path(__file__).with_name("verl.yaml").read_text(encoding="utf-8"), Loader)
 
 #: By verl's key; a name that ends in ``.*`` holds for all keys below.
@@ -72,8 +63,5 @@ PPO, GENERATE, EVALUATE = (_rules(_DATA[command]) for command in ("ppo", "genera
 DEFAULTS: Mapping[str, Any] = _DATA["defaults"]
 #: verl's own defaults that a joint rule starts from.
 VALUES: Mapping[str, Any] = _DATA["values"]
-#: verl's names.
+#: verl's names; ``interactions`` and ``tools`` are the environments that its classes are, with options to be like them.
 NAMES: Mapping[str, Any] = _DATA
-INTERACTIONS, TOOLS = (
-    {name: Interaction(**entry) for name, entry in _DATA[kind].items()} for kind in ("interactions", "tools")
-)

@@ -1,8 +1,8 @@
 """An inference server behind HTTP: its process, where the run starts one, and whether it lives.
 
 Every engine that is a server uses these two: :class:`ServerProcess` starts and stops one, :class:`ServerHealth` waits
-until it is ready, watches it, and says why it is gone. Several servers, and restarts, are the matter of
-:class:`trainers.engines.replicas.Replicas`.
+until it is ready, watches that it answers, and says why it is gone. Whether it also computes, and what takes the place
+of a dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ class HealthOptions:
         start_timeout_s: Seconds until it must be ready.
         health_interval_s: Seconds between two health checks.
         health_timeout_s: Seconds that one may take; after two failures in a row the server is dead.
-        stall_timeout_s: Seconds without progress, while requests run, after which it must pass a probe.
 
     Raises:
         ValueError: A number is not positive.
@@ -157,7 +156,6 @@ class HealthOptions:
     start_timeout_s: float = 600.0
     health_interval_s: float = 2.0
     health_timeout_s: float = 5.0
-    stall_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -175,8 +173,6 @@ class ServerHealth:
         client: To ask it.
         process: Where it is ours: its end is noticed within a quarter of a second.
         options: How patient to be.
-        probe: Has the server compute something, and returns what is wrong, or ``None``.
-        busy: Whether requests run that should make progress.
         on_death: Called after every :meth:`finish`, to tell those who wait.
     """
 
@@ -188,16 +184,12 @@ class ServerHealth:
         process: ServerProcess | None,
         options: HealthOptions,
         *,
-        probe: Callable[[], Awaitable[str | None]],
-        busy: Callable[[], bool],
         on_death: Callable[[], None],
     ) -> None:
         self.error: EngineDeadError | None = None  #: why it is dead
         self._path, self._client, self._process, self._options = path, client, process, options
-        self._probe, self._busy, self._on_death = probe, busy, on_death
-        self._progressed = 0.0
+        self._kind, self._on_death = kind, on_death
         self._over = asyncio.Event()
-        self._kind = kind
 
     @property
     def name(self) -> str:
@@ -209,10 +201,6 @@ class ServerHealth:
     def tail(self) -> str:
         """The end of its log on lines of its own, where the process is ours."""
         return "" if self._process is None else f"\n{self._process.tail()}"
-
-    def progress(self) -> None:
-        """It made progress just now."""
-        self._progressed = asyncio.get_running_loop().time()
 
     def check(self) -> None:
         """Return while it lives.
@@ -268,14 +256,11 @@ class ServerHealth:
     async def watch(self) -> None:
         """Run until the server dies, and then call :meth:`finish`."""
         options, clock = self._options, asyncio.get_running_loop().time
-        self._progressed = checked = clock()
-        failures = 0
+        checked, failures = clock(), 0
         try:
             while self.error is None:
                 await asyncio.sleep(min(_TICK_S, options.health_interval_s))
                 self._check_process("died: it")
-                if not self._busy():
-                    self._progressed = clock()
                 if clock() - checked < options.health_interval_s:
                     continue
                 try:
@@ -287,12 +272,6 @@ class ServerHealth:
                     if failures > 1 or refused(error):
                         raise EngineDeadError(f"{self.name} is gone: {error}{self.tail}") from error
                 checked = clock()
-                silent = clock() - self._progressed
-                if silent > options.stall_timeout_s:
-                    problem = await self._probe()
-                    if problem is not None and self._busy():
-                        raise EngineDeadError(f"{self.name} hangs: no progress for {silent:.0f} s, and {problem}")
-                    self._progressed = clock()
         except EngineDeadError as error:
             self.finish(error)
 

@@ -79,17 +79,15 @@ def _call(function: Callable[..., Any], question: Mapping[str, Any]) -> dict[str
     result = function(**question)
     if inspect.isawaitable(result):
         result = asyncio.run(_awaited(result))
-    more: Mapping[Any, Any] = {}
     score = result
     if isinstance(result, Mapping):
         if "score" not in result:
             raise RefusedError(f"it returned a mapping without 'score': {result!r:.200}")
-        score, more = result["score"], result
+        score = result["score"]
     number = _number(score)
     if number is None or not math.isfinite(number):
         raise RefusedError(f"it returned {score!r:.200}, which is no finite number")
-    others = {str(key): _number(value) for key, value in more.items() if key != "score"}
-    return {"score": number, "more": {k: v for k, v in others.items() if v is not None and math.isfinite(v)}}
+    return {"score": number}
 
 
 async def _awaited(value: Any) -> Any:

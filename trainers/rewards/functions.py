@@ -1,7 +1,7 @@
 """A function of a user's file, computed in processes: one that hangs, crashes or prints fails for its own row alone.
 
 The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names.
-It returns a number, or a mapping with ``score`` and other numbers; it may be ``async``. A call that takes longer than
+It returns a number, or a mapping with a ``score``; it may be ``async``. A call that takes longer than
 it may is killed with its process, and another process is started.
 """
 
@@ -18,7 +18,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,6 @@ class ScoreError(RuntimeError):
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
         self.cause = cause
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What a call returned: the score, and the other numbers of a mapping."""
-
-    score: float
-    more: Mapping[str, float] = field(default_factory=dict)
 
 
 class FunctionPool:
@@ -76,11 +67,11 @@ class FunctionPool:
         self._closed = False
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="textenvs-score")
 
-    def submit(self, **question: Any) -> Future[Scored]:
+    def submit(self, **question: Any) -> Future[float]:
         """Ask for a score; the arguments are the function's. The future raises :class:`ScoreError`."""
         return self._threads.submit(self._ask, question)
 
-    async def score(self, **question: Any) -> Scored:
+    async def score(self, **question: Any) -> float:
         """Likewise, awaitable."""
         return await asyncio.wrap_future(self.submit(**question))
 
@@ -104,7 +95,7 @@ class FunctionPool:
 
     # ------------------ in the threads
 
-    def _ask(self, question: Mapping[str, Any]) -> Scored:
+    def _ask(self, question: Mapping[str, Any]) -> float:
         with self._lock:
             process = self._idle.pop() if self._idle else None
         if process is None:
@@ -121,7 +112,8 @@ class FunctionPool:
             self._idle.append(process)
         if "error" in answer:
             raise ScoreError(f"{self.name} failed: {answer['error']}", "raised")
-        return Scored(answer["score"], answer["more"])
+        score: float = answer["score"]
+        return score
 
     def _start(self) -> _Process:
         process = _Process(self.path, self.name)

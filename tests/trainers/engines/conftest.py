@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from trainers.engines.base import MIN_TEMPERATURE, Engine
 from trainers.engines.blocks import SIZE
+from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
 from trainers.engines.scripted import Reply, ScriptedEngine
@@ -150,7 +151,7 @@ def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
         async def make(model: PreTrainedModel, max_slots: int = 64) -> Replicas:
             engines = [await kit.make(model, max_slots=max_slots) for _ in range(2)]
             # Nothing moves for balance, so that a session's KV is where it is looked for.
-            return Replicas(engines, router=Router(2, slack=1000.0), probe_interval=60.0)
+            return Replicas(engines, router=Router(2, slack=1000.0), limits=Limits(probe_interval=60.0))
 
         def kill(engine: Replicas) -> None:
             for replica in engine._replicas:

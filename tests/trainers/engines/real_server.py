@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from trainers.engines.server import ServerProcess, free_port
 
 #: A busy machine is not to be taken for a server that hangs; one that is killed is heard of at once in any case.
-PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0, "stall_timeout_s": 600.0}
+PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0}
 
 
 class RealServer(ABC):

@@ -25,6 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
+from trainers.engines.replica import Limits
+from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine, SGLangOptions, protocol
 from trainers.engines.sglang.weights import Parameters, buckets, payload, read_parameters
 
@@ -448,7 +450,7 @@ def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64() -> 
 
 
 def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
-    options = SGLangOptions(python=sys.executable, server_args=("--tp", "2"))
+    options = SGLangOptions(python=sys.executable, tensor_parallel=2)
     _, environment = options.command({"--device": "cpu", "--max-running-requests": "4", "--context-length": "8"})
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
 
@@ -481,15 +483,17 @@ async def test_a_server_that_hangs_is_heard_of_within_seconds(folder: Path) -> N
         server.hung = False
 
 
-async def test_a_server_that_answers_but_computes_nothing_is_heard_of(folder: Path) -> None:
-    async with serving(folder, stall_timeout_s=0.2) as (server, engine):
-        task = asyncio.create_task(engine.generate([1], LONG))
-        await started(server)
-        server.manners.token_s = 0.001
+async def test_a_probe_tells_whether_a_server_that_answers_also_computes(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        assert await engine.probe() == 0
         server.paused = "in_place"
+        with pytest.raises(EngineError, match="/health answers 503"):
+            await engine.probe()
+        replicas = Replicas([engine], limits=Limits(probe_interval=0.05, probe_timeout=0.05, stall_timeout=0.2))
         async with asyncio.timeout(100):
-            with pytest.raises(EngineDeadError, match="/health answers 503"):
-                await task
+            with pytest.raises(EngineDeadError, match="replica 0.*/health answers 503"):
+                await replicas.generate([1], LONG)
+        await replicas.close()
 
 
 async def test_a_broken_connection_to_a_living_server_costs_a_retry(folder: Path) -> None:

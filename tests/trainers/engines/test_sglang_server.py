@@ -62,7 +62,7 @@ async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_p
     """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
     lively_model().save_pretrained(tmp_path)
     options = SGLangOptions(
-        python=str(PYTHON), server_args=("--tp", "2"), transport="distributed", bucket_bytes=20_000, **PATIENT
+        python=str(PYTHON), tensor_parallel=2, transport="distributed", bucket_bytes=20_000, **PATIENT
     )
     engine = SGLangEngine(tmp_path, options, max_context=256, max_slots=4, threads=1)
     try:

@@ -114,7 +114,7 @@ def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, sta
 
             async def ask(after: float, number: int) -> None:
                 await asyncio.sleep(after)
-                assert await service.score("m", request(number)) == {"score": number}
+                assert await service.score("m", request(number)) == number
 
             await asyncio.gather(*(ask(*each) for each in asked))
             lost = pool.losses
@@ -130,7 +130,7 @@ def test_a_request_that_kills_workers_is_found_and_the_others_have_their_scores(
         async with RewardService({"m": pool}, {"m": ModelOptions(8, concurrency=2, retries=1)}) as service:
             asked = (service.score("m", request(number)) for number in range(8))
             *good, bad = await asyncio.gather(*asked, return_exceptions=True)
-            assert good == [{"score": number} for number in range(7)]
+            assert good == list(range(7))
             assert isinstance(bad, UnscoredError)
             assert "killed" in str(bad)
             assert pool.losses == len(made) - 2 + (not await pool.healthy())
@@ -155,7 +155,7 @@ def test_while_no_worker_is_there_the_pool_is_not_healthy_and_requests_wait(capl
             await asyncio.sleep(30)
             assert not await pool.healthy()
             up.set()
-            assert await waiting == {"score": 3}
+            assert await waiting == 3
             assert pool.losses == 1
 
     run_simulated(run())
@@ -231,7 +231,7 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) 
             while not service.stats()["m/batches"]:
                 await asyncio.sleep(0.001)
             ray.kill(made[0].actor, no_restart=True)
-            assert await asyncio.gather(*asked) == [{"score": alone.score([talk(i)])[0]} for i in range(32)]
+            assert await asyncio.gather(*asked) == [alone.score([talk(i)])[0] for i in range(32)]
             assert pool.losses == 1
 
     from trainers import rewards

@@ -57,7 +57,7 @@ async def clients():
 async def test_a_verdict_is_a_score_and_a_turn_is_judged_by_what_was_known_then() -> None:
     with FakeService(verdict(0.25)) as service:
         judge = judge_of(service)
-        assert await asked(judge, ScoringRequest(TALK), ScoringRequest(TALK, turn=0)) == [{"score": 0.25}] * 2
+        assert await asked(judge, ScoringRequest(TALK), ScoringRequest(TALK, turn=0)) == [0.25] * 2
         lengths = sorted(len(data_of(body)["conversation"]) for body in service.requests)
         assert lengths == [2, 5]
         assert "from 0 to 1" in service.requests[0]["messages"][0]["content"]
@@ -76,7 +76,7 @@ async def test_prose_is_asked_again_once_and_then_the_request_alone_has_no_score
     with FakeService(answer) as service:
         bad = ScoringRequest((user("?"), assistant("BAD")))
         good, error = await asked(judge_of(service), ScoringRequest(TALK), bad)
-        assert good == {"score": 0.5}
+        assert good == 0.5
         assert isinstance(error, UnscoredError)
         assert error.cause == "failed"
         about_bad = [body for body in service.requests if "BAD" in body["messages"][-1]["content"]]
@@ -87,7 +87,7 @@ async def test_prose_is_asked_again_once_and_then_the_request_alone_has_no_score
 async def test_prose_once_costs_a_second_question_and_no_score() -> None:
     with FakeService(verdict(0.75)) as service:
         service.script("Nice!")
-        assert await asked(judge_of(service), ScoringRequest(TALK)) == [{"score": 0.75}]
+        assert await asked(judge_of(service), ScoringRequest(TALK)) == [0.75]
 
 
 @pytest.mark.parametrize(("vote", "wanted"), [("mean", 0.4), ("median", 0.1)])
@@ -95,7 +95,7 @@ async def test_votes(vote: Any, wanted: float) -> None:
     with FakeService() as service:
         service.script(*(verdict(score) for score in (0.1, 1.0, 0.1)))
         judge = judge_of(service, votes=3, vote=vote)
-        assert await asked(judge, ScoringRequest(TALK)) == [{"score": pytest.approx(wanted)}]
+        assert await asked(judge, ScoringRequest(TALK)) == [pytest.approx(wanted)]
         assert [body["temperature"] for body in service.requests] == [1.0] * 3
 
 
@@ -110,7 +110,7 @@ async def test_an_outage_is_waited_for() -> None:
     with FakeService(verdict(0.5)) as service:
         service.script(*[status(503)] * 4)  # two attempts of the client's, and two looks at its health
         options: dict[str, Any] = {"probe_s": 0.02}
-        assert await asked(judge_of(service), ScoringRequest(TALK), **options) == [{"score": 0.5}]
+        assert await asked(judge_of(service), ScoringRequest(TALK), **options) == [0.5]
 
 
 async def test_a_service_that_is_not_there_is_unavailable_in_the_end() -> None:
@@ -128,7 +128,7 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
         mine = judge_of(service, rubric=str(tmp_path / "mine.txt"), low=1, high=10)
         assert mine.model_options().low == 1
         said, missing = await asked(mine, known, ScoringRequest(TALK))
-        assert said == {"score": 8.0}
+        assert said == 8.0
         assert "no ground truth" in str(missing)
         assert data_of(service.requests[-1])["reference"] == "4"
         assert "1 to 10." in service.requests[-1]["messages"][0]["content"]

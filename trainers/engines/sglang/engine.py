@@ -179,16 +179,8 @@ class SGLangEngine:
         else:
             self._client = Client(options.base_url, options.api_key, extra="sglang-client")
         self._health = ServerHealth(
-            "SGLang",
-            "/model_info",
-            self._client,
-            self._server,
-            options,
-            probe=self._probe,
-            busy=lambda: self._flights_begun() and not self._pausing,
-            on_death=self._tell_all,
+            "SGLang", "/model_info", self._client, self._server, options, on_death=self._tell_all
         )
-        self._pausing = False  # an update is at work on the server, and nothing else is
         self._updater = Updater(self._client, options, self._parameters, folder)
 
     # What it is
@@ -286,6 +278,14 @@ class SGLangEngine:
         finally:
             self._updates_asked -= 1
             self._change()
+
+    async def probe(self) -> int:
+        """See :class:`trainers.engines.base.Probed`. While requests run, their tokens are SGLang's proof."""
+        await self.ready()
+        answer = await self._client.request("GET", "/health")
+        if answer.status != 200:
+            raise EngineError(f"{self._health.name}: /health answers {answer.status}: {error_text(answer.body)}")
+        return 0
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`; SGLang keeps KV by prefix, and drops it when it must."""
@@ -403,7 +403,6 @@ class SGLangEngine:
                     raise
                 continue
             break
-        self._health.progress()
         if answer.status == 400:
             raise RequestError(f"the SGLang server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
@@ -433,7 +432,6 @@ class SGLangEngine:
 
     async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
-        self._pausing = True
         for flight in self._flights:
             flight.may_abort |= mode == "abort"
         try:
@@ -449,9 +447,6 @@ class SGLangEngine:
         else:
             self._version = version
             self._counters["updates"] += 1
-        finally:
-            self._pausing = False
-            self._health.progress()
 
     # Its beginning and its end
 
@@ -478,21 +473,6 @@ class SGLangEngine:
         if not info.enable_deterministic_inference:
             log.info("%s does not honour seeds: it is not in deterministic mode", health.name)
         self._watching = asyncio.create_task(health.watch())
-
-    async def _probe(self) -> str | None:
-        """Have the scheduler compute a token; ``/model_info`` is answered even when nothing computes any more."""
-        problem = ""
-        for _ in range(2):  # one that is slow deserves a second chance
-            try:
-                # SGLang itself gives up after 20 s.
-                answer = await self._client.request("GET", "/health", timeout=30 + self._options.health_timeout_s)
-            except UnreachableError as error:
-                problem = str(error)
-            else:
-                if answer.status == 200:
-                    return None
-                problem = f"/health answers {answer.status}"
-        return problem
 
     def _tell_all(self) -> None:
         """The server's life is over; everybody who waits hears why."""

@@ -23,6 +23,7 @@ class SGLangOptions(HealthOptions):
         api_key: Of that server.
         python: The Python of an environment with SGLang, to start a server with; ``None`` is this one.
         server_args: More command-line arguments of a server that is started; they win over the engine's own.
+        tensor_parallel: Ranks of a server that is started, which share each matrix.
         seeds: Start the server in deterministic mode, in which it honours seeds, at the price of some speed on GPUs and
             of ``min_p``.
         transport: How weights travel: ``tensor`` by value over HTTP, ``disk`` through a folder that both sides see,
@@ -41,6 +42,7 @@ class SGLangOptions(HealthOptions):
     api_key: str | None = None
     python: str | None = None
     server_args: tuple[str, ...] = ()
+    tensor_parallel: int = 1
     seeds: bool = True
     transport: Literal["tensor", "disk", "distributed"] = "tensor"
     bucket_bytes: int = 256 * 2**20
@@ -84,6 +86,8 @@ class SGLangOptions(HealthOptions):
         words = [word for pair in arguments.items() for word in pair]
         # Without sleeping, the scheduler polls for requests and keeps a core busy while a policy is trained.
         words += ["--skip-tokenizer-init", "--skip-server-warmup", "--log-level", "warning", "--sleep-on-idle"]
+        if self.tensor_parallel > 1:
+            words += ["--tp-size", str(self.tensor_parallel)]
         if self.seeds:
             words.append("--enable-deterministic-inference")
         if arguments["--device"] == "cpu":
@@ -92,21 +96,13 @@ class SGLangOptions(HealthOptions):
                 "SGLANG_USE_CPU_ENGINE": "1",
                 "TORCHDYNAMO_DISABLE": "1",  # compiling takes a C++ compiler, and longer than small models save by it
             }
-            if (ranks := self._tensor_parallel) > 1:  # SGLang wants to be told which cores each rank computes on
+            if (ranks := self.tensor_parallel) > 1:  # SGLang wants to be told which cores each rank computes on
                 shares = [cores[rank::ranks] or cores[:1] for rank in range(ranks)]
                 environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, share)) for share in shares)
             if threads is not None:
                 environment["OMP_NUM_THREADS"] = str(threads)
             tokens = int(arguments["--max-running-requests"]) * int(arguments["--context-length"])
-            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.1"]
-            words += ["--max-total-tokens", str(tokens)]  # else SGLang plans for all of the machine's memory
+            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.8"]
+            words += ["--max-total-tokens", str(tokens)]  # else SGLang takes all that share of the free memory
         launcher = str(Path(__file__).with_name("launcher.py"))
         return [self.python or sys.executable, launcher, *words, *self.server_args], environment
-
-    @property
-    def _tensor_parallel(self) -> int:
-        words = [part for word in self.server_args for part in word.split("=", 1)]
-        for option, value in zip(words, words[1:], strict=False):
-            if option in ("--tp", "--tp-size", "--tensor-parallel-size"):
-                return int(value)
-        return 1
