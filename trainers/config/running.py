@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from .fields import Frequency, Loggers
 from .section import Section
@@ -94,13 +94,6 @@ class ClusterSection(Section):
     stall_s: float = Field(300.0, gt=0)
     """Seconds that a learner rank may stand at one place before the run gives up."""
     start_timeout_s: float = Field(300.0, gt=0, description="Seconds that actors and ranks may take to start.")
-
-    @model_validator(mode="after")
-    def _choose_backend(self) -> Self:
-        if self.backend is None:
-            chosen = "ray" if self.learner_ranks > 1 or self.nnodes > 1 else "local"
-            object.__setattr__(self, "backend", chosen)  # frozen once it is made
-        return self
 
 
 class RayInitSection(Section):

@@ -258,8 +258,7 @@ def _engine_name(given: Given, section: str) -> Any:
 
 
 def _on_ray(given: Given, *backends: str) -> bool:
-    nodes = given.value(_NODES)
-    return "ray" in map(given.our, backends) or (isinstance(nodes, int) and nodes > 1)
+    return "ray" in map(given.our, backends) or _machines(given) != (1, 1)
 
 
 def timeline(given: Given) -> Results:
