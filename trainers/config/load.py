@@ -15,11 +15,11 @@ from textenvs.text import reader_may_leave
 
 from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
-from .hydra import take_flags
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
 from .tables import NOTHING, TABLES
 from .translate import Table, translate
+from .verl import take_flags
 from .yaml12 import dump
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .fields import Frequency, Loggers
-from .section import Section
+from .section import Frequency, Loggers, Section
 
 
 class RunSection(Section):
