@@ -139,7 +139,7 @@ def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside
     with pytest.raises(SystemExit, match="0"):
         ppo.main([*command, "4@80"])
     said = capsys.readouterr().out
-    assert "# The plan: cluster.backend=local, 1 x 4 GPUs." in said
+    assert "# The plan: cluster.backend=ray, 1 x 4 GPUs." in said
     assert "# memory of the learner, each GPU, estimated: 29" in said
     assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in said
     for machine, problem in (

@@ -76,7 +76,6 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from overlong_checks(config)
     yield from _replace_checks(config)
     yield from reward_model_checks(config)
-    yield from servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
@@ -151,14 +150,10 @@ def _cluster_checks(config: PPOConfig) -> Problems:
     if config.engine.vllm.sleep_mode and config.rollout.staleness:
         text = "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on"
         yield "engine.vllm.sleep_mode", text
+    if cluster.backend == "local" and (cluster.learner_ranks > 1 or cluster.nnodes > 1):
+        yield "cluster.backend", "is local, which is one learner rank in this process: leave it out, or write ray"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
-
-
-def servers_on_ray(backend: str, engine: ServingSection) -> Problems:
-    if backend == "ray" and engine.base_urls:
-        text = "names servers that run already, and with cluster.backend=ray every replica starts its own"
-        yield f"engine.{engine.name}.base_url", text
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:

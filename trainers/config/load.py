@@ -278,7 +278,8 @@ def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
     """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
     last, known = name.rpartition(".")[2], list(keys)
     near = difflib.get_close_matches(name, known, 3, 0.7)
-    one_letter = near[:1] if near and difflib.SequenceMatcher(None, name, near[0]).ratio() > 0.9 else []
+    alike = {key: difflib.SequenceMatcher(None, name, key).ratio() for key in near}
+    one_letter = [key for key in near if alike[key] > 0.9 and alike[key] == alike[near[0]]]
     if same := [key for key in known if key.rpartition(".")[2] == last]:
         return list(dict.fromkeys(one_letter + difflib.get_close_matches(name, same, 3, 0.3)))
     return one_letter or near  # one wrong letter: other keys are not meant

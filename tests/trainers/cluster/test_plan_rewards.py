@@ -102,7 +102,7 @@ def test_what_has_no_room_says_so(judge):
     with pytest.raises(PlanError, match=r"engines take 1 .*learner_ranks=2.*nnodes is 2; .* at most 2"):
         plan(judge, "cluster.backend=ray", "cluster.learner_ranks=2", POOL, SPANNED, "reward_model.n_gpus_per_node=2")
     with pytest.raises(PlanError, match="without GPUs and without Ray"):
-        plan(judge, POOL, SPANNED, "cluster.learner_ranks=2")
+        plan(judge, POOL, SPANNED)
     with pytest.raises(PlanError, match=r"replicas=2 share the places of cluster.learner_ranks=1"):
         plan(judge, "cluster.backend=ray", "reward_model.classifier.replicas=2")
     with pytest.raises(
