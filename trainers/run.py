@@ -24,12 +24,13 @@ from .assembly.environments import (
     check_environments,
     check_tools,
     other_validation,
+    overlong_of,
     training_kwargs,
+    try_openings,
     validation_tasks,
 )
 from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .assembly.openings import overlong_of, try_openings
 from .assembly.policy import policy_of, set_threads, with_scripts_there_are
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn

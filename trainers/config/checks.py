@@ -15,7 +15,6 @@ from .rewards import overlong_checks
 from .rollout import sampling_mask_checks
 from .section import Problems
 from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
-from .user_functions import function_problem
 
 if TYPE_CHECKING:
     from .engines import ServingSection
@@ -33,6 +32,7 @@ _COMPARE_SIBLINGS = frozenset({*GROUPWISE, "gigpo"} - {"rloo"})
 _BY_EPISODE = (*GROUPWISE, "remax")
 #: Losses of whole episodes.
 _EPISODE_LOSSES = ("gspo", "geo_mean")
+_CREDIT = "algorithm.reward_credit"
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: What SGLang's command line calls ``engine.tensor_parallel_size``.
@@ -76,7 +76,6 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from overlong_checks(config)
     yield from _replace_checks(config)
     yield from reward_model_checks(config)
-    yield from servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
@@ -151,14 +150,10 @@ def _cluster_checks(config: PPOConfig) -> Problems:
     if config.engine.vllm.sleep_mode and config.rollout.staleness:
         text = "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on"
         yield "engine.vllm.sleep_mode", text
+    if cluster.backend == "local" and (cluster.learner_ranks > 1 or cluster.nnodes > 1):
+        yield "cluster.backend", "is local, which is one learner rank in this process: leave it out, or write ray"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
-
-
-def servers_on_ray(backend: str, engine: ServingSection) -> Problems:
-    if backend == "ray" and engine.base_urls:
-        text = "names servers that run already, and with cluster.backend=ray every replica starts its own"
-        yield f"engine.{engine.name}.base_url", text
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
@@ -254,7 +249,7 @@ def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
 
 
 def _credit_checks(algorithm: AlgorithmSection) -> Problems:
-    key, chosen = "algorithm.reward_credit", algorithm.reward_credit
+    key, chosen = _CREDIT, algorithm.reward_credit
     if chosen not in _CREDITS and not all(chosen.rpartition(":")):
         yield key, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
     if chosen in _CREDITS[1:] and algorithm.adv_estimator in _BY_EPISODE:
@@ -339,25 +334,16 @@ def missing_paths(config: Section) -> Problems:
         yield "model.path", f"{model} {text}"
     if at("model.lora_adapter_path") is not None:
         yield from _adapter_checks(at("model"))
-    if (function := at("custom_reward_function.path")) is not None:
-        yield from _missing_function("custom_reward_function.path", function, at("custom_reward_function.name"))
     for key, scorer in sections_of(config).items():
         judge = scorer.classifier.path
         if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
             yield f"{key}.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
-    credit, _, name = (at("algorithm.reward_credit") or "").rpartition(":")
-    if credit:
-        yield from _missing_function("algorithm.reward_credit", credit, name)
+    credit = (at("algorithm.reward_credit") or "").rpartition(":")[0]
+    for key, file in (("custom_reward_function.path", at("custom_reward_function.path")), (_CREDIT, credit)):
+        if file and not Path(file).expanduser().is_file():
+            yield key, f"there is no file {file}"
     if (resume := at("trainer.resume_from_path")) is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"
-
-
-def _missing_function(key: str, file: str, name: str) -> Problems:
-    path = Path(file).expanduser()
-    if not path.is_file():
-        yield key, f"there is no file {file}"
-    elif problem := function_problem(path, name):
-        yield key, problem
 
 
 def notices(config: RunConfig) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .settings import COMMAND_LINE, Report, taken
 from .yaml12 import Loader
 
 
@@ -65,3 +66,29 @@ DEFAULTS: Mapping[str, Any] = _DATA["defaults"]
 VALUES: Mapping[str, Any] = _DATA["values"]
 #: verl's names; ``interactions`` and ``tools`` are the environments that its classes are, with options to be like them.
 NAMES: Mapping[str, Any] = _DATA
+
+
+#: Hydra's flags, which name the YAML file that a command begins with.
+_FLAGS = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
+
+
+def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
+    """The other arguments; the files to read before them; what became of Hydra's flags, in words."""
+    flags, rest = taken(arguments, _FLAGS, report)
+    given = {_FLAGS[flag]: value for flag, value in flags}
+    if not given:
+        return rest, [], []
+    name = given.get("name", NAMES["configs"][0]).removesuffix(".yaml")
+    said = f"--config-name={name}"
+    path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
+    if name in NAMES["configs"]:
+        return rest, [], [f"{said}: no meaning here: what is left out is as in verl"]
+    if path.is_file():
+        return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]
+    if "ppo" in name and "trainer" in name:
+        text = f"{name} cannot be had: FSDP2 trains here; leave it out (see trainer.fsdp, trainer.tensor_parallel_size)"
+        report("--config-name", text, COMMAND_LINE)
+    else:
+        text = f"there is no file {path}: give its folder with --config-path, or write its keys on the command line"
+        report("--config-name", text, COMMAND_LINE)
+    return rest, [], []

@@ -223,8 +223,6 @@ def cluster(given: Given) -> Results:
         yield "cluster.n_gpus_per_node", given.value(_GPUS), (_GPUS,)
         yield "cluster.learner_ranks", nodes * gpus, (_NODES, _GPUS)
         yield from _replicas(given, nodes * gpus, f"{_ROLLOUT}tensor_model_parallel_size")
-    if nodes > 1:
-        yield "cluster.backend", "ray", (_NODES,)
 
 
 def generating_cluster(given: Given) -> Results:
@@ -260,8 +258,7 @@ def _engine_name(given: Given, section: str) -> Any:
 
 
 def _on_ray(given: Given, *backends: str) -> bool:
-    nodes = given.value(_NODES)
-    return "ray" in map(given.our, backends) or (isinstance(nodes, int) and nodes > 1)
+    return "ray" in map(given.our, backends) or _machines(given) != (1, 1)
 
 
 def timeline(given: Given) -> Results:
