@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replicas_helpers import ANY, TOKENS, now, pair, patiently, simulated, slow, start
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError, EngineError, Generation, RequestError
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 
 # ---------------------------------------------------------------- requests
 
