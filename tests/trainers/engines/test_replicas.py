@@ -385,4 +385,4 @@ def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str
     names: dict[str, Any] = {}
     exec(compile("from __future__ import annotations\n" + example, "docs/engines.md", "exec"), names)
     asyncio.run(names["main"]())
-    assert capsys.readouterr().out == "[7 8 9] 1 2.0\n"
+    assert re.fullmatch(r"\[( *\d+){8}\] 1 2\.0\n", capsys.readouterr().out)
