@@ -244,8 +244,8 @@ class Replicas:
                 sums[name] += value / len(up) if name == "kv_use" else value
             numbers |= {
                 "up": float(replica.state == "up"),
-                "load": self._router.load(replica.index),
-                "sessions": float(self._router.at_home(replica.index)),
+                "load": self._router.load[replica.index],
+                "sessions": float(self._router.at_home[replica.index]),
             }
             each |= {f"replica{replica.index}_{name}": value for name, value in numbers.items()}
         own = {name: float(count) for name, count in {**self._counters, **self._router.counters}.items()}
