@@ -40,12 +40,10 @@ from textenvs.text import excerpt
 
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
-from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine
-from .assembly.environments import check_environments, other_validation
+from .assembly.environments import check_environments, other_validation, try_openings
 from .assembly.folder import run_folder
-from .assembly.openings import try_openings
-from .assembly.policy import tokenizer_of
+from .assembly.policy import tokenizer_of, with_scripts_there_are
 from .assembly.reward_checks import reward_problems
 from .cli import run_command
 from .cli_errors import EXPECTED
@@ -411,7 +409,7 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
 
 
 def again(section: TrainerSection) -> str:
-    """How to go on with a run that has ended for want of something."""
+    """How to resume a run that was aborted."""
     if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
         return "start the same command again; it has no checkpoint yet"
     if section.resume_mode == "auto":
