@@ -6,9 +6,8 @@ environment's scripted careless replies. They are part of the conversation, and 
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.data import TaskError
+from textenvs.data.files import file_rows
 from textenvs.env import TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages
 
@@ -218,55 +219,22 @@ def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
     """
     for name in files:
         path = Path(name).expanduser()
-        if not path.is_file():
-            raise DemonstrationError(f"{path}: no such file")
-        rows = 0
-        for rows, (where, row) in enumerate(_rows(path), 1):  # noqa: B007 - rows is read after the loop
-            yield _demonstration(row, where)
-        if rows == 0:
-            raise DemonstrationError(f"{path}: the file has no rows")
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    if path.suffix == ".jsonl":
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    where = f"{path} line {number}"
-                    try:
-                        yield where, json.loads(line.decode("utf-8"))
-                    except UnicodeDecodeError as error:
-                        raise DemonstrationError(f"{where}: not UTF-8: {error}") from error
-                    except json.JSONDecodeError as error:
-                        raise DemonstrationError(f"{where}: not JSON: {error}") from error
-    elif path.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet as pq
-
+        if path.suffix not in (".jsonl", ".parquet"):
+            raise DemonstrationError(f"{path}: demonstrations are read from .jsonl or .parquet, not {path.suffix!r}")
         try:
-            opened = pq.ParquetFile(path)
-        except pyarrow.ArrowInvalid as error:
-            raise DemonstrationError(f"{path}: not a Parquet file: {error}") from error
-        with opened as file:
-            if "messages" not in file.schema_arrow.names:
-                raise DemonstrationError(f"{path}: no column 'messages'; it has {file.schema_arrow.names}")
-            number = 0
-            for batch in file.iter_batches(columns=["messages"]):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path} row {number}", row
-    else:
-        raise DemonstrationError(f"{path}: demonstrations are read from .jsonl or .parquet, not {path.suffix!r}")
+            for number, row in file_rows(path, "a column 'messages'"):
+                if isinstance(row, TaskError):
+                    raise DemonstrationError(f"{path}: {row}")
+                yield _demonstration(row, f"{path} row {number}")
+        except TaskError as error:
+            raise DemonstrationError(str(error)) from error
 
 
-def _demonstration(row: Any, where: str) -> Demonstration:
-    messages = row.get("messages") if isinstance(row, dict) else None
-    if messages is None:
-        raise DemonstrationError(f"{where}: no column 'messages'")
-    if isinstance(messages, list):  # Arrow fills keys that a message does not have with null
-        messages = [{k: v for k, v in m.items() if v is not None} if isinstance(m, dict) else m for m in messages]
+def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
+    if row.get("messages") is None:
+        raise DemonstrationError(f"{where}: no column 'messages'; it has {list(row)}")
     try:
-        conversation = check_conversation(messages, where)
+        conversation = check_conversation(row["messages"], where)
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
     if not conversation or conversation[-1]["role"] != "assistant":

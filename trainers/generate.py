@@ -31,6 +31,7 @@ if __name__ == "__main__":
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .assembly.cluster import cluster_of, plan_of
@@ -217,9 +218,8 @@ def _open(folder: Path, identity: dict[str, Any]) -> None:
                 "another data.output_path"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = note.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(identity), encoding="utf-8")
-    unfinished.replace(note)
+    with written_whole(note) as unfinished:
+        Path(unfinished).write_text(json.dumps(identity), encoding="utf-8")
 
 
 def _model(config: GenerateConfig) -> ModelSection:

@@ -40,12 +40,10 @@ from textenvs.text import excerpt
 
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
-from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine
-from .assembly.environments import check_environments, other_validation
+from .assembly.environments import check_environments, other_validation, try_openings
 from .assembly.folder import run_folder
-from .assembly.openings import try_openings
-from .assembly.policy import tokenizer_of
+from .assembly.policy import tokenizer_of, with_scripts_there_are
 from .assembly.reward_checks import reward_problems
 from .cli import run_command
 from .cli_errors import EXPECTED

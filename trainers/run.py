@@ -18,20 +18,20 @@ from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .assembly.cluster import cluster_of, driver_device, plan_of
 from .assembly.collection import collector_of, trace_of
-from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import (
     backend_of,
     check_environments,
     check_tools,
     other_validation,
+    overlong_of,
     training_kwargs,
+    try_openings,
     validation_tasks,
 )
 from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .assembly.openings import overlong_of, try_openings
-from .assembly.policy import policy_of, set_threads
+from .assembly.policy import policy_of, set_threads, with_scripts_there_are
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn
 from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served

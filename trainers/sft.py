@@ -31,12 +31,11 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .assembly.demonstrator import careless_left_out
 from .assembly.environments import env_kwargs, tools_for
 from .assembly.errors import SetupError
 from .assembly.folder import held, refuse_ppo_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_options
-from .assembly.policy import demonstrations_of, policy_of, set_threads
+from .assembly.policy import careless_left_out, demonstrations_of, policy_of, set_threads
 from .cli import run_command
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode

@@ -24,7 +24,6 @@ from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
 from trainers.algorithms.batch import ActionBatch
-from trainers.assembly.demonstrator import with_scripts_there_are
 from trainers.assembly.environments import (
     check_environments,
     make_env,
@@ -35,7 +34,7 @@ from trainers.assembly.environments import (
 from trainers.assembly.errors import SetupError
 from trainers.assembly.folder import held, run_folder, would_replace
 from trainers.assembly.learner import learner_settings
-from trainers.assembly.policy import policy_of, set_threads, threads_for
+from trainers.assembly.policy import policy_of, set_threads, threads_for, with_scripts_there_are
 from trainers.cluster.in_flight import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection

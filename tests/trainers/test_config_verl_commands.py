@@ -19,7 +19,6 @@ from trainers.algorithms.kl import kl_estimate
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
-from trainers.config.load import resolve_with_notes
 from trainers.config.tables import TABLES
 from trainers.config.yaml12 import dump
 from trainers.credit import off_policy_correction
@@ -90,7 +89,7 @@ def test_a_command_of_verls_examples_resolves_or_is_refused_with_what_to_write(i
         named = [{problem.key.lstrip("+"), *problem.where.split(", ")} & keys for problem in caught.value.problems]
         prefixed = {f"actor_rollout_ref.{problem.key}" for problem in caught.value.problems} & keys
         assert set().union(*named) | prefixed == set(refused)
-    config, flags = resolve_with_notes([*corrected(arguments, refused), *command.get("add", ())], schema)
+    config, flags = resolve([*corrected(arguments, refused), *command.get("add", ())], schema)
     assert isinstance(config, schema)
     own = all_keys(schema)
     for key in keys - set(refused) - {"--config-path"}:

@@ -24,7 +24,6 @@ BETWEEN_OUR_PROCESSES = {
     "engines/vllm/server/transfer.py",
     "rewards/function_worker.py",
     "cluster/parcel.py",
-    "cluster/pipe.py",
     "cluster/rank.py",
 }
 

@@ -30,12 +30,12 @@ def python_of(name):
     return ROOT / f".venv-{name}" / "bin" / "python"
 
 
-def _engine(name, width):
+def _engine(command, name, width):
     marks = [] if name == "torch" else [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
-    return pytest.param(name, width, marks=marks)
+    return pytest.param(command, name, width, marks=marks)
 
 
-ENGINES = [_engine(*each) for each in (("torch", 1), ("vllm", 1), ("sglang", 1), ("sglang", 2))]
+ENGINES = ("torch", "vllm", "sglang")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,10 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("engine", "width"), ENGINES)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "engine", "width"),
+    [*(_engine(command, engine, 1) for command in COMMANDS for engine in ENGINES), _engine("grpo", "sglang", 2)],
+)
 def test_a_command_trains_for_two_iterations(files, tmp_path, monkeypatch, command, engine, width):
     monkeypatch.chdir(files)
     python = [] if engine == "torch" else [f"engine.{engine}.python={python_of(engine)}"]

@@ -55,7 +55,7 @@ async def engine_of(
         SetupError: It does not serve this model, not with so long a context, or it does not start.
     """
     try:
-        if config.cluster.backend == "ray":
+        if config.cluster.backend == "ray" and not config.engine.base_urls:
             assert cluster is not None
             return await _ray_engines(config, policy, version, cluster, learner)
         make = await _maker(config, policy, renderer, version)

@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ..algorithms.names import Aggregation, EstimatorName, Importance, KLEstimator, PolicyLossName, Rejection
-from .fields import DecayRate, Fraction
-from .section import Section
+from .section import DecayRate, Fraction, Section
 
 
 class KLControlSection(Section):

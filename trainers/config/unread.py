@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
+from ..algorithms.names import EstimatorName
 from .section import Problems, Section, changed
 from .yaml12 import dump
 
@@ -14,6 +15,10 @@ from .yaml12 import dump
 WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 #: Estimators that compare the sums of whole episodes within their group.
 GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
+#: Estimators that do not normalise over the batch by definition.
+NOT_NORMALISED = tuple(
+    name for name in get_args(EstimatorName) if name not in ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ PPO: Reads = {
     **FUNCTION,
     **RAY,
     **{f"algorithm.{name}": {"algorithm.adv_estimator": values} for name, values in ESTIMATORS.items()},
+    "algorithm.norm_adv": {"algorithm.adv_estimator": NOT_NORMALISED},
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ def environment(given: Given) -> Results:
         found = [_classes(given.value(key), key, files[key]) for key in named]
         if any(each != found[0] for each in found):
             raise BadValueError(named[1], f"is another environment than {named[0]}; name the one to train in by env.id")
-        env = found[0].env
+        env = found[0]["env"]
         yield "env.id", env, tuple(named)
-        for name, value in found[0].kwargs.items():
+        for name, value in found[0].get("kwargs", {}).items():
             yield f"env.kwargs.{name}", value, tuple(named)
     elif not chosen:
         loops, name = verl.NAMES["agent_loops"], given.value(loop)
@@ -82,9 +83,9 @@ def environment(given: Given) -> Results:
         yield "env.kwargs.max_assistant_turns", None, (interaction,)  # there null is the default
 
 
-def _classes(path: Any, key: str, kind: str) -> verl.Interaction:
+def _classes(path: Any, key: str, kind: str) -> Mapping[str, Any]:
     """The environment that a file of ``interactions`` or ``tools`` means."""
-    known, entries = (verl.TOOLS, "tools") if kind == "tools" else (verl.INTERACTIONS, "interaction")
+    known, entries = verl.NAMES[kind], kind if kind == "tools" else "interaction"
     instead = "name the environment with env.id"
     try:
         content = yaml.load(Path(str(path)).expanduser().read_text(encoding="utf-8"), Loader)
@@ -222,8 +223,6 @@ def cluster(given: Given) -> Results:
         yield "cluster.n_gpus_per_node", given.value(_GPUS), (_GPUS,)
         yield "cluster.learner_ranks", nodes * gpus, (_NODES, _GPUS)
         yield from _replicas(given, nodes * gpus, f"{_ROLLOUT}tensor_model_parallel_size")
-    if nodes > 1:
-        yield "cluster.backend", "ray", (_NODES,)
 
 
 def generating_cluster(given: Given) -> Results:
@@ -259,8 +258,7 @@ def _engine_name(given: Given, section: str) -> Any:
 
 
 def _on_ray(given: Given, *backends: str) -> bool:
-    nodes = given.value(_NODES)
-    return "ray" in map(given.our, backends) or (isinstance(nodes, int) and nodes > 1)
+    return "ray" in map(given.our, backends) or _machines(given) != (1, 1)
 
 
 def timeline(given: Given) -> Results:

@@ -171,7 +171,7 @@ def test_the_memory_of_a_server_is_the_share_that_its_command_line_takes():
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        (("cluster.nnodes=2",), "cluster.nnodes"),
+        (("cluster.nnodes=2", "cluster.backend=local"), "cluster.nnodes"),
         (("cluster.bucket_mib=1",), "cluster.bucket_mib"),
         (("ray_init.num_cpus=4",), "ray_init.num_cpus"),
         (("engine.tensor_parallel_size=2",), "engine.tensor_parallel_size"),
