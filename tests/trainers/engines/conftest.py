@@ -39,9 +39,13 @@ SERVED: dict[str, Any] = {"hidden": 64, "heads": 2, "kv_heads": 1}
 
 
 def lively_model(family: str = "qwen2", seed: int = 0, vocab: int = VOCAB, **shape: Any) -> PreTrainedModel:
-    """A tiny model whose every weight matters: peaked distributions, norms away from 1, biases away from 0."""
+    """A tiny model whose every weight matters."""
     shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "max_context": CONTEXT, **shape}
-    model = build_model(vocab, family=family, **shape)
+    return enliven(build_model(vocab, family=family, **shape), seed)
+
+
+def enliven(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+    """Peaked distributions, norms away from 1, biases away from 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():

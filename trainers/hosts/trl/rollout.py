@@ -68,8 +68,8 @@ class TextEnvRollout:
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
 
     Args:
-        engine: ``torch``: our embedded engine, with a copy of the weights, which serves Qwen2, Qwen3 and Llama models
-            and is refused for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
+        engine: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused
+            for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
             in which episodes take their turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching,
             else ``torch``.
         backend: Where environments step; see :class:`trainers.rollout.environments.Backend`.
