@@ -244,8 +244,8 @@ class Replicas:
                 sums[name] += value / len(up) if name == "kv_use" else value
             numbers |= {
                 "up": float(replica.state == "up"),
-                "load": self._router.load(replica.index),
-                "sessions": float(self._router.at_home(replica.index)),
+                "load": self._router.load[replica.index],
+                "sessions": float(self._router.at_home[replica.index]),
             }
             each |= {f"replica{replica.index}_{name}": value for name, value in numbers.items()}
         own = {name: float(count) for name, count in {**self._counters, **self._router.counters}.items()}
@@ -446,12 +446,12 @@ class Replicas:
         log.warning("%s is taken out, with %d requests in flight: %s", replica, len(replica.calls), error)
         self._router.down(replica.index)
         replica.retire(error)
-        self._chore(self._replace(replica))
+        # Begun here: what replaces it ends with this, and the engine must be closed in any case.
+        self._chore(self._replace(replica, self._spawn(self._close_engine(replica.engine))))
         self._change()
 
-    async def _replace(self, replica: Replica) -> None:
-        """Close what was lost, and put a new engine in its place, if there is a way to."""
-        closing = self._spawn(self._close_engine(replica.engine))
+    async def _replace(self, replica: Replica, closing: asyncio.Task[None]) -> None:
+        """Put a new engine in the place of a lost one, if there is a way to."""
         await asyncio.wait([closing], timeout=self._limits.close_timeout)  # it may hold memory that the next one needs
         lost = replica.cause
         while replica.state == "restarting":
