@@ -285,7 +285,7 @@ WITHOUT = np.array([0.0, 0.0, 0.0, -1.0, 0.5, 0.0, 0.0, 0.0, 0.0])
 
 @pytest.mark.parametrize("name", sorted(policy_losses.LOSS_OPTIONS))
 def test_an_episode_that_is_left_out_has_no_gradient_and_changes_no_other(name: str) -> None:
-    section = config(f"actor.policy_loss={name}", "actor.entropy_coeff=0").actor
+    section = config(f"actor.policy_loss={name}", "actor.entropy_coeff=0", "algorithm.adv_estimator=grpo").actor
     mask = np.ones(9, np.bool_)
     needed = has_gradient(section, WITHOUT, mask, OFFSETS)
     assert needed.tolist() == ([True, True, True] if name == "kl_cov" else [False, True, False])
