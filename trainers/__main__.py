@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import sys
 from collections.abc import Sequence
 
 from textenvs.text import reader_may_leave
 
+from .cli import run_command
 from .interrupts import leave
-from .registry import TrainerNotFoundError, make, names
+from .registry import Trainer, TrainerNotFoundError, make, names
 
 _USAGE = "usage: python -m trainers [NAME [key=value ...]]; without a name it lists the trainers"
 
@@ -40,25 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         trainer = make(given[0], given[1:])
     except (TrainerNotFoundError, ValueError, ImportError) as error:  # a configuration's problems are a ValueError
         print(f"error: {error}\nNothing was started.", file=sys.stderr)
         return 2
-    try:
-        with trainer:
-            result = trainer.fit()
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
-        return 130
-    except Exception as error:
-        from .cli_errors import EXPECTED, disk_full  # they bring torch: not for a list of names
+    from .cli_errors import EXPECTED  # it brings torch: not for a list of names
 
-        if not isinstance(error, EXPECTED) and not disk_full(error):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return run_command(
+        lambda: _run(trainer),
+        stopped="stopped at once; nothing was saved since the last checkpoint",
+        expected=EXPECTED,
+    )
+
+
+def _run(trainer: Trainer) -> int:
+    with trainer:
+        result = trainer.fit()
     for name in ("train/reward", "val/reward", "val/solved"):
         if name in result.metrics:
             print(f"{name:12} {result.metrics[name]:.3f}")

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .learner.checkpoint import Background
+from .learner.checkpoint import Background, recover, replace_folder
 from .learner.checksums import DamagedError, UnlistedFileError, checksums, sha256, verify_listed
+from .learner.fsdp import Ranks
 from .learner.state import OTHER_FORMAT
 
 log = logging.getLogger("trainers")
@@ -89,27 +90,16 @@ class Checkpoints:
             OSError: It cannot be written, for example because the disk is full; nothing of it is left.
         """
         final = self.folder / f"iteration_{iteration:06d}"
-        partial = self.folder / f".{final.name}.partial"
-        previous = self.folder / f".{final.name}.previous"
         self._finish_replacing()
         for leftover in self.folder.glob(".iteration_*"):  # of a process that was killed
             shutil.rmtree(leftover)
-        try:
-            partial.mkdir(parents=True)
+
+        def seal(folder: Path) -> None:
+            (folder / _STATE).write_text(_sealed(state, checksums(folder)), encoding="utf-8")
+
+        with replace_folder(final, Ranks(None), seal) as partial:
             for write in writers:
                 write(partial)
-            listed = checksums(partial)
-            (partial / _STATE).write_text(_sealed(state, listed), encoding="utf-8")
-            _sync(partial)
-        except Exception:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        if final.exists():  # left by a run that was started afresh in the same folder
-            final.rename(previous)
-        partial.rename(final)
-        _sync_folder(self.folder)
-        if previous.exists():
-            shutil.rmtree(previous)
         found = self._all()
         kept = [path for number, path in found if number <= iteration][-self.keep :]
         for _, path in found:
@@ -193,9 +183,7 @@ class Checkpoints:
     def _finish_replacing(self) -> None:
         """Put back what :meth:`save` had moved aside when it was killed between its two renames."""
         for aside in self.folder.glob(".iteration_*.previous"):
-            original = aside.with_name(aside.name.removeprefix(".").removesuffix(".previous"))
-            if not original.exists():
-                aside.rename(original)
+            recover(self.folder / aside.name.removeprefix(".").removesuffix(".previous"))
 
     def _all(self) -> list[tuple[int, Path]]:
         if not self.folder.is_dir():
@@ -269,19 +257,3 @@ def _delete(path: Path) -> None:
     going = path.with_name(f".{path.name}.deleted")
     path.rename(going)
     shutil.rmtree(going)
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 from .algorithms.batch import TermsError
 from .assembly.errors import SetupError
 from .checkpoints import CheckpointError
@@ -29,8 +27,3 @@ EXPECTED = (
     RendererError,
     TermsError,
 )
-
-
-def disk_full(error: BaseException) -> bool:
-    """Whether there was no room for a file."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

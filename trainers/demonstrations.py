@@ -6,19 +6,20 @@ environment's scripted careless replies. They are part of the conversation, and 
 
 from __future__ import annotations
 
-import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from queue import Empty, Queue
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.data import TaskError
+from textenvs.data.files import file_rows
 from textenvs.env import TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages
 
@@ -26,9 +27,6 @@ from .engines.base import Generation
 from .rollout.episode import EpisodeTokens
 from .rollout.renderer import Renderer, Tools
 from .trajectory import Status, Trajectory
-
-# Demonstrations that the thread which plays them may be ahead of who takes them.
-_AHEAD = 256
 
 
 class DemonstrationError(ValueError):
@@ -91,8 +89,7 @@ def play(
             nothing else is played again with another task. Above 0 the policy starts careless: with the odds
             ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
         step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
-            thread. ``None`` plays in the calling thread, without a limit. Where fewer episodes are taken, the thread
-            ends before this iterator is closed, so that the environment can be closed after it.
+            thread. ``None`` plays in the calling thread, without a limit.
 
     Raises:
         ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
@@ -107,8 +104,11 @@ def play(
     if step_timeout_s is None:
         yield from _play(env, count, seed, mistake_rate, mistake_weight, _called)
         return
-    watch = _Watch()
-    yield from watch.over(_play(env, count, seed, mistake_rate, mistake_weight, watch.call), step_timeout_s)
+    worker = _Worker(step_timeout_s)
+    try:
+        yield from _play(env, count, seed, mistake_rate, mistake_weight, worker.call)
+    finally:
+        worker.end()
 
 
 def _play(
@@ -138,64 +138,44 @@ def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
         raise DemonstrationError(f"the environment's {what} called sys.exit({error.code!r:.100})") from error
 
 
-class _Watch:
-    """Plays in a thread of its own, whose calls may hang: the process does not wait for it at its end."""
+class _Worker:
+    """One daemon thread for calls that may hang: the process does not wait for it at its end."""
 
-    def __init__(self) -> None:
-        self._call: tuple[str, float] | None = None  # what is called, and since when
-        self._played: Queue[tuple[Demonstration | None, BaseException | None]] = Queue(_AHEAD)
-        self._over = False
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._result: Future[Any] = Future()  # of the last call
+        self._thread = threading.Thread(target=self._work, name="textenvs-demonstrations", daemon=True)
+        self._thread.start()
 
     def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """In the thread."""
-        if self._over:
-            raise SystemExit  # of the thread: nothing more is wanted
-        self._call = (what, time.monotonic())
+        """The result of the call; raises ``StuckError`` where it takes too long."""
+        result: Future[Any] = Future()
+        self._result = result
+        self._calls.put(partial(_called, what, function, *args, **kwargs))
         try:
-            return _called(what, function, *args, **kwargs)
-        finally:
-            self._call = None
+            return result.result(self._timeout_s)
+        except TimeoutError as error:
+            if result.done():  # the call's own
+                raise
+            raise StuckError(
+                f"the environment's {what} took longer than {self._timeout_s:g} s while its expert played; see what it "
+                "waits for, or raise step_timeout_s (of warm_start, or of sft)"
+            ) from error
 
-    def over(self, playing: Iterator[Demonstration], timeout_s: float) -> Iterator[Demonstration]:
-        """What the thread plays, from outside of it."""
-        thread = threading.Thread(target=self._work, args=(playing,), name="textenvs-demonstrations", daemon=True)
-        thread.start()
-        patience_s = 0.0  # after an error or an interrupt nothing is waited for
-        try:
-            while True:
-                try:
-                    demonstration, error = self._played.get(timeout=min(1.0, timeout_s))
-                except Empty:
-                    if (call := self._call) is not None and time.monotonic() - call[1] > timeout_s:
-                        raise StuckError(
-                            f"the environment's {call[0]} took longer than {timeout_s:g} s while its expert played; "
-                            "see what it waits for, or raise step_timeout_s (of warm_start, or of sft)"
-                        ) from None
-                    continue
-                if error is not None:
-                    raise error
-                if demonstration is None:
-                    return
-                yield demonstration
-        except GeneratorExit:
-            patience_s = timeout_s
-            raise
-        finally:
-            self._over = True
-            with suppress(Empty):  # room for a thread that waits to be rid of one
-                while True:
-                    self._played.get_nowait()
-            thread.join(patience_s)
+    def end(self) -> None:
+        """End the thread; it is waited for unless a call was given up."""
+        self._calls.put(None)
+        if self._result.done():
+            self._thread.join()
 
-    def _work(self, playing: Iterator[Demonstration]) -> None:
-        try:
-            for demonstration in playing:
-                self._played.put((demonstration, None))
-                if self._over:
-                    return
-            self._played.put((None, None))
-        except BaseException as error:
-            self._played.put((None, error))
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            result = self._result
+            try:
+                result.set_result(call())
+            except BaseException as error:
+                result.set_exception(error)
 
 
 def _episode(
@@ -239,55 +219,22 @@ def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
     """
     for name in files:
         path = Path(name).expanduser()
-        if not path.is_file():
-            raise DemonstrationError(f"{path}: no such file")
-        rows = 0
-        for rows, (where, row) in enumerate(_rows(path), 1):  # noqa: B007 - rows is read after the loop
-            yield _demonstration(row, where)
-        if rows == 0:
-            raise DemonstrationError(f"{path}: the file has no rows")
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    if path.suffix == ".jsonl":
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    where = f"{path} line {number}"
-                    try:
-                        yield where, json.loads(line.decode("utf-8"))
-                    except UnicodeDecodeError as error:
-                        raise DemonstrationError(f"{where}: not UTF-8: {error}") from error
-                    except json.JSONDecodeError as error:
-                        raise DemonstrationError(f"{where}: not JSON: {error}") from error
-    elif path.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet as pq
-
+        if path.suffix not in (".jsonl", ".parquet"):
+            raise DemonstrationError(f"{path}: demonstrations are read from .jsonl or .parquet, not {path.suffix!r}")
         try:
-            opened = pq.ParquetFile(path)
-        except pyarrow.ArrowInvalid as error:
-            raise DemonstrationError(f"{path}: not a Parquet file: {error}") from error
-        with opened as file:
-            if "messages" not in file.schema_arrow.names:
-                raise DemonstrationError(f"{path}: no column 'messages'; it has {file.schema_arrow.names}")
-            number = 0
-            for batch in file.iter_batches(columns=["messages"]):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path} row {number}", row
-    else:
-        raise DemonstrationError(f"{path}: demonstrations are read from .jsonl or .parquet, not {path.suffix!r}")
+            for number, row in file_rows(path, "a column 'messages'"):
+                if isinstance(row, TaskError):
+                    raise DemonstrationError(f"{path}: {row}")
+                yield _demonstration(row, f"{path} row {number}")
+        except TaskError as error:
+            raise DemonstrationError(str(error)) from error
 
 
-def _demonstration(row: Any, where: str) -> Demonstration:
-    messages = row.get("messages") if isinstance(row, dict) else None
-    if messages is None:
-        raise DemonstrationError(f"{where}: no column 'messages'")
-    if isinstance(messages, list):  # Arrow fills keys that a message does not have with null
-        messages = [{k: v for k, v in m.items() if v is not None} if isinstance(m, dict) else m for m in messages]
+def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
+    if row.get("messages") is None:
+        raise DemonstrationError(f"{where}: no column 'messages'; it has {list(row)}")
     try:
-        conversation = check_conversation(messages, where)
+        conversation = check_conversation(row["messages"], where)
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
     if not conversation or conversation[-1]["role"] != "assistant":

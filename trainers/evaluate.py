@@ -10,7 +10,6 @@ listed by row, never taken for 0; the exit status is then 1.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,12 +21,11 @@ from typing import Any
 from textenvs.evaluate.statistics import mean_interval, pass_at_k
 from textenvs.text import reader_may_leave
 
+from .cli import run_command
 from .config import load_config
 from .config.commands import EvaluateConfig
 from .parquet import TableError, read_table
-from .rewards import FunctionError, FunctionPool, Scored, ScoreError
-
-log = logging.getLogger("trainers")
+from .rewards import FunctionError, FunctionPool, ScoreError
 
 _LISTED = 10  # failures that are shown
 _AHEAD = 8  # replies that wait for each process
@@ -88,12 +86,12 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
 
 def score(rows: Sequence[Row], pool: FunctionPool, ahead: int) -> Iterator[Outcome]:
     """Every reply's outcome, in the order of the rows; ``ahead`` are asked for at a time."""
-    waiting: deque[tuple[Row, int, Future[Scored]]] = deque()
+    waiting: deque[tuple[Row, int, Future[float]]] = deque()
 
     def settled() -> Outcome:
         row, sample, future = waiting.popleft()
         try:
-            return Outcome(row.number, sample, row.source, future.result().score)
+            return Outcome(row.number, sample, row.source, future.result())
         except ScoreError as error:
             return Outcome(row.number, sample, row.source, None, str(error))
 
@@ -191,15 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, _ = load_config(
         sys.argv[1:] if argv is None else argv, schema=EvaluateConfig, usage="python -m trainers.evaluate"
     )
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        return run(config)
-    except (FunctionError, TableError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
+    return run_command(lambda: run(config), stopped="stopped", expected=(FunctionError, TableError))
 
 
 if __name__ == "__main__":

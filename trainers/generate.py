@@ -31,12 +31,14 @@ if __name__ == "__main__":
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .assembly.cluster import cluster_of, plan_of
-from .assembly.engines import engine_of
+from .assembly.engines import check_engine, engine_of
 from .assembly.errors import SetupError
 from .assembly.policy import set_threads
+from .cli import run_command
 from .cluster.plan import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
@@ -74,8 +76,9 @@ async def generate(config: GenerateConfig) -> Path:
         _open(parts, identity)
     except OSError as error:
         raise TableError(f"data.output_path={output} cannot be written ({error})") from error
-    policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     run = _as_run(config, parts)
+    check_engine(run)
+    policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     rendered = _rendered(prompts, renderer, config.rollout.max_prompt_length)
@@ -215,9 +218,8 @@ def _open(folder: Path, identity: dict[str, Any]) -> None:
                 "another data.output_path"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = note.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(identity), encoding="utf-8")
-    unfinished.replace(note)
+    with written_whole(note) as unfinished:
+        Path(unfinished).write_text(json.dumps(identity), encoding="utf-8")
 
 
 def _model(config: GenerateConfig) -> ModelSection:
@@ -259,18 +261,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, _ = load_config(
         sys.argv[1:] if argv is None else argv, schema=GenerateConfig, usage="python -m trainers.generate"
     )
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()
-    try:
-        output = Interrupts().run(generate(config))
-    except (SetupError, EngineError, PlanError, PolicyError, RendererError, TableError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped; whole batches are kept, and the same command goes on", file=sys.stderr)
-        return 130
-    log.info("replies: %s", output)
-    return 0
+
+    def work() -> int:
+        log.info("replies: %s", Interrupts().run(generate(config)))
+        return 0
+
+    return run_command(
+        work,
+        stopped="stopped; whole batches are kept, and the same command goes on",
+        expected=(SetupError, EngineError, PlanError, PolicyError, RendererError, TableError),
+    )
 
 
 if __name__ == "__main__":

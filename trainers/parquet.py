@@ -1,8 +1,7 @@
-"""Parquet files of ``generate`` and ``evaluate``: read with their columns checked, written whole or not at all."""
+"""Parquet files: read with their columns checked, written whole or not at all."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,8 @@ def write_table(path: Path, table: Any) -> None:
     """Write a ``pyarrow.Table``; an older file is replaced in one go."""
     from pyarrow import parquet
 
+    from textenvs.data.files import written_whole
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        parquet.write_table(table, unfinished, compression="zstd")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(path) as unfinished:
+        parquet.write_table(table, Path(unfinished), compression="zstd")

@@ -1,4 +1,4 @@
-"""A run: its parts, put together from a configuration, warmed up or gone on with from a checkpoint."""
+"""A run: its parts, put together from a configuration, then warmed up or resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .assembly.cluster import cluster_of, driver_device, plan_of
 from .assembly.collection import collector_of, trace_of
-from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import (
     backend_of,
     check_environments,
     check_tools,
     other_validation,
+    overlong_of,
     training_kwargs,
+    try_openings,
     validation_tasks,
 )
 from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .assembly.openings import overlong_of, try_openings
-from .assembly.policy import policy_of, set_threads
+from .assembly.policy import policy_of, set_threads, with_scripts_there_are
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn
 from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
@@ -331,7 +331,7 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
         raise
     except _UNREADABLE as error:
         if type(error) is ValueError:  # tasks that are left out, for example, may be others now
-            raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
+            raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
         raise damaged(checkpoint.path, error) from error
     run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 

@@ -9,7 +9,6 @@ Only the assistant's tokens are learned, exactly as a rollout would record them.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import shutil
 import signal
@@ -32,12 +31,12 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .assembly.demonstrator import careless_left_out
 from .assembly.environments import env_kwargs, tools_for
 from .assembly.errors import SetupError
-from .assembly.folder import held, refuse_ppo_folder, run_folder, within, write_config
+from .assembly.folder import held, refuse_ppo_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_options
-from .assembly.policy import demonstrations_of, policy_of, set_threads
+from .assembly.policy import careless_left_out, demonstrations_of, policy_of, set_threads
+from .cli import run_command
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
@@ -226,23 +225,14 @@ def refuse_full_disk(folder: Path, policy: Policy) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.sft``."""
     config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it writes
-    try:
-        return 0 if run(config) else 130
-    except (SetupError, DemonstrationError, FloatingPointError, MetricsError, PolicyError, RendererError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not within(
-            run_folder(config.trainer), error.filename
-        ):
-            raise
-        print(f"error: {error}: the model was not written; an older one there is whole", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped; no model was written", file=sys.stderr)
-        return 130
+    return run_command(
+        lambda: 0 if run(config) else 130,
+        stopped="stopped; no model was written",
+        expected=(SetupError, DemonstrationError, FloatingPointError, MetricsError, PolicyError, RendererError),
+        folder=run_folder(config.trainer),
+        advice=lambda full: "the model was not written; an older one there is whole",
+    )
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
 
+from .parquet import write_table
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -421,16 +423,7 @@ def _message(row: Mapping[str, Any]) -> Message:
 
 def write_parquet(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
     """Write a Parquet file; it appears whole or not at all, and replaces an older one."""
-    import pyarrow.parquet as pq
-
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pq.write_table(to_table(trajectories), unfinished, compression="zstd")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_table(Path(path), to_table(trajectories))
 
 
 def read_parquet(path: str | os.PathLike[str]) -> list[Trajectory]:

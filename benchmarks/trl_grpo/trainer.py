@@ -24,7 +24,6 @@ from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
 from trainers.algorithms.batch import ActionBatch
-from trainers.assembly.demonstrator import with_scripts_there_are
 from trainers.assembly.environments import (
     check_environments,
     make_env,
@@ -35,12 +34,12 @@ from trainers.assembly.environments import (
 from trainers.assembly.errors import SetupError
 from trainers.assembly.folder import held, run_folder, would_replace
 from trainers.assembly.learner import learner_settings
-from trainers.assembly.policy import policy_of, set_threads, threads_for
+from trainers.assembly.policy import policy_of, set_threads, threads_for, with_scripts_there_are
 from trainers.cluster.in_flight import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
 from trainers.credit import estimator_options
-from trainers.hosts.trl import TextEnvRollout, textenv_reward
+from trainers.hosts.trl import textenv_reward
 from trainers.policy import Policy
 from trainers.registry import Result
 from trainers.report.loggers import open_loggers
@@ -53,6 +52,8 @@ from .config import FIXED, grpo_arguments, resolved, steps_an_iteration
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
+
+    from .validating import ValidatingRollout
 
 log = logging.getLogger("trainers")
 
@@ -90,7 +91,7 @@ class TRLGRPOTrainer:
         refuse_processes(int(os.environ.get("WORLD_SIZE") or 1))
         self.folder: Path = run_folder(self.config.trainer)
         self._trainer: Any = None
-        self._rollout: TextEnvRollout | None = None
+        self._rollout: ValidatingRollout | None = None
         self._report: Any = None
         self._held = contextlib.ExitStack()  # the folder, from the first call to close()
 
@@ -165,7 +166,7 @@ class TRLGRPOTrainer:
         from transformers.utils.logging import disable_progress_bar
         from trl import GRPOConfig
 
-        from .validating import ValidatingGRPOTrainer
+        from .validating import ValidatingGRPOTrainer, ValidatingRollout
 
         self._held.close()
         self._held.enter_context(held(self.folder))
@@ -178,7 +179,7 @@ class TRLGRPOTrainer:
         refuse_processes(arguments.world_size, arguments.n_gpu)
         check_environments(config)
         policy = self._policy()
-        self._rollout = TextEnvRollout(
+        self._rollout = ValidatingRollout(
             engine="torch",
             backend=config.env.backend,
             workers=None if config.env.backend == "inline" else config.env.workers,
@@ -324,7 +325,9 @@ def _estimate(config: PPOConfig, batch: ActionBatch) -> Advantages:
     return normalize(advantages) if config.algorithm.norm_adv else advantages
 
 
-def _validate(config: PPOConfig, rollout: TextEnvRollout, prompts: Sequence[Any], trainer: Any) -> Mapping[str, float]:
+def _validate(
+    config: PPOConfig, rollout: ValidatingRollout, prompts: Sequence[Any], trainer: Any
+) -> Mapping[str, float]:
     section = config.validation
     played = rollout.validate(
         [prompt for prompt in prompts for _ in range(section.n)],

@@ -1,16 +1,18 @@
-"""TRL's trainer with our validation and our learning rates."""
+"""TRL's trainer and rollout with our validation and our learning rates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from trainers.hosts.trl import TextEnvRollout
 from trainers.hosts.trl.credit import TurnCreditGRPOTrainer
 from trainers.learner.optim import OptimizerSettings
+from trainers.trajectory import Trajectory
 
 
 class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
@@ -57,3 +59,30 @@ class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
             self.lr_scheduler = LambdaLR(steps, lambda step: rates(step))
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+
+class ValidatingRollout(TextEnvRollout):
+    """A rollout that also validates, with the embedded engine."""
+
+    def validate(self, prompts: Sequence[Any], trainer: Any, *, temperature: float, top_p: float) -> list[Trajectory]:
+        """Play one episode for each prompt, all in one call, outside TRL's evaluation loop.
+
+        Seeds are those of TRL's evaluations: the same prompts are sampled with the same seeds every time.
+
+        Args:
+            prompts: Of a dataset's rows; the same one several times is several episodes.
+            trainer: Whose weights play.
+            temperature: Sampling temperature; 0 is greedy.
+            top_p: Sample from the smallest set with this probability.
+
+        Returns:
+            The episodes in the order of the prompts, failed ones included.
+        """
+        specs, player = self._specs(prompts), self._player(trainer)
+        episodes = [
+            replace(each, sampling=replace(each.sampling, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0))
+            for each in self._episodes(specs, trainer, training=False)
+        ]
+        trajectories = self._loop.run(self._play_all(player, specs, episodes))
+        self._check(prompts, trajectories, training=False)
+        return trajectories

@@ -20,6 +20,7 @@ from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner
 from trainers.policy import Policy
+from trainers.rewards.backends import JudgeBackend
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_model, build_tokenizer
 
@@ -143,7 +144,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
     config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
     assert environments.task_count(config) is None
     assert environments.validation_tasks(config)
-    reward_model._check_reference(config, config.reward_model)
+    reward_model._check_reference(config, config.reward_model, JudgeBackend(config.reward_model.judge))
     rewards.task_finder(config)
     few = config.warm_start.model_copy(update={"demonstrations": 3, "mistake_rate": 0.0})
     assert len(list(policies.demonstrations_of("any", {}, few, seed=0))) == 3

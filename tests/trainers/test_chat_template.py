@@ -16,7 +16,7 @@ from trainers import ppo, sft
 from trainers.chat_template import RESERVED, refused, unread, variables
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import GenerateConfig
-from trainers.config.load import ConfigError, resolve_with_notes
+from trainers.config.load import ConfigError
 from trainers.rollout.renderer import Renderer, RendererError
 from trainers.run import refuse_other_run
 from trainers.tiny import CHATML
@@ -151,7 +151,7 @@ def test_verls_name_of_it(given: str, ours: dict[str, Any]) -> None:
 
 
 def test_verls_name_is_answered_and_checked() -> None:
-    _, flags = resolve_with_notes(["data.apply_chat_template_kwargs.enable_thinking=false"])
+    _, flags = resolve(["data.apply_chat_template_kwargs.enable_thinking=false"])
     assert any("-> data.chat_template_kwargs.enable_thinking=false" in note for note in flags.notes)
     with pytest.raises(ConfigError, match=r"data.chat_template_kwargs.tokenize: cannot be given"):
         resolve(["data.apply_chat_template_kwargs.tokenize=true"])

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from fake_pooling import FakePooling, in_a_thread
+from fake_service import FakeService
 from pyarrow import parquet
 from reward_models import save_model
 
@@ -23,6 +26,7 @@ from trainers.assembly.engines import check_engine, engine_of
 from trainers.assembly.environments import backend_of
 from trainers.assembly.folder import checkpoint_to_resume, run_folder
 from trainers.assembly.reward_checks import check_rewards
+from trainers.assembly.reward_model import try_served
 from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
@@ -125,10 +129,20 @@ def test_every_key_of_ppo_is_read(tmp_path):
 
 
 def with_other_reward_models(judge):
-    """As far as their services, which are not there."""
-    service = ["kind=service", "service.url=http://127.0.0.1:1", "service.input=messages"]
-    for options in (service, ["kind=judge", "judge.model=m", "judge.base_url=http://127.0.0.1:1"]):
-        check_rewards(resolve([f"reward_model.{option}" for option in ("enable=true", *options)])[0])
+    """A service, a judge, one of several, and one with a pool of its own."""
+
+    def verdict(body):
+        code = re.search(r"<data (\w+)>", body["messages"][-1]["content"])[1]
+        return {"data_code": code, "reasons": "r", "score": 0.5}
+
+    with in_a_thread(FakePooling()) as url, FakeService(verdict) as graded:
+        for options in (
+            ["kind=service", f"service.url={url}", "service.input=messages"],
+            ["kind=judge", "judge.model=m", f"judge.base_url={graded.url}"],
+        ):
+            config, _ = resolve([f"reward_model.{option}" for option in ("enable=true", *options)])
+            check_rewards(config)
+            asyncio.run(try_served(config))
     named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]
     check_rewards(resolve([f"reward_models.{option}" for option in named])[0])
     pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]

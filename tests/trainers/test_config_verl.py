@@ -15,7 +15,6 @@ from trainers.config import ConfigError, PPOConfig, load_config, render, resolve
 from trainers.config.__main__ import verl_page
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
-from trainers.config.load import resolve_with_notes
 from trainers.config.settings import Setting
 from trainers.config.tables import TABLES
 from trainers.config.translate import DEFAULT, translate
@@ -140,7 +139,7 @@ def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside
     with pytest.raises(SystemExit, match="0"):
         ppo.main([*command, "4@80"])
     said = capsys.readouterr().out
-    assert "# The plan: cluster.backend=local, 1 x 4 GPUs." in said
+    assert "# The plan: cluster.backend=ray, 1 x 4 GPUs." in said
     assert "# memory of the learner, each GPU, estimated: 29" in said
     assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in said
     for machine, problem in (
@@ -153,7 +152,7 @@ def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside
 
 
 def test_the_multi_turn_command(inside):
-    config, flags = resolve_with_notes(MULTI_TURN)
+    config, flags = resolve(MULTI_TURN)
     assert config.env.id == "textenv/gsm8k-interact"
     assert config.env.kwargs["max_user_turns"] == 1
     assert config.env.kwargs["max_assistant_turns"] is None, "no limit, as there"
@@ -162,7 +161,8 @@ def test_the_multi_turn_command(inside):
     assert rollout.max_response_tokens == 1024, "there the limit is of the whole episode"
     assert config.engine.name == "sglang"
     assert config.engine.max_context == 2048
-    assert config.engine.sglang.server_args == ("--tp-size", "2", "--mem-fraction-static", "0.5")
+    assert config.engine.sglang.server_args == ("--mem-fraction-static", "0.5")
+    assert (config.engine.tensor_parallel_size, config.engine.replicas) == (2, 2), "engines on all four GPUs"
     actor = config.actor
     assert (actor.lr, actor.mini_batches, actor.entropy_coeff, actor.use_kl_loss) == (1e-6, 1, 0, True)
     assert actor.max_tokens_per_micro_batch == 32 * 2048
@@ -176,7 +176,7 @@ def test_the_multi_turn_command(inside):
 
 
 def test_the_command_with_a_critic(inside):
-    config, flags = resolve_with_notes(WITH_CRITIC)
+    config, flags = resolve(WITH_CRITIC)
     assert config.algorithm.adv_estimator == "gae", "verl's default"
     assert config.env.id == "textenv/gsm8k"
     assert (config.actor.mini_batches, config.actor.max_tokens_per_micro_batch) == (4, 4 * 768)
@@ -188,12 +188,12 @@ def test_the_command_with_a_critic(inside):
 
 
 def test_the_generation_and_evaluation_keys(inside):
-    config, flags = resolve_with_notes(GENERATION, GenerateConfig)
+    config, flags = resolve(GENERATION, GenerateConfig)
     assert (config.data.n_samples, config.rollout.top_k, config.engine.max_slots) == (5, 50, 1024)
     assert (config.engine.name, config.engine.vllm.enforce_eager) == ("vllm", True)
     assert config.engine.vllm.args["max_num_batched_tokens"] == 8192
     answered(GENERATION, GenerateConfig, flags)
-    config, flags = resolve_with_notes(EVALUATION, EvaluateConfig)
+    config, flags = resolve(EVALUATION, EvaluateConfig)
     assert config.custom_reward_function.workers == 4
     answered(EVALUATION, EvaluateConfig, flags)
 
@@ -221,7 +221,7 @@ def test_a_dry_run_says_it_and_can_be_fed_back(inside, capsys, command, tmp_path
 def test_keys_that_would_not_be_read_become_a_line_and_ours_an_error(inside):
     more = ["critic.optim.lr=1e-5", "critic.cliprange_value=0.1", "algorithm.kl_ctrl.kl_coef=0.5"]
     command = [*MULTI_TURN, *more, "actor_rollout_ref.actor.use_kl_loss=False"]
-    config, flags = resolve_with_notes(command)
+    config, flags = resolve(command)
     assert (config.critic, config.algorithm.kl_ctrl) == (PPOConfig().critic, PPOConfig().algorithm.kl_ctrl)
     assert config.actor.kl_loss_type == PPOConfig().actor.kl_loss_type
     without = "has no effect with algorithm.adv_estimator=grpo; it is read with gae, turn_gae, bilevel_gae"

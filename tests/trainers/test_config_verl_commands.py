@@ -19,7 +19,6 @@ from trainers.algorithms.kl import kl_estimate
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
-from trainers.config.load import resolve_with_notes
 from trainers.config.tables import TABLES
 from trainers.config.yaml12 import dump
 from trainers.credit import off_policy_correction
@@ -90,7 +89,7 @@ def test_a_command_of_verls_examples_resolves_or_is_refused_with_what_to_write(i
         named = [{problem.key.lstrip("+"), *problem.where.split(", ")} & keys for problem in caught.value.problems]
         prefixed = {f"actor_rollout_ref.{problem.key}" for problem in caught.value.problems} & keys
         assert set().union(*named) | prefixed == set(refused)
-    config, flags = resolve_with_notes([*corrected(arguments, refused), *command.get("add", ())], schema)
+    config, flags = resolve([*corrected(arguments, refused), *command.get("add", ())], schema)
     assert isinstance(config, schema)
     own = all_keys(schema)
     for key in keys - set(refused) - {"--config-path"}:
@@ -160,6 +159,7 @@ def refusal(*more):
 _ACTOR = "actor_rollout_ref.actor."
 _ROLLOUT = "actor_rollout_ref.rollout."
 _CORRECTION = "algorithm.rollout_correction."
+_FOUR = ("trainer.n_gpus_per_node=4", "trainer.nnodes=1")
 
 
 @pytest.mark.parametrize("explicit", [(), (f"{_ACTOR}clip_ratio_c=3.0", f"{_ACTOR}loss_agg_mode=token-mean")])
@@ -285,11 +285,15 @@ def test_a_correction_that_cannot_be_had_says_what_to_write(inside, more, said):
     assert said in refusal(*(f"{_CORRECTION}{each}" for each in more))
 
 
-def test_vllm_on_one_gpu_is_nothing_to_say_and_on_two_it_is_refused(inside):
-    one, two = (f"{_ROLLOUT}tensor_model_parallel_size={size}" for size in (1, 2))
-    assert command(f"{_ROLLOUT}name=vllm", one) == command(f"{_ROLLOUT}name=vllm")
-    assert "a vLLM server computes on one GPU here; write 1" in refusal(f"{_ROLLOUT}name=vllm", two)
-    assert command(f"{_ROLLOUT}name=sglang", two).engine.sglang.server_args == ("--tp-size", "2")
+def test_an_engine_is_split_and_repeated_over_all_gpus(inside):
+    parallel = f"{_ROLLOUT}tensor_model_parallel_size"
+    for name in ("vllm", "sglang"):
+        one, two = (command(f"{_ROLLOUT}name={name}", f"{parallel}={size}", *_FOUR).engine for size in (1, 2))
+        assert (one.tensor_parallel_size, one.replicas) == (1, 4)
+        assert (two.tensor_parallel_size, two.replicas) == (2, 2)
+    embedded = command(f"{_ROLLOUT}name=hf", f"{parallel}=2", *_FOUR).engine
+    assert (embedded.tensor_parallel_size, embedded.replicas) == (1, 4), "it is not split"
+    assert "4 GPUs, which engines of 3 do not share" in refusal(f"{_ROLLOUT}name=vllm", f"{parallel}=3", *_FOUR)
 
 
 def test_sglangs_own_options_become_words_of_its_command_line(inside):

@@ -231,7 +231,7 @@ def test_an_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exce
         next(playing)
 
 
-def test_a_thread_that_plays_ahead_gives_the_same_and_ends_before_its_iterator_is_closed() -> None:
+def test_hooks_in_a_thread_give_the_same_and_it_ends_with_the_iterator() -> None:
     before = threading.active_count()
     here = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
     there = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
@@ -323,7 +323,7 @@ GOOD = {"messages": list(TALKS[0])}
 CALL = {"id": "0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_ROWS: list[tuple[Any, str]] = [
     ({"conversation": []}, "no column 'messages'"),
-    ([1, 2], "no column 'messages'"),
+    ([1, 2], "a list, not an object with a column 'messages'"),
     ({"messages": None}, "no column 'messages'"),
     ({"messages": 7}, "expected a sequence of messages, not int"),
     ({"messages": "hello"}, "expected a sequence of messages, not str"),
@@ -347,7 +347,7 @@ def test_a_bad_row_is_named(tmp_path, row, problem):
     path = write_jsonl(tmp_path / "talks.jsonl", [GOOD, row])
     with pytest.raises(DemonstrationError) as error:
         list(read([path]))
-    assert str(error.value).startswith(f"{path} line 3: ")  # the second line is empty
+    assert str(error.value).startswith((f"{path} row 3: ", f"{path}: row 3: "))  # the second line is empty
     assert problem in str(error.value)
 
 
@@ -360,11 +360,11 @@ def test_a_bad_row_of_parquet_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.jsonl", b"", "a.jsonl: the file has no rows"),
-        ("a.jsonl", b"\n \n", "a.jsonl: the file has no rows"),
-        ("a.jsonl", b'{"messages": [', "a.jsonl line 1: not JSON"),
-        ("a.jsonl", b'\n"\xff"', "a.jsonl line 2: not UTF-8"),
-        ("a.parquet", b"PAR1 no", "a.parquet: not a Parquet file"),
+        ("a.jsonl", b"", "a.jsonl: the file is empty; it needs rows with"),
+        ("a.jsonl", b"\n \n", "a.jsonl: the file is empty; it needs rows with"),
+        ("a.jsonl", b'{"messages": [', "a.jsonl: row 1: not JSON"),
+        ("a.jsonl", b'\n"\xff"', "a.jsonl: not UTF-8"),
+        ("a.parquet", b"PAR1 no", "a.parquet: not a readable Parquet file"),
         ("a.csv", b"a,b", "a.csv: demonstrations are read from .jsonl or .parquet, not '.csv'"),
         (None, b"", "b.jsonl: no such file"),
     ],
@@ -379,10 +379,10 @@ def test_a_bad_file_is_named(tmp_path, name, content, problem):
 
 def test_a_parquet_file_without_the_column_and_one_without_rows(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": "b"}])
-    with pytest.raises(DemonstrationError, match=r"a\.parquet: no column 'messages'; it has \['prompt', 'answer'\]"):
+    with pytest.raises(DemonstrationError, match=r"a\.parquet row 1: no column 'messages'; it has \['prompt', "):
         list(read([path]))
     pq.write_table(pa.Table.from_pylist([GOOD]).slice(0, 0), path)
-    with pytest.raises(DemonstrationError, match=r"a\.parquet: the file has no rows"):
+    with pytest.raises(DemonstrationError, match=r"a\.parquet: the file is empty"):
         list(read([path]))
 
 

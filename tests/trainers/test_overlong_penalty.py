@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ppo_runs import in_process
 
-from trainers.rewards.overlong import overlong_penalty
+from trainers.rewards.credit_assignment import overlong_penalty
 from trainers.trajectory import read_parquet
 
 

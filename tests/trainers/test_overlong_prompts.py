@@ -10,9 +10,8 @@ from ppo_runs import QUICK, arguments, in_process, main
 from program_envs import Wordy
 
 from textenvs.messages import user
-from trainers.assembly.environments import backend_of
+from trainers.assembly.environments import backend_of, longest_prompt, overlong_of
 from trainers.assembly.errors import SetupError
-from trainers.assembly.openings import longest_prompt, overlong_of
 from trainers.config import PPOConfig, resolve
 from trainers.config.load import ConfigError
 from trainers.rollout.openings import measure

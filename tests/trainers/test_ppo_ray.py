@@ -86,7 +86,8 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
 
     seen.rows = run(
         folder / "ray",
-        *("cluster.backend=ray", "cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
+        *("cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
+        *("trainer.save_freq=1", "trainer.async_save=true"),
         *("cluster.cpus_per_actor=2", "cluster.cpus_per_env=0.1", "cluster.start_timeout_s=800"),
         f"ray_init.timeline_json_file={seen.timeline}",
         *(*LORA, "model.lora_publish=adapter"),
@@ -94,6 +95,7 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
     )
     seen.alone = run(folder / "alone", *LORA)
     seen.left = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
+    seen.resumed = run(folder / "ray", *LORA, "cluster.learner_ranks=1")
     return seen
 
 
@@ -128,6 +130,10 @@ def _actors(ray: Any) -> list[dict[str, Any]]:
 
 def test_the_metrics_are_those_of_one_process(played: SimpleNamespace) -> None:
     assert_same_metrics(played.rows, played.alone, 1e-4)
+
+
+def test_one_process_resumes_what_two_ranks_saved(played: SimpleNamespace) -> None:
+    assert [row["step"] for row in played.resumed] == [row["step"] for row in played.rows], "nothing was left to do"
 
 
 def test_the_ranks_are_on_two_raylets(played: SimpleNamespace) -> None:

@@ -14,8 +14,9 @@ from cluster_runs import run
 from reward_models import save_model
 
 from textenvs.messages import assistant, user
+from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import ScoringRequest
-from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
+from trainers.rewards.backends.classifier import Classifier
 from trainers.run import Run
 
 # One process of the tests runs all that use Ray, and so one Ray.
@@ -49,7 +50,7 @@ def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_p
         before = [await service.score("helpful", ScoringRequest(talk)) for talk in talks[:2]]
         ray.kill(pool._ready[0].actor)
         after = [await asyncio.wait_for(service.score("helpful", ScoringRequest(talk)), 300) for talk in talks[2:]]
-        seen["scores"] = [scores["score"] for scores in before + after]
+        seen["scores"] = list(before + after)
         seen["lost"] = made.reward_models.stats("helpful")["lost_workers"]
 
     rows = run(
@@ -66,7 +67,7 @@ def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_p
         then=afterwards,
     )
     assert seen["groups"] == ([2] if spanned else [1, 1])
-    assert seen["scores"] == Classifier(ClassifierOptions(path=folder, device="cpu")).score(talks), "to the last bit"
+    assert seen["scores"] == Classifier(ClassifierSection(path=folder), device="cpu").score(talks), "to the last bit"
     assert seen["lost"] == 1
     trained = [row for row in rows if "train/reward" in row]
     assert len(trained) == 2

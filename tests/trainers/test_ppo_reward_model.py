@@ -11,7 +11,8 @@ from ppo_runs import in_process, refused, training_of
 from reward_models import save_model
 
 from trainers.checkpoints import Checkpoints
-from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
+from trainers.config.reward_model import ClassifierSection
+from trainers.rewards.backends.classifier import Classifier
 from trainers.rollout.slots import CollectionError, ConsecutiveErrorsError
 from trainers.trajectory import Trajectory, read_parquet
 
@@ -40,7 +41,7 @@ def episodes_of(tmp_path: Path) -> list[Trajectory]:
 
 def by_hand(folder: str, conversations: list[Any]) -> list[float]:
     """What the model says, asked here, one at a time."""
-    model = Classifier(ClassifierOptions(path=folder, device="cpu"))
+    model = Classifier(ClassifierSection(path=folder), device="cpu")
     return [score for one in conversations for score in model.score([one]) if isinstance(score, float)]
 
 

@@ -125,9 +125,9 @@ def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
     """A value that is given stays; what is chosen is shown, read back as given, and what the checks see."""
     chosen = "recompute" if loss.startswith("gspo") and dtype == "bfloat16" else "rollout"
     given = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
-    config, sources = resolve(given)
+    config, flags = resolve(given)
     assert config.actor.old_logprobs == chosen
-    assert f"  old_logprobs: {chosen}\n" in render(config, sources), "shown, as a default"
+    assert f"  old_logprobs: {chosen}\n" in render(config, flags.sources), "shown, as a default"
     for value in ("rollout", "recompute"):
         assert resolve([*given, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
     corrected = [*given, "actor.importance_correction=sequence_tis"]

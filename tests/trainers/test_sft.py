@@ -244,7 +244,7 @@ def test_files_instead_of_an_expert(tmp_path):
         (["sft.files=none.jsonl"], ["sft.files: there is no file none.jsonl"], 2),
         (["env.id=textenv/gsm9k"], ["env.id=textenv/gsm9k", "Did you mean"], 1),
         (["env.id=program_envs:tests/silent"], ["Silent has no scripted demonstrations", "a column 'messages'"], 1),
-        (["sft.files={bad}"], ["{bad} line 2: ", "must end with the assistant's message"], 1),
+        (["sft.files={bad}"], ["{bad} row 2: ", "must end with the assistant's message"], 1),
         (["sft.files={bad}", "model.path={model}", "model.hidden=128"], ["model.path"], 2),
     ],
 )

@@ -11,9 +11,10 @@ import pytest
 
 from trainers import tiny
 from trainers.config.model import ModelSection
+from trainers.config.reward_model import ClassifierSection
 from trainers.learner.models import load_causal_lm
 from trainers.policy import PolicyError, load
-from trainers.rewards.backends.classifier import ClassifierOptions, classifier_problems
+from trainers.rewards.backends.classifier import classifier_problems
 from trainers.rewards.backends.conversation import load_tokenizer
 from trainers.saved_adapter import read_adapter
 
@@ -23,7 +24,6 @@ BETWEEN_OUR_PROCESSES = {
     "engines/vllm/server/transfer.py",
     "rewards/function_worker.py",
     "cluster/parcel.py",
-    "cluster/pipe.py",
     "cluster/rank.py",
 }
 
@@ -131,7 +131,7 @@ def test_a_configuration_names_no_kernel_of_the_hub(model, more):
         load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
     with pytest.raises(ValueError, match="code of the hub"):
         load_causal_lm(str(model))
-    ((key, said), *_) = classifier_problems(ClassifierOptions(path=str(model)))
+    ((key, said), *_) = classifier_problems(ClassifierSection(path=str(model)))
     assert (key, "code of the hub" in said) == ("path", True)
 
 

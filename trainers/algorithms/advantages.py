@@ -9,6 +9,13 @@
   on: with a critic its last state's value is added; without one the episode counts as it is or is left out, as said by
   ``truncated="count" | "drop"``.
 
+Arguments that several take mean the same in all:
+
+* ``gamma``, ``lam``, ``outcome_mix`` are in [0, 1]; outside, a ``ValueError`` is raised.
+* ``truncated`` says whether truncated episodes count as they are or are left out.
+* ``norm_by_std`` divides by the group's (population) standard deviation, and ``eps`` keeps that division finite.
+* Estimators of groups compare episodes with the same ``batch.group``; a group of one gets 0.
+
 ``docs/algorithms.md`` has the worked examples.
 """
 
@@ -55,12 +62,9 @@ def gae(batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0) -> Advantag
     terminated and ``batch.bootstrap`` if it was truncated. The critic's target is ``A_i + V_i``.
 
     Args:
-        batch: With ``values``, and ``bootstrap`` if an episode was truncated.
-        gamma: Discount a token, in [0, 1].
-        lam: In [0, 1]; 1 is the Monte Carlo return minus the value, 0 the one-step error.
-
-    Raises:
-        ValueError: ``values`` or a needed ``bootstrap`` is missing, or a factor is outside [0, 1].
+        batch: With ``values``, and ``bootstrap`` if an episode was truncated; without, a ``ValueError``.
+        gamma: Discount a token.
+        lam: 1 is the Monte Carlo return minus the value, 0 the one-step error.
     """
     values, bootstrap = _critic(batch)
     advantages = _gae(batch.token_rewards, values, bootstrap, batch.token_offsets, gamma, lam)
@@ -74,14 +78,7 @@ def turn_gae(batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0) -> Adv
     A turn's state is what stands before its first token, with value ``V_k``; its reward is ``r_k``, minus its tokens'
     penalties. ``delta_k = r_k + gamma V_{k+1} - V_k``, ``A_k = delta_k + gamma lam A_{k+1}``, and every token of turn
     ``k`` gets ``A_k``. Only the values at turn starts are used, so the critic is trained only there (``value_mask``).
-
-    Args:
-        batch: With ``values``, and ``bootstrap`` if an episode was truncated.
-        gamma: Discount a turn, in [0, 1].
-        lam: In [0, 1].
-
-    Raises:
-        ValueError: ``values`` or a needed ``bootstrap`` is missing, or a factor is outside [0, 1].
+    ``gamma`` discounts a turn; ``batch`` is as in :func:`gae`.
     """
     values, bootstrap = _critic(batch)
     starts = batch.turn_starts
@@ -107,14 +104,11 @@ def bilevel_gae(
     of a turn's tokens before its last stand between the two states, like ``V_{e_{k+1}}``.
 
     Args:
-        batch: With ``values``, and ``bootstrap`` if an episode was truncated.
-        gamma: Discount a token, inside a turn; in [0, 1].
-        lam: Inside a turn; in [0, 1].
-        turn_gamma: Discount a turn, in [0, 1]; the default is that of the released configuration.
-        turn_lam: Over turns; in [0, 1].
-
-    Raises:
-        ValueError: ``values`` or a needed ``bootstrap`` is missing, or a factor is outside [0, 1].
+        batch: As in :func:`gae`.
+        gamma: Discount a token, inside a turn.
+        lam: Inside a turn.
+        turn_gamma: Discount a turn; the default is that of the released configuration.
+        turn_lam: Over turns.
     """
     _check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
     values, bootstrap = _critic(batch)
@@ -191,13 +185,7 @@ def grpo(
     """Group-relative advantage (DeepSeekMath, arXiv 2402.03300): ``A = (R - mean(R)) / (std(R) + eps)``.
 
     ``R`` is the episode's total reward; mean and population standard deviation are over its group, itself included.
-    Every token of the episode gets ``A``. A group of one gets 0.
-
-    Args:
-        batch: Episodes in groups.
-        norm_by_std: Divide by the standard deviation. Without it this is :func:`dr_grpo`.
-        truncated: Whether truncated episodes count as they are or are left out.
-        eps: Keeps the division finite.
+    Every token of the episode gets ``A``. Without ``norm_by_std`` this is :func:`dr_grpo`.
     """
     kept = _kept(batch, truncated)
     return _to_tokens(batch, kept, _relative(_totals(batch)[kept], batch.group[kept], norm_by_std, eps))
@@ -209,10 +197,6 @@ def dr_grpo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages
     The mean is over the group, the episode included, so the gradient is ``(G - 1) / G`` times that of :func:`rloo`:
     right in direction. Groups that are nearly solved or nearly hopeless are not blown up as by GRPO. The other half of
     the method is the aggregation: ``seq-mean-token-sum-norm`` instead of a mean over each episode's tokens.
-
-    Args:
-        batch: Episodes in groups. A group of one gets 0.
-        truncated: Whether truncated episodes count as they are or are left out.
     """
     return grpo(batch, norm_by_std=False, truncated=truncated)
 
@@ -223,10 +207,6 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     ``n`` are the episodes' action tokens. The baseline of least variance weighs returns by the squared norm of the
     episode's score; the paper takes that to grow with the length. The sums hold the episode itself, with its own
     length: biased, less the larger the group.
-
-    Args:
-        batch: Episodes in groups. A group of one gets 0.
-        truncated: Whether truncated episodes count as they are or are left out.
     """
     kept = _kept(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
@@ -253,12 +233,9 @@ def gdpo(
 
     No per-turn reward is normalised (rule B). ``batch.penalty`` is in no term and does not count.
 
-    Args:
-        batch: Episodes in groups, with ``terms``. A group of one gets what is left of 0 after the batch's mean.
+    Options of its own:
+        batch: With ``terms``. A group of one gets what is left of 0 after the batch's mean.
         gdpo_reward_weights: ``w``, one a term; ``None`` is 1 for each.
-        norm_by_std: Divide by the standard deviations; for this, ``truncated`` and ``eps`` see :func:`grpo`.
-        truncated: ``count`` or ``drop``.
-        eps: Keeps the divisions finite.
 
     Raises:
         ValueError: ``terms`` is missing, or there is not one weight a term.
@@ -280,9 +257,8 @@ def grpo_passk(
 ) -> Advantages:
     """The best episode's lead over the second best of its group; 0 for the others (arXiv 2503.19595, verl's form).
 
-    The options are those of :func:`grpo`. Without the division by the group's standard deviation this is unbiased for
-    the expected best return of a whole group, divided by its size: each is compared with the best of the *others*. A
-    group of one gets 0, and so does one whose best are equal.
+    Without ``norm_by_std`` this is unbiased for the expected best return of a whole group, divided by its size: each is
+    compared with the best of the *others*. A group whose best are equal gets 0.
     """
     return _by_group(
         batch, truncated, lambda returns: best_over_second(returns) / (returns.std() + eps if norm_by_std else 1.0)
@@ -299,7 +275,7 @@ def passk(
     1 it is the paper's closed form, and with ``k = 1`` :func:`grpo`. Without the division it is right in direction for
     the expected best of ``k``: the gradient times ``(1 - k / G) / k``.
 
-    A group of at most ``k`` gets 0. ``pass_k`` is ``k`` (the paper: 4); the other options are those of :func:`grpo`.
+    A group of at most ``k`` gets 0. ``pass_k`` is ``k`` (the paper: 4).
 
     Raises:
         ValueError: ``pass_k`` is below 1.
@@ -320,14 +296,7 @@ def reinforce_pp(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated
     ``G_i = r_i - beta kl_i + gamma G_{i+1}`` over action tokens, to the end of the episode, then :func:`normalize`.
     (``beta kl_i`` is the batch's ``penalty``; the paper puts ``k1`` there.) The batch's mean is the baseline, so groups
     are not needed. It holds the episode itself and divides by a deviation: biased, less the larger the batch.
-
-    Args:
-        batch: Any episodes.
-        gamma: Discount a token, in [0, 1].
-        truncated: Whether truncated episodes count as they are or are left out.
-
-    Raises:
-        ValueError: ``gamma`` is outside [0, 1].
+    ``gamma`` discounts a token.
     """
     kept = _kept(batch, truncated)[batch.episode_of_token]
     to_go = discounted_sums(batch.token_rewards, batch.token_offsets, gamma)
@@ -338,11 +307,8 @@ def reinforce_pp_baseline(batch: ActionBatch, *, truncated: Truncated = "count")
     """REINFORCE++ with a baseline (arXiv 2501.03262): ``R - mean(R)`` of the group, normalised over the whole batch.
 
     Every token of an episode gets the same. Dividing by the batch's deviation instead of the group's (GRPO) weighs
-    all tasks alike. The paper puts the KL in the loss here, as ``k2``.
-
-    Args:
-        batch: Episodes in groups. A group of one gets what is left of 0 after the batch's mean.
-        truncated: Whether truncated episodes count as they are or are left out.
+    all tasks alike. The paper puts the KL in the loss here, as ``k2``. A group of one gets what is left of 0 after the
+    batch's mean.
     """
     return normalize(dr_grpo(batch, truncated=truncated))
 
@@ -351,10 +317,7 @@ def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     """ReMax (arXiv 2310.10505): total reward minus that of greedy decoding on the same task.
 
     What greedy decoding earns does not depend on the episode's actions, so this is unbiased, also for single episodes.
-
-    Args:
-        batch: With ``greedy``.
-        truncated: Whether truncated episodes count as they are or are left out (a greedy one always counts).
+    A greedy episode always counts, truncated or not.
 
     Raises:
         ValueError: ``greedy`` is missing.
@@ -371,13 +334,11 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
     Unbiased, because the baseline does not depend on the episode itself. An episode without siblings has the baseline
     0 with ``group`` and the batch's alone with ``mixed``.
 
-    Args:
-        batch: Episodes in groups.
+    Options of its own:
         baseline: ``group``: the mean ``g`` of its siblings. ``mixed``: ``(g + b) / 2``, where ``b`` is the mean of all
             the other episodes of the batch. In a small group ``g`` is noisy, and a group that only ever fails teaches
             nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. Both leave the episode out, so
             both are unbiased.
-        truncated: Whether truncated episodes count as they are or are left out.
     """
     kept = _kept(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
@@ -402,21 +363,15 @@ def turn_grpo(
     so the baseline is independent of them and the gradient is unbiased. An episode that is alone at its turn has no
     such sibling and no baseline there (0), which keeps it unbiased.
 
-    Args:
-        batch: Episodes in groups.
-        gamma: Discount a turn, in [0, 1].
+    Options of its own:
+        gamma: Discount a turn.
         baseline: ``group`` or ``mixed``, as in :func:`rloo`, at the same turn.
         zero_pad: Siblings that ended before turn ``t`` count in its mean, with 0. Also unbiased, and lone episodes have
             a baseline; noisier where most siblings do reach the turn.
-        outcome_mix: ``lambda`` in [0, 1]: ``(1 - lambda) A_t + lambda A_0``. ``A_0`` is the advantage of the whole
+        outcome_mix: ``lambda``: ``(1 - lambda) A_t + lambda A_0``. ``A_0`` is the advantage of the whole
             episode's outcome; 1 makes this rloo with discounted turns. With ``gamma = 1`` the mixture is unbiased.
         norm_by_std: Divide by the root mean square of the group's ``A_t`` (every turn counts once). With one turn an
             episode this is GRPO; like there, it weighs tasks by their difficulty and so is not unbiased.
-        truncated: Whether truncated episodes count as they are or are left out.
-        eps: Keeps that division finite.
-
-    Raises:
-        ValueError: A factor is outside [0, 1].
     """
     _check_factors(gamma=gamma, outcome_mix=outcome_mix)
     kept = _kept(batch, truncated)
@@ -452,13 +407,10 @@ def gigpo(
 
     Biased: by the deviations, and because a state met twice in one episode is compared with its own future.
 
-    Args:
-        batch: Episodes in groups, with ``anchor``.
-        gamma: Discount a turn in ``G_t``, in [0, 1] (the paper: 0.95).
+    Options of its own:
+        batch: With ``anchor``.
+        gamma: Discount a turn in ``G_t`` (the paper: 0.95).
         step_weight: The paper's ``omega``, at least 0 (there 1).
-        norm_by_std: Divide by the standard deviations; the paper has both forms.
-        truncated: Whether truncated episodes count as they are or are left out.
-        eps: Keeps the divisions finite.
 
     Raises:
         ValueError: ``anchor`` is missing, or a number is outside its range.
@@ -590,21 +542,11 @@ def restrict(result: Advantages, kept: Bools) -> Advantages:
 Estimator = Callable[..., Advantages]
 
 ESTIMATORS: dict[str, Estimator] = {
-    "gae": gae,
-    "turn_gae": turn_gae,
-    "bilevel_gae": bilevel_gae,
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "opo": opo,
-    "gdpo": gdpo,
-    "grpo_passk": grpo_passk,
-    "passk": passk,
-    "rloo": rloo,
-    "reinforce_pp": reinforce_pp,
-    "reinforce_pp_baseline": reinforce_pp_baseline,
-    "remax": remax,
-    "turn_grpo": turn_grpo,
-    "gigpo": gigpo,
+    estimator.__name__: estimator
+    for estimator in (
+        *(gae, turn_gae, bilevel_gae, grpo, dr_grpo, opo, gdpo, grpo_passk, passk, rloo),
+        *(reinforce_pp, reinforce_pp_baseline, remax, turn_grpo, gigpo),
+    )
 }
 NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
 #: These compare with a greedy episode of each task.

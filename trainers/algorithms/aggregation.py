@@ -8,13 +8,12 @@ micro-batches and over ranks (with data-parallel averaging of gradients, multipl
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from trainers.algorithms.batch import Bools, Floats, Ints
-
-Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+from trainers.algorithms.names import Aggregation
 
 
 def token_weights(

@@ -66,26 +66,13 @@ class ActionBatch:
     terms: Floats | None = None
 
     @classmethod
-    def from_trajectories(
-        cls,
-        trajectories: Sequence[Trajectory],
-        values: ArrayLike | None = None,
-        bootstrap: ArrayLike | None = None,
-        penalty: ArrayLike | None = None,
-        anchor: ArrayLike | None = None,
-        greedy: ArrayLike | None = None,
-        terms: ArrayLike | None = None,
-    ) -> ActionBatch:
+    def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
         """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
 
         Args:
             trajectories: ``E`` episodes with a trainable status.
-            values: ``[N]``, see the class; :func:`gather` makes it from arrays of ``[T]`` an episode.
-            bootstrap: ``[E]``, see the class.
-            penalty: ``[N]``, see the class.
-            anchor: ``[K]``, see the class.
-            greedy: ``[E]``, see the class.
-            terms: ``[E, M]``, see the class.
+            **more: The optional arrays of the class, from ``values`` on; :func:`gather` makes ``[N]`` from arrays of
+                ``[T]`` an episode.
 
         Raises:
             ValueError: An episode failed (its rewards do not mean what they say), or see the class.
@@ -106,12 +93,7 @@ class ActionBatch:
             terminated=np.array([t.terminated for t in trajectories], np.bool_),
             truncated=np.array([t.truncated for t in trajectories], np.bool_),
             group=np.array([numbers[name] for name in names], np.int64),
-            values=None if values is None else np.asarray(values, np.float64),
-            bootstrap=None if bootstrap is None else np.asarray(bootstrap, np.float64),
-            penalty=None if penalty is None else np.asarray(penalty, np.float64),
-            anchor=None if anchor is None else np.asarray(anchor, np.int64),
-            greedy=None if greedy is None else np.asarray(greedy, np.float64),
-            terms=None if terms is None else np.asarray(terms, np.float64),
+            **{name: _array(name, each) for name, each in more.items()},
         )
 
     def __post_init__(self) -> None:
@@ -152,14 +134,15 @@ class ActionBatch:
             "neither terminated nor was truncated: it is incomplete; leave it out or say how it ended",
         )
         self._refuse(~np.isfinite(self.turn_rewards), self.episode_of_turn, "has a turn reward that is not finite")
-        if self.values is not None:
-            self._refuse(~np.isfinite(self.values), self.episode_of_token, "has a value that is not finite")
-        if self.penalty is not None:
-            self._refuse(~np.isfinite(self.penalty), self.episode_of_token, "has a penalty that is not finite")
+        for array, episode, what in (
+            (self.values, self.episode_of_token, "value"),
+            (self.penalty, self.episode_of_token, "penalty"),
+            (self.greedy, np.arange(episodes), "greedy return"),
+        ):
+            if array is not None:
+                self._refuse(~np.isfinite(array), episode, f"has a {what} that is not finite")
         if self.anchor is not None:
             self._refuse(self.anchor < 0, self.episode_of_turn, "has a negative anchor")
-        if self.greedy is not None:
-            self._refuse(~np.isfinite(self.greedy), np.arange(episodes), "has a greedy return that is not finite")
         if self.bootstrap is not None:
             bad = ~np.isfinite(self.bootstrap) & self.truncated & ~self.terminated
             self._refuse(bad, np.arange(episodes), "was truncated and has a bootstrap value that is not finite")
@@ -353,6 +336,10 @@ def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDAr
         array[trajectory.action_mask] = flat[start:stop]
         out.append(array)
     return out
+
+
+def _array(name: str, values: ArrayLike | None) -> NDArray[Any] | None:
+    return None if values is None else np.asarray(values, np.int64 if name == "anchor" else np.float64)
 
 
 def _offsets(lengths: Sequence[int]) -> Ints:

@@ -22,15 +22,14 @@ in the reward does not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainers.algorithms.batch import Floats, Ints
-
-KLEstimator = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
+from trainers.algorithms.names import KLEstimator
 
 #: k3's log-ratio is clamped to +-20, so that ``exp`` and its gradient stay finite.
 K3_MAX_LOG_RATIO = 20.0

@@ -15,19 +15,12 @@ Pure NumPy, over the action tokens of a whole batch. An episode is a sequence, w
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from trainers.algorithms.batch import Bools, Floats, Ints
-
-Importance = Literal["none", "token_tis", "sequence_tis", "decoupled"]
-# fmt: off
-Rejection = Literal[
-    "none", "token", "sequence", "geometric", "token_k2", "token_k3", "seq_sum_k2", "seq_sum_k3", "seq_mean_k2",
-    "seq_mean_k3", "seq_max_k2", "seq_max_k3",
-]
-# fmt: on
+from trainers.algorithms.names import Importance, Rejection
 
 #: Log-ratios, also those of whole sequences, are clamped to +-20 before ``exp``: beyond, they only say "far off".
 MAX_LOG_RATIO = 20.0
@@ -128,7 +121,7 @@ def kept(
 
     Args:
         mode: See above; ``none`` keeps everything.
-        proximal: ``[N]``, as in :func:`importance_weights`.
+        proximal: As in :func:`importance_weights`; likewise the next two.
         behaviour: ``[N]``.
         token_offsets: int ``[E + 1]``.
         low: In [0, 1]. Of the modes of ratios, as ``high``.

@@ -3,6 +3,13 @@
 Nothing is averaged here. ``(weights * loss).sum()``, with :func:`trainers.algorithms.aggregation.token_weights`, makes
 one number of them; :func:`summarize` makes metrics of the per-token statistics. Neither depends on micro-batches, as
 long as an episode is in one of them as a whole where the loss is of whole episodes (:func:`gspo`, :func:`geo_mean`).
+
+All losses of the policy take ``logprobs``, of the policy in training; ``old_logprobs``, of the policy before this
+batch's first update (1 is then the first ratio); ``advantages``; and ``importance``, which multiplies the loss (see
+:mod:`trainers.algorithms.off_policy`). Where there are bounds, ``clip_low`` is in [0, 1] and ``clip_high`` at least 0.
+``sequence`` (int ``[n]``) has the episode of each token, in any numbering; ``selected`` (``[n]``) is not 0 where
+:mod:`trainers.algorithms.covariance` selects the token. A ``ValueError`` says which shapes differ, or which option is
+outside its range.
 """
 
 from __future__ import annotations
@@ -13,6 +20,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from trainers.algorithms.names import PolicyLossName
 
 #: Log-ratios are clamped to +-20: beyond, they only say "far off", and ``exp`` could overflow to a NaN gradient.
 MAX_LOG_RATIO = 20.0
@@ -46,23 +55,14 @@ def ppo_clip(
     With the ratio ``rho = exp(logprobs - old_logprobs)``: ``-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)``.
     A higher ``clip_high`` lets unlikely tokens grow faster (DAPO, arXiv 2503.14476).
 
-    Args:
-        logprobs: ``[n]``, of the policy in training.
-        old_logprobs: ``[n]``, of the policy before this batch's first update; 1 is then the first ratio.
-        advantages: ``[n]``.
-        clip_low: In [0, 1].
-        clip_high: At least 0.
+    Options of its own:
         dual_clip: ``c > 1``: where ``A < 0`` the loss is at most ``-c A``, so that a token that has become much
             likelier cannot dominate (arXiv 1912.09729).
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
         The loss, with ``ratio``, ``clipped`` and ``dual_clipped`` (1 where that bound cut the gradient off),
         ``outside_clip`` (1 outside the clip range, whatever the advantage), and ``approx_kl_k1``, ``approx_kl_k3``:
         estimates of how far the policy has moved, KL(old, new) (see ``kl.py``).
-
-    Raises:
-        ValueError: Shapes differ, or a bound is outside its range.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     _check_clip(clip_low, clip_high)
@@ -105,21 +105,8 @@ def gspo(
 
     The ratios are much closer to 1 than a token's, so the clip range is smaller; the defaults are the paper's.
 
-    Args:
-        logprobs: ``[n]``, of the policy in training. Each episode must be here whole, or not at all.
-        old_logprobs: ``[n]``, of the policy before this batch's first update.
-        advantages: ``[n]``.
-        sequence: int ``[n]``; the episode of each token, in any numbering.
-        clip_low: In [0, 1].
-        clip_high: At least 0.
-        by_token: GSPO-token.
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
-
     Returns:
         The loss, with the statistics of :func:`ppo_clip`; ``ratio`` and ``clipped`` are the episode's.
-
-    Raises:
-        ValueError: Shapes differ, or a bound is outside its range.
     """
     _same_shape(
         logprobs=logprobs,
@@ -153,19 +140,11 @@ def cispo(
     stopping the gradient: a policy gradient with a bounded weight. PPO gives a token outside the range no gradient at
     all; here it keeps one, so rare words that matter ("however", "wait") are not lost after the first update.
 
-    Args:
-        logprobs: ``[n]``, of the policy in training.
-        old_logprobs: ``[n]``, of the policy before this batch's first update.
-        advantages: ``[n]``.
-        clip_low: In [0, 1]; 1 is no lower bound, as in the paper.
-        clip_high: At least 0.
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
+    Options of its own:
+        clip_low: 1 is no lower bound, as in the paper.
 
     Returns:
         The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the weight was cut.
-
-    Raises:
-        ValueError: Shapes differ, or a bound is outside its range.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     _check_clip(clip_low, clip_high)
@@ -195,21 +174,9 @@ def geo_mean(
     As in :func:`gspo`, the gradient of every token's loss reaches the whole episode, which is right where all its
     tokens have the same advantage; with ``seq-mean-token-mean`` the loss is then the paper's.
 
-    Args:
-        logprobs: ``[n]``, of the policy in training. Each episode must be here whole, or not at all.
-        old_logprobs: ``[n]``, of the policy before this batch's first update.
-        advantages: ``[n]``.
-        sequence: int ``[n]``; the episode of each token, in any numbering.
-        clip_low: In [0, 1].
-        clip_high: At least 0.
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
-
     Returns:
         The loss, with the statistics of :func:`ppo_clip`; ``ratio`` is the episode's ``s``, ``clipped`` and
         ``outside_clip`` are the token's.
-
-    Raises:
-        ValueError: Shapes differ, or a bound is outside its range.
     """
     _same_shape(
         logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, sequence=sequence, importance=importance
@@ -238,19 +205,12 @@ def sapo(
     ``tau_neg`` else. The gradient is the policy gradient's times ``4 p (1 - p) rho``, ``p = sigmoid(tau (rho - 1))``:
     1 at the ratio 1, and it fades in both directions, faster with a greater ``tau``.
 
-    Args:
-        logprobs: ``[n]``, of the policy in training.
-        old_logprobs: ``[n]``, of the policy before this batch's first update.
-        advantages: ``[n]``.
+    Options of its own:
         tau_pos: Above 0.
         tau_neg: Above 0; the paper's is a little greater, because negative advantages raise many unlikely tokens.
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
         The loss, with the statistics of :func:`ppo_clip` but ``outside_clip``; nothing is ever ``clipped``.
-
-    Raises:
-        ValueError: Shapes differ, or a temperature is not positive.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     if not (tau_pos > 0 and tau_neg > 0):
@@ -282,22 +242,15 @@ def dppo(
     stops the gradient). An unlikely token may thus multiply its probability, which PPO's ratio forbids, and a likely
     one may not move far, which the ratio allows.
 
-    Args:
-        logprobs: ``[n]``, of the policy in training.
-        old_logprobs: ``[n]``, of the policy before this batch's first update; the paper's is the one that sampled.
-        advantages: ``[n]``.
-        divergence: Which.
-        clip_low: In [0, 1]; the greatest divergence downwards.
-        clip_high: At least 0; the greatest upwards.
+    Options of its own:
+        old_logprobs: The paper's policy is the one that sampled.
+        clip_low: The greatest divergence downwards.
+        clip_high: The greatest upwards.
         ratio_cap: At least 1; ``None`` for no limit.
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
         The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the loss is 0 for the divergence,
         ``outside_clip`` where the divergence is beyond its bound, and ``dual_clipped`` where the ratio was cut.
-
-    Raises:
-        ValueError: Shapes differ, the divergence is unknown, or a bound is outside its range.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     _check_clip(clip_low, clip_high)
@@ -337,20 +290,8 @@ def clip_cov(
     Entropy falls by the covariance of log-probability and advantage, and few tokens carry most of it. Some of those
     (:func:`trainers.algorithms.covariance.clip_cov_tokens`) have the loss 0 here; they still count in means.
 
-    Args:
-        logprobs: As in :func:`ppo_clip`; likewise ``old_logprobs``, ``advantages``, the bounds and ``importance``.
-        old_logprobs: ``[n]``.
-        advantages: ``[n]``.
-        selected: ``[n]``; not 0 where the token gets no gradient.
-        clip_low: In [0, 1].
-        clip_high: At least 0.
-        importance: ``[n]``.
-
     Returns:
         The loss, with the statistics of :func:`ppo_clip` and ``selected``.
-
-    Raises:
-        ValueError: Shapes differ, or a bound is outside its range.
     """
     _same_shape(logprobs=logprobs, selected=selected)
     result = ppo_clip(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high, importance=importance)
@@ -376,20 +317,9 @@ def kl_cov(
     to the policy before the update. Its slope is 0 where the two are equal, so the penalty acts from the second
     optimizer step of a batch on.
 
-    Args:
-        logprobs: ``[n]``, of the policy in training.
-        old_logprobs: ``[n]``, of the policy before this batch's first update.
-        advantages: ``[n]``.
-        selected: ``[n]``; not 0 where the penalty applies.
-        kl_coef: At least 0.
-        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
-
     Returns:
         The loss, with the statistics of :func:`ppo_clip` but ``outside_clip``, and ``selected``; nothing is
         ``clipped``.
-
-    Raises:
-        ValueError: Shapes differ, or the coefficient is negative.
     """
     _same_shape(
         logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, selected=selected, importance=importance
@@ -402,10 +332,6 @@ def kl_cov(
     stats = _stats(log_ratio, ratio, torch.zeros_like(chosen)) | {"selected": chosen.to(ratio.dtype)}
     return TokenLoss(_weighed(loss, importance), stats)
 
-
-PolicyLossName = Literal[
-    "ppo", "gspo", "gspo_token", "cispo", "geo_mean", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"
-]
 
 _CLIP = ("clip_low", "clip_high")
 #: The options that each loss reads, besides ``importance``.
@@ -440,19 +366,11 @@ def policy_loss(
 ) -> TokenLoss:
     """The loss of this name.
 
-    Args:
-        name: ``ppo`` is :func:`ppo_clip`, ``gspo_token`` is :func:`gspo` by token, ``dppo_tv`` and ``dppo_kl`` are
-            :func:`dppo`; the others are the functions of their names.
-        logprobs: As the loss takes them; likewise what follows.
-        old_logprobs: ``[n]``.
-        advantages: ``[n]``.
-        sequence: int ``[n]``; the episode of each token. Read by ``gspo``, ``gspo_token`` and ``geo_mean``.
-        selected: ``[n]``. Read by ``clip_cov`` and ``kl_cov``, which need it.
-        importance: ``[n]``.
-        **options: Those of :data:`LOSS_OPTIONS`.
+    ``ppo`` is :func:`ppo_clip`, ``gspo_token`` is :func:`gspo` by token, ``dppo_tv`` and ``dppo_kl`` are :func:`dppo`;
+    the others are the functions of their names. ``options`` are those of :data:`LOSS_OPTIONS`.
 
     Raises:
-        ValueError: The name is unknown, an option is for another loss, ``selected`` is missing, or as the loss says.
+        ValueError: The name is unknown, an option is for another loss, or ``selected`` is missing.
     """
     if name not in LOSS_OPTIONS:
         raise ValueError(f"unknown policy loss {name!r}: choose one of {', '.join(LOSS_OPTIONS)}")

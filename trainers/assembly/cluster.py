@@ -67,14 +67,13 @@ def driver_device(config: PPOConfig) -> torch.device:
 
 
 def engine_device(config: PPOConfig, replica: int) -> torch.device:
-    """Of a torch engine: an actor sees its own GPU alone, and in this process each has one, or a rank's."""
+    """Of a torch engine: an actor sees its own GPU alone, and in this process each has one, or the learner's."""
     device, cluster = resolve_device(config.model.device), config.cluster
     if device.type != "cuda" or cluster.backend == "ray":
         return device
-    number = replica % cluster.learner_ranks if cluster.colocate else cluster.learner_ranks + replica
-    return torch.device("cuda", number)
+    return torch.device("cuda", 0 if cluster.colocate else 1 + replica)
 
 
 def gpu_of(config: PPOConfig, replica: int) -> int | None:
-    """Replicas take the machine's GPUs in turn; one engine alone takes what it finds."""
-    return replica if config.engine.engines > 1 else None
+    """The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds."""
+    return replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None

@@ -9,7 +9,7 @@ from ..algorithms.advantages import NEEDS_GREEDY, NEEDS_TERMS
 from ..cluster.in_flight import episodes, slots, surplus_groups
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
-from ..rewards.redistribution import Redistribution
+from ..rewards.credit_assignment import Redistribution
 from ..rollout.collector import Collector
 from ..rollout.environments import Backend
 from ..rollout.renderer import Renderer

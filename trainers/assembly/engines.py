@@ -19,6 +19,7 @@ from ..cluster.ray.runtime import RayCluster
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.openai_compatible import refuse_training
+from ..engines.replica import Limits
 from ..engines.replicas import Replicas
 from ..engines.torch_engine import TorchEngine
 from ..learner import Learner
@@ -54,15 +55,17 @@ async def engine_of(
         SetupError: It does not serve this model, not with so long a context, or it does not start.
     """
     try:
-        if config.cluster.backend == "ray":
+        if config.cluster.backend == "ray" and not config.engine.base_urls:
             assert cluster is not None
             return await _ray_engines(config, policy, version, cluster, learner)
         make = await _maker(config, policy, renderer, version)
         engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
-        if len(engines) == 1:
+        if len(engines) == 1 and config.engine.name == "torch":
             return engines[0]
+        # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
+        alone = len(config.engine.base_urls) == 1
         # What the learner publishes are copies already.
-        return Replicas(engines, restart=make, copy_weights=False, restart_timeout=_restart_timeout(config))
+        return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=_limits(config))
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
 
@@ -95,10 +98,12 @@ async def _all_or_none(made: Sequence[Engine | Awaitable[Engine]]) -> list[Engin
     return engines
 
 
-def _restart_timeout(config: PPOConfig) -> float:
+def _limits(config: PPOConfig) -> Limits:
     """A new server may take its time to start, and some more for its first weights."""
     starting = {"vllm": config.engine.vllm.start_timeout_s, "sglang": config.engine.sglang.start_timeout_s}
-    return starting.get(config.engine.name, 0.0) + 300.0
+    return Limits(
+        stall_timeout=config.engine.stall_timeout_s, restart_timeout=starting.get(config.engine.name, 0.0) + 300.0
+    )
 
 
 async def _ray_engines(
@@ -133,7 +138,7 @@ async def _ray_engines(
         for engine in engines:
             await engine.close()
         raise
-    return Replicas(engines, restart=make, copy_weights=False)
+    return Replicas(engines, restart=make, copy_weights=False, limits=_limits(config))
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
@@ -180,6 +185,11 @@ def check_engine(config: PPOConfig) -> None:
     try:
         if config.engine.name == "openai":
             refuse_training()
+        if config.engine.name == "vllm" and config.engine.tensor_parallel_size > 1:
+            raise ValueError(
+                f"engine.tensor_parallel_size={config.engine.tensor_parallel_size}, and a vLLM server computes on one "
+                "GPU here: write 1 (engine.replicas uses more GPUs), or engine.name=sglang"
+            )
         for replica in range(config.engine.engines):
             if config.engine.name == "sglang":
                 sglang_options(config, replica)

@@ -88,11 +88,6 @@ def refuse_sft_folder(folder: Path) -> None:
             )
 
 
-def within(folder: Path, name: object) -> bool:
-    """Whether the file that an error names lies in a folder."""
-    return isinstance(name, str | os.PathLike) and Path(name).absolute().is_relative_to(folder.absolute())
-
-
 def _unwritable(folder: Path, error: OSError) -> str:
     return f"{folder}: the run's folder cannot be written ({error.strerror or error}); {_ELSEWHERE}"
 

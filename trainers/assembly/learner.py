@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
 from ..algorithms.advantages import NEEDS_CRITIC
 from ..cluster.group import LearnerGroup
-from ..cluster.local import local_group
 from ..cluster.nsight import nsight_of
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
@@ -81,35 +79,29 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
 def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for.
 
-    In this process; or with several ranks, or on Ray, where each is.
+    In this process, or on Ray.
 
     Raises:
         SetupError: The learner cannot be made as asked, or the ranks do not all see the run's folder.
     """
     settings, section = learner_settings(config), config.cluster
-    if section.backend == "local" and section.learner_ranks == 1:
+    if section.backend == "local":
         try:
             return Learner(policy.model, **settings, device=resolve_device(config.model.device))
         except (ValueError, ImportError) as error:
             raise SetupError(f"the learner: {error}") from error
-    threads = threads_for(policy, config.trainer.threads)
-    if threads is None and section.backend == "local":  # or each rank would take all CPUs
-        threads = max(1, (os.cpu_count() or 1) // section.learner_ranks)
-    settings |= {"device": config.model.device, "threads": threads}
-    patience = {"silence": section.silence_s, "stall": section.stall_s, "start_timeout": section.start_timeout_s}
-    group: LearnerGroup
-    if section.backend == "local":
-        group = local_group(section.learner_ranks, policy.model, settings, **patience)
-    else:
-        assert cluster is not None
-        group = RayLearnerGroup(
-            cluster,
-            policy.model,
-            settings,
-            bucket_bytes=section.bucket_mib * 2**20,
-            nsight=nsight_of(section.nsight, config.trainer.profile_steps),
-            **patience,
-        )
+    settings |= {"device": config.model.device, "threads": threads_for(policy, config.trainer.threads)}
+    assert cluster is not None
+    group = RayLearnerGroup(
+        cluster,
+        policy.model,
+        settings,
+        bucket_bytes=section.bucket_mib * 2**20,
+        nsight=nsight_of(section.nsight, config.trainer.profile_steps),
+        silence=section.silence_s,
+        stall=section.stall_s,
+        start_timeout=section.start_timeout_s,
+    )
     try:
         group.check_folder(run_folder(config.trainer))
     except ValueError as error:

@@ -8,18 +8,17 @@ started, and no service is asked; :func:`try_multiturn` and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from textenvs.chat import ChatSpec
 from textenvs.env import EnvironmentFailure
 
 from ..cluster.plan import reward_models
-from ..config.reward_model import JudgeSection, RewardModelSection
+from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
-from ..config.section import Problems, Section
-from ..rewards.backends import ClassifierOptions, JudgeBackend, PoolingOptions, classifier_problems, pooling_problems
+from ..config.section import Problems
+from ..rewards.backends import JudgeBackend, classifier_problems, pooling_problems
 from .environments import make_env, training_kwargs
 from .errors import SetupError
 from .rewards import lookahead_of
@@ -28,7 +27,7 @@ from .rewards import lookahead_of
 def reward_problems(config: PPOConfig) -> Problems:
     """Pairs of a key and what is wrong with it."""
     for key, section in reward_models(config).items():
-        yield from _model_problems(f"{key}.{section.kind}", section, config.model.device)
+        yield from _model_problems(f"{key}.{section.kind}", section)
     if config.multiturn_reward.enable:
         try:
             lookahead_of(config, lambda messages: "", len)
@@ -59,48 +58,23 @@ async def try_multiturn(config: PPOConfig) -> None:
             raise SetupError(f"multiturn_reward.weights: {error}") from error
 
 
-def _model_problems(key: str, section: RewardModelSection, device: str) -> Iterator[tuple[str, str]]:
+def _model_problems(key: str, section: RewardModelSection) -> Iterator[tuple[str, str]]:
     try:
-        options = backend_options(section, device)
-        if isinstance(options, ClassifierOptions):
-            for name, text in classifier_problems(options):
-                yield f"{key}.{'head' if name == 'kind' else name}", text
-        elif isinstance(options, PoolingOptions):
-            for name, text in pooling_problems(options):
-                yield f"{key}.{name}", text
+        match section.kind:
+            case "classifier":
+                found = classifier_problems(section.classifier)
+            case "service":
+                found = pooling_problems(section.service)
+            case "judge":
+                JudgeBackend(section.judge)
+                return
+        for name, text in found:
+            yield f"{key}.{name}", text
     except (ValueError, ImportError) as error:
         yield key, str(error)
-
-
-def backend_options(section: RewardModelSection, device: str) -> ClassifierOptions | PoolingOptions | JudgeBackend:
-    """The options of a classifier or a service; a judge, which is nothing else.
-
-    Raises:
-        ValueError: They do not go together, or a judge has no key or no such rubric.
-        ImportError: What a judge needs is not installed.
-    """
-    match section.kind:
-        case "classifier":
-            its = _values(section.classifier, without=("head", "replicas", "threads"))
-            return ClassifierOptions(kind=section.classifier.head, device=device, **its)
-        case "service":
-            return PoolingOptions(**_values(section.service))
-        case "judge":
-            return _judge(section.judge)
 
 
 def changes(section: RewardModelSection) -> dict[str, Any]:
     """How the service is to ask, where that is configured."""
     names = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
     return {name: value for name in names if (value := getattr(section, name)) is not None}
-
-
-def _judge(section: JudgeSection) -> JudgeBackend:
-    said = {"model": section.model, "base_url": section.base_url}
-    spec = ChatSpec.of({**section.chat, **{name: value for name, value in said.items() if value is not None}})
-    return JudgeBackend(spec, **_values(section, without=("model", "base_url", "chat")))
-
-
-def _values(section: Section, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The keys of a section, which are named as what reads them names them."""
-    return {name: getattr(section, name) for name in type(section).model_fields if name not in without}

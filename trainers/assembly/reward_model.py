@@ -23,19 +23,17 @@ from ..policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
 from ..rewards.backends import (
     PROBE,
-    ClassifierOptions,
     ClassifierPool,
     JudgeBackend,
     LocalWorker,
     PoolingBackend,
-    PoolingOptions,
     Worker,
     WorkerLostError,
 )
 from ..rollout.rewards import Score, SoFar
 from .environments import make_env, training_kwargs
 from .errors import SetupError
-from .reward_checks import backend_options, changes
+from .reward_checks import changes
 from .rewards import check_name, task_finder
 
 _ADVICE = {
@@ -127,7 +125,7 @@ async def _tried(
     config: PPOConfig,
     key: str,
     section: RewardModelSection,
-    make: Callable[[ClassifierOptions, int], Worker] | None = None,
+    make: Callable[[int], Worker] | None = None,
 ) -> tuple[RewardBackend, ModelOptions]:
     """What scores, after it has scored a conversation, and how it is asked.
 
@@ -135,17 +133,16 @@ async def _tried(
         SetupError: It cannot be had, or does not score.
     """
     with _said_plainly(key, section):
-        _check_reference(config, section)
-        options = backend_options(section, config.model.device)
-        backend: RewardBackend
-        if isinstance(options, ClassifierOptions):
-            assert make is not None
-            count = reward_workers(section)
-            backend = await ClassifierPool.start(partial(make, options), count)
-            asked = options.model_options(count, **changes(section))
-        else:
-            backend = await PoolingBackend.connect(options) if isinstance(options, PoolingOptions) else options
-            asked = options.model_options(**changes(section))
+        backend: ClassifierPool | PoolingBackend | JudgeBackend
+        match section.kind:
+            case "classifier":
+                backend = await ClassifierPool.start(section.classifier, reward_workers(section), make)
+            case "service":
+                backend = await PoolingBackend.connect(section.service)
+            case "judge":
+                backend = JudgeBackend(section.judge)
+                _check_reference(config, section, backend)
+        asked = dataclasses.replace(backend.model_options(), **changes(section))
         try:
             await _try(key, section, backend, asked)
         except BaseException:
@@ -172,18 +169,16 @@ async def _try(key: str, section: RewardModelSection, backend: RewardBackend, as
         raise BackendError(f"{type(error).__name__}: {error}; {advice}") from error
     if isinstance(result, BackendError):
         raise BackendError(f"{result}; {advice}") from result
-    score = result["score"] if isinstance(result, Mapping) else result
-    if not (math.isfinite(score) and asked.low <= score <= asked.high):
+    if not (math.isfinite(result) and asked.low <= result <= asked.high):
         raise BackendError(
-            f"it scored a short conversation with {score!r}, which is no number from {asked.low:g} to {asked.high:g}; "
+            f"it scored a short conversation with {result!r}, which is no number from {asked.low:g} to {asked.high:g}; "
             f"{advice}"
         )
 
 
-def _check_reference(config: PPOConfig, section: RewardModelSection) -> None:
+def _check_reference(config: PPOConfig, section: RewardModelSection, judge: JudgeBackend) -> None:
     """Whether a judge that compares with the ground truth will be given one."""
-    options = backend_options(section, config.model.device) if section.kind == "judge" else None
-    if not isinstance(options, JudgeBackend) or not options.needs_reference:
+    if not judge.needs_reference:
         return
     with contextlib.closing(make_env(config.env.id, training_kwargs(config))) as env:
         task = env.tasks[0]
@@ -201,7 +196,6 @@ def _worker(
     workers: Workers,
     cluster: RayCluster | None,
     learner: Learner | LearnerGroup | None,
-    options: ClassifierOptions,
     number: int,
 ) -> Worker:
     """A worker, where the plan has it."""
@@ -210,14 +204,14 @@ def _worker(
         device = resolve_device(config.model.device).type
         if device == "cuda":  # a learner rank's, or one of the pool's own: those have the numbers after the others'
             device = f"cuda:{shared[0] if shared else plan.gpus_per_node + number}"
-        return LocalWorker(dataclasses.replace(options, device=device))
+        return LocalWorker(section.classifier, device)
     assert cluster is not None
     gpus: list[int] = []
     if shared:
         assert isinstance(learner, RayLearnerGroup)
         gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
     placement = cluster.options(workers.seats[number])
-    return RayWorker(options, threads=section.classifier.threads, placement=placement, gpus=gpus)
+    return RayWorker(section.classifier, config.model.device, placement=placement, gpus=gpus)
 
 
 def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
@@ -226,16 +220,16 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
     # Others than judges know nothing of the task.
     find = task_finder(config) if any(section.kind == "judge" for section in models.values()) else None
 
-    def row(so_far: SoFar) -> tuple[Any, dict[str, Any]]:
+    def truth(so_far: SoFar) -> Any:
         assert find is not None
-        return find(so_far).ground_truth, {}
+        return find(so_far).ground_truth
 
     # They agree on what becomes of the environment's pay, and it is taken away once.
     return {
         section.name: _score(
             section,
             service,
-            row if section.kind == "judge" else None,
+            truth if section.kind == "judge" else None,
             section.replace and not number,
             partial(check_name, config, key, section.name),
         )
@@ -246,12 +240,12 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
 def _score(
     section: RewardModelSection,
     service: RewardService,
-    row: Callable[[SoFar], tuple[Any, dict[str, Any]]] | None,
+    truth: Callable[[SoFar], Any] | None,
     replace: bool,
     check: Callable[[SoFar], None],
 ) -> Score:
     per: Literal["episode", "turn"] = "turn" if section.per_turn else "episode"
-    ask = reward_of(service, section.name, per=per, weight=section.weight, row=row)
+    ask = reward_of(service, section.name, per=per, weight=section.weight, truth=truth)
 
     async def terms(earned: dict[str, float], asked: Awaitable[float] | None) -> dict[str, float]:
         return earned if asked is None else {**earned, section.name: await asked}

@@ -18,8 +18,7 @@ from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
-from ..rewards.overlong import overlong_penalty
-from ..rewards.redistribution import Redistribution, RedistributionError, redistribution
+from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
 from ..rollout.engine_policy import EnginePolicy
 from ..rollout.multiturn import MultiturnScore
 from ..rollout.renderer import Renderer
@@ -100,13 +99,12 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         if so_far.over:
             task = task_of(so_far)
             replies = [text_of(message) for message in so_far.messages if message["role"] == "assistant"]
-            scored = await pool.score(
+            earned["custom"] = await pool.score(
                 data_source=task.data_source,
                 solution_str="\n\n".join(replies),
                 ground_truth=task.ground_truth,
                 extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
             )
-            earned["custom"] = scored.score
         return earned
 
     def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:

@@ -30,6 +30,7 @@ def sglang_options(config: PPOConfig, replica: int) -> SGLangOptions:
         api_key=os.environ.get("SGLANG_API_KEY") if section.base_url is not None else None,
         python=section.python,
         server_args=section.server_args,
+        tensor_parallel=config.engine.tensor_parallel_size,
         seeds=section.seeds,
         transport=section.transport,
         bucket_bytes=section.bucket_mib * 2**20,
@@ -38,7 +39,6 @@ def sglang_options(config: PPOConfig, replica: int) -> SGLangOptions:
         verify=section.verify,
         start_timeout_s=section.start_timeout_s,
         health_timeout_s=section.health_timeout_s,
-        stall_timeout_s=section.stall_timeout_s,
     )
 
 

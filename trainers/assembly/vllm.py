@@ -69,5 +69,5 @@ def served_options(config: PPOConfig, replica: int) -> ServedOptions:
         update_folder=None if section.update_folder is None else Path(section.update_folder).expanduser(),
         start_timeout_s=section.start_timeout_s,
         health_timeout_s=section.health_timeout_s,
-        stall_timeout_s=section.stall_timeout_s,
+        stall_timeout_s=config.engine.stall_timeout_s,
     )

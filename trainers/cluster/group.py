@@ -4,7 +4,7 @@ Every call goes to all ranks with the same arguments, which are packed once; ran
 raises, dies or hangs is found by :mod:`.watch`. Where all ranks raised the same way the group goes on, as a Learner
 would; else it is ended, and every later call says why.
 
-The ranks are processes of this machine (:mod:`.local`) or Ray actors (:mod:`.ray.ranks`); here is what both share.
+The ranks are Ray actors (:mod:`.ray.ranks`); here is what does not depend on that.
 """
 
 from __future__ import annotations

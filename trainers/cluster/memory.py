@@ -105,7 +105,8 @@ def estimate(
         gpu_bytes: Memory of a GPU, where it is known.
     """
     yield from _of_learner(config, shape, device, ranks, shards)
-    yield from _of_engine(config, shape, device, engine_gpus, gpu_bytes)
+    if not config.engine.base_urls:  # those servers have their memory already
+        yield from _of_engine(config, shape, device, engine_gpus, gpu_bytes)
 
 
 def _of_learner(

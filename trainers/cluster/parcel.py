@@ -1,21 +1,16 @@
 """Objects as bytes beside buffers, so that what is large is written once, however many processes read it.
 
-Pickle's protocol 5 keeps large buffers out of the pickle; tensors are taught to do the same. Between processes of one
-machine, a parcel lies in a file without a name, whose descriptor is sent: each reader maps it, and the system frees it
-when the last one is gone, even where a process is killed. Ray's object store takes the same parts.
+Pickle's protocol 5 keeps large buffers out of the pickle; tensors are taught to do the same. Ray's object store takes
+these parts as they are.
 
 Tensors arrive on the CPU, wherever they were, and contiguous. Tensors that are the same object stay the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
-import mmap
-import os
 import pickle
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-_ALIGNED = 64  # bytes
 _IN_PICKLE = 1024  # a buffer below this many bytes is not worth a place of its own
 
 Bytes = NDArray[np.uint8]
@@ -86,60 +80,3 @@ def pack(value: Any) -> Parcel:
 def unpack(parcel: Parcel) -> Any:
     """The object again. Arrays lie in the parcel's buffers, and are read-only where those are."""
     return pickle.loads(parcel.head, buffers=parcel.buffers)
-
-
-# ------------------ between processes of one machine
-
-
-def to_file(parcel: Parcel) -> tuple[int, list[int]]:
-    """Write a parcel to a file without a name.
-
-    Returns:
-        Its descriptor, which the caller closes, and the sizes of head and buffers.
-
-    Raises:
-        OSError: There is no room.
-    """
-    descriptor = _nameless()
-    try:
-        place = 0
-        for part in (memoryview(parcel.head), *(buffer.data for buffer in parcel.buffers)):
-            _write_at(descriptor, part, place)
-            place = _aligned(place + part.nbytes)
-        os.ftruncate(descriptor, max(place, 1))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor, [len(parcel.head), *(buffer.nbytes for buffer in parcel.buffers)]
-
-
-def from_file(descriptor: int, sizes: Sequence[int]) -> Parcel:
-    """Map what :func:`to_file` wrote; writing into it is seen by nobody else. The descriptor is closed."""
-    try:
-        mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
-    finally:
-        os.close(descriptor)
-    parts, place = [], 0
-    for size in sizes:
-        parts.append(np.frombuffer(mapped[place : place + size], np.uint8))
-        place = _aligned(place + size)
-    return Parcel(parts[0].tobytes(), parts[1:])
-
-
-def _nameless() -> int:
-    make: Callable[[str], int] | None = getattr(os, "memfd_create", None)
-    if make is not None:  # Linux: memory, whatever the size of /dev/shm
-        with contextlib.suppress(OSError):
-            return make("textenvs")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def _write_at(descriptor: int, data: memoryview, place: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, place)
-        data, place = data[written:], place + written
-
-
-def _aligned(place: int) -> int:
-    return -(-place // _ALIGNED) * _ALIGNED

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.memory import ModelShape, estimate, last_of
+from trainers.cluster.memory import ModelShape, estimate
 from trainers.cluster.room import shortages, tight
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trainers.learner.parallel import Parallel
 
 _GIB = 2**30
-_SGLANG_TP = ("--tp", "--tp-size", "--tensor-parallel-size")
 
 PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
 
@@ -187,9 +186,10 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     on_ray = cluster.backend == "ray"
     device: Literal["cpu", "cuda"] = "cuda" if _wants_gpus(config, machine) else "cpu"
     per_node = _gpus_per_node(config, machine, device)
-    width = tensor_parallel_size(config)
-    ranks, replicas = 0 if serving else cluster.learner_ranks, engine.replicas
-    _check_sizes(config, device, per_node, width, ranks)
+    width = engine.tensor_parallel_size
+    ranks = 0 if serving else cluster.learner_ranks
+    replicas = 0 if engine.base_urls else engine.replicas  # servers that run already need no place
+    _check_sizes(config, device, per_node, width, ranks, replicas)
     shards = 1 if serving else _check_cut(config, machine, shape)
 
     each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
@@ -227,7 +227,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
             )
         )
     plan = Plan(
-        cluster.backend,
+        "ray" if on_ray else "local",
         device,
         cluster.nnodes,
         per_node,
@@ -292,24 +292,6 @@ def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
     return next(((key, each) for key, each in reward_models(config).items() if each.enable_resource_pool), None)
 
 
-def tensor_parallel_size(config: PPOConfig) -> int:
-    """GPUs of one engine: what SGLang's own options say, else 1.
-
-    Raises:
-        PlanError: It is no positive number.
-    """
-    engine = config.engine
-    value = last_of(engine.sglang.server_args, *_SGLANG_TP) if engine.name == "sglang" else None
-    value = "1" if value is None else value
-    try:
-        size = int(value)
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise PlanError(f"engine.{engine.name}: a tensor-parallel size of {value!r}; it must be a number from 1")
-    return size
-
-
 def _wants_gpus(config: PPOConfig, machine: Machine) -> bool:
     if config.model.device == "auto":
         return bool(machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node)
@@ -346,20 +328,18 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
     return count
 
 
-def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, ranks: int) -> None:
-    cluster, replicas = config.cluster, config.engine.replicas
+def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, ranks: int, replicas: int) -> None:
+    cluster = config.cluster
     _check_rewards(config, device, width)
     total = cluster.nnodes * per_node
     if device == "cpu":
-        if width > 1:
-            raise PlanError(f"a tensor-parallel size of {width} needs GPUs; on the CPU it must be 1")
         if not cluster.colocate and cluster.backend == "local":
             raise PlanError("cluster.colocate=false has no effect without GPUs and without Ray: there are no places")
         return
     if width > per_node or per_node % width:
         raise PlanError(
-            f"a tensor-parallel size of {width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays on "
-            f"one machine; {_divisors(per_node)} do"
+            f"engine.tensor_parallel_size={width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays "
+            f"on one machine; {_divisors(per_node)} do"
         )
     if ranks > per_node and ranks % per_node:
         raise PlanError(
@@ -372,7 +352,7 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
     if cluster.colocate:
         if ranks > total:
             raise PlanError(f"{said}, and cluster.learner_ranks={ranks} need one each; at most {total} do")
-        if engines > ranks and (cluster.backend == "ray" or ranks > 1):
+        if engines > ranks and cluster.backend == "ray":
             raise PlanError(
                 f"engine.replicas={replicas} of {width} GPUs each are {engines}, and with cluster.colocate=true they "
                 f"share those of cluster.learner_ranks={ranks}; at most {ranks // width} replicas do, or "
@@ -468,7 +448,8 @@ def _cpus_in_words(plan: Plan) -> str:
     parts = []
     if plan.backend == "ray":
         ranks = f"{len(plan.learner)} learner ranks and " if plan.learner else ""
-        parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={plan.engines[0].cpus:g} take"]
+        each = (*plan.learner, *plan.engines)[0].cpus
+        parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={each:g} take"]
     if plan.backend == "ray" and plan.rewards:
         seats = [seat for workers in plan.rewards for seat in workers.seats]
         parts.append(f"{_some(len(seats), 'worker')} of reward models {seats[0].cpus:g} each")
@@ -508,15 +489,18 @@ def describe(plan: Plan) -> str:
     lines = [f"The plan: cluster.backend={plan.backend}, {gpus}."]
     ranks, engines = len(plan.learner), len(plan.engines)
     if plan.backend == "local":
-        lines.append("learner: in this process" if ranks == 1 else f"learner: {ranks} processes of this machine")
-        lines.append(f"engine: in (or started by) this process, {_some(engines, 'replica')}")
+        lines.append("learner: in this process")
+        if engines:
+            lines.append(f"engine: in (or started by) this process, {_some(engines, 'replica')}")
     for pool in plan.pools:
         counted = {place: pool.places.count(place) for place in dict.fromkeys(pool.places)}
         places = ", ".join(f"{count} x ({_place(place)})" for place, count in counted.items())
         lines.append(f"pool {pool.name}: {places}, {pool.strategy}")
     if plan.backend == "ray" and plan.learner:
         lines.append(f"learner: {_some(ranks, 'rank')} in pool {plan.learner[0].pool}")
-    if plan.backend == "ray":
+    if not engines:
+        lines.append("engine: servers that run already")
+    elif plan.backend == "ray":
         shared = any(plan.engine_gpus)
         lines.append(
             f"engine: {_some(engines, 'replica')} in pool {plan.engines[0].pool}"

@@ -1,7 +1,4 @@
-"""One rank of a learner, wherever it lives: it joins the others, builds its Learner, and does what it is told.
-
-:mod:`.worker` puts it into a process of this machine, :mod:`.ray.ranks` into an actor.
-"""
+"""One rank of a learner: it joins the others, builds its Learner, and does what it is told. See :mod:`.ray.ranks`."""
 
 from __future__ import annotations
 
@@ -55,14 +52,13 @@ class RankHost:
     Args:
         rank: Its number.
         count: Of all ranks.
-        local_rank: Its number among those that see the same GPUs.
         address: Of its machine, as the other ranks' machines know it.
     """
 
-    def __init__(self, rank: int, count: int, local_rank: int, address: str = "127.0.0.1") -> None:
+    def __init__(self, rank: int, count: int, address: str = "127.0.0.1") -> None:
         self.rank, self.count, self.address = rank, count, address
-        # What torchrun would set; Learner picks the GPU by LOCAL_RANK.
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(local_rank)}
+        # What torchrun would set; Learner picks the GPU by LOCAL_RANK, and Ray shows each actor its own GPU alone.
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": "0"}
         self._store: Any = None
         self.learner: Any = None
         self._prepared: dict[int, Callable[[Path], None]] = {}
@@ -209,9 +205,3 @@ class _Watched:
             self._seen, self._since = tuple(seen), now
         waiting = any(part in file for file in files[:_INNERMOST] for part in _COLLECTIVE)
         return Pulse(now - self._since, waiting, where)
-
-
-def send_pulses(host: RankHost, send: Callable[[Pulse], None], every: float, until: threading.Event) -> None:
-    """Send a pulse now and then, until told to end."""
-    while not until.wait(every):
-        send(host.pulse())

@@ -60,9 +60,9 @@ def _places(
     rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine
 ) -> Iterator[tuple[str, int | None, Rows]]:
     """Each place whose memory is shared: in words, the bytes that it has, and all that is there."""
-    local = config.cluster.backend == "local"
+    local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
     if device == "cpu":
-        if local:  # all processes of this machine; those of Ray may be elsewhere
+        if local:
             counts = {"learner": ranks, "engine": config.engine.replicas}
             once = ("weights as loaded", "weights on their way")
             whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]

@@ -47,9 +47,9 @@ def _tables() -> Iterator[str]:
     yield from ("", "## Interactions and tools", "")
     yield "Classes of an `interaction_config_path` or `tool_config_path`, by their last name; for others name `env.id`."
     yield ""
-    for name, found in {**verl.INTERACTIONS, **verl.TOOLS}.items():
-        options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.kwargs.items())
-        yield f"- `{name}`: `{found.env}`{' with ' * bool(options)}{options}: {found.why}"
+    for name, found in {**verl.NAMES["interactions"], **verl.NAMES["tools"]}.items():
+        options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.get("kwargs", {}).items())
+        yield f"- `{name}`: `{found['env']}`{' with ' * bool(options)}{options}: {found['why']}"
     yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in verl.NAMES["agent_loops"].items()))
 
 

@@ -15,7 +15,6 @@ from .rewards import overlong_checks
 from .rollout import sampling_mask_checks
 from .section import Problems
 from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
-from .user_functions import function_problem
 
 if TYPE_CHECKING:
     from .engines import ServingSection
@@ -33,10 +32,11 @@ _COMPARE_SIBLINGS = frozenset({*GROUPWISE, "gigpo"} - {"rloo"})
 _BY_EPISODE = (*GROUPWISE, "remax")
 #: Losses of whole episodes.
 _EPISODE_LOSSES = ("gspo", "geo_mean")
+_CREDIT = "algorithm.reward_credit"
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
-#: Estimators that normalise over the batch by definition.
-NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
+#: What SGLang's command line calls ``engine.tensor_parallel_size``.
+_TENSOR_PARALLEL = ("--tp", "--tp-size", "--tensor-parallel-size")
 #: Those that learn another policy than the one that earns most, and where.
 _MISLEADING_CREDIT = {
     "spread": "what is done decides how many turns follow",
@@ -51,7 +51,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from template_checks(config.data.chat_template_kwargs)
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
-    yield from _estimator_checks(config.algorithm)
+    yield from _credit_checks(config.algorithm)
+    yield from _gdpo_checks(config.algorithm)
     engine, rollout, trainer, actor = config.engine, config.rollout, config.trainer, config.actor
     estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
     iterations = f"trainer.total_iterations={trainer.total_iterations}"
@@ -73,8 +74,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _held_out_checks(config)
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
+    yield from _replace_checks(config)
     yield from reward_model_checks(config)
-    yield from servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
@@ -130,6 +131,9 @@ def engine_checks(engine: ServingSection) -> Problems:
     if engine.replicas > 1 and (urls or name == "openai"):
         each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
         yield "engine.replicas", f"is {engine.replicas}; {each}"
+    words = [word.partition("=")[0] for word in engine.sglang.server_args]
+    if given := next((word for word in words if word in _TENSOR_PARALLEL), None):
+        yield "engine.sglang.server_args", f"has {given}: give engine.tensor_parallel_size instead"
     if name == "vllm":
         yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if len(set(urls)) < len(urls):
@@ -146,14 +150,10 @@ def _cluster_checks(config: PPOConfig) -> Problems:
     if config.engine.vllm.sleep_mode and config.rollout.staleness:
         text = "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on"
         yield "engine.vllm.sleep_mode", text
+    if cluster.backend == "local" and (cluster.learner_ranks > 1 or cluster.nnodes > 1):
+        yield "cluster.backend", "is local, which is one learner rank in this process: leave it out, or write ray"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
-
-
-def servers_on_ray(backend: str, engine: ServingSection) -> Problems:
-    if backend == "ray" and engine.base_urls:
-        text = "names servers that run already, and with cluster.backend=ray every replica starts its own"
-        yield f"engine.{engine.name}.base_url", text
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
@@ -195,10 +195,6 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         return
     if config.env.backend != "inline":
         yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
-    function = config.custom_reward_function
-    if section.replace and function.path is not None and function.replace:
-        text = "and custom_reward_function.replace would both take the environment's reward away: set one to false"
-        yield "multiturn_reward.replace", text
     if section.credit == "difference":
         return
     difference = "multiturn_reward.credit=difference"
@@ -216,17 +212,25 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
     elif whole := [key for key, model in sections_of(config).items() if model.enable and not model.per_turn]:
         yield f"{whole[0]}.per_turn", f"is false: {alone} true, or {difference}"
-    elif function.path is not None:
+    elif config.custom_reward_function.path is not None:
         yield "custom_reward_function.path", f"is of whole conversations: {alone} {difference}"
     elif algorithm.outcome_mix:
         yield "algorithm.outcome_mix", f"{adds} 0"
 
 
-def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
-    yield from _credit_checks(algorithm)
-    yield from _gdpo_checks(algorithm)
-    if algorithm.adv_estimator in NORMALISED and algorithm.norm_adv:
-        yield "algorithm.norm_adv", f"has no effect: {algorithm.adv_estimator} normalizes the batch by definition"
+def _replace_checks(config: PPOConfig) -> Problems:
+    """What the environment pays can be taken away once; reward models agree on that among themselves."""
+    function, futures = config.custom_reward_function, config.multiturn_reward
+    model = next((key for key, section in sections_of(config).items() if section.enable and section.replace), "")
+    replacing = {
+        "custom_reward_function": function.path is not None and function.replace,
+        "multiturn_reward": futures.enable and futures.replace,
+        model: bool(model),
+    }
+    taking = [key for key, replaces in replacing.items() if replaces]
+    for key in taking[1:]:
+        text = f"and {taking[0]}.replace would both take the environment's reward away: set one to false"
+        yield f"{key}.replace", text
 
 
 def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
@@ -245,7 +249,7 @@ def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
 
 
 def _credit_checks(algorithm: AlgorithmSection) -> Problems:
-    key, chosen = "algorithm.reward_credit", algorithm.reward_credit
+    key, chosen = _CREDIT, algorithm.reward_credit
     if chosen not in _CREDITS and not all(chosen.rpartition(":")):
         yield key, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
     if chosen in _CREDITS[1:] and algorithm.adv_estimator in _BY_EPISODE:
@@ -330,25 +334,16 @@ def missing_paths(config: Section) -> Problems:
         yield "model.path", f"{model} {text}"
     if at("model.lora_adapter_path") is not None:
         yield from _adapter_checks(at("model"))
-    if (function := at("custom_reward_function.path")) is not None:
-        yield from _missing_function("custom_reward_function.path", function, at("custom_reward_function.name"))
     for key, scorer in sections_of(config).items():
         judge = scorer.classifier.path
         if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
             yield f"{key}.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
-    credit, _, name = (at("algorithm.reward_credit") or "").rpartition(":")
-    if credit:
-        yield from _missing_function("algorithm.reward_credit", credit, name)
+    credit = (at("algorithm.reward_credit") or "").rpartition(":")[0]
+    for key, file in (("custom_reward_function.path", at("custom_reward_function.path")), (_CREDIT, credit)):
+        if file and not Path(file).expanduser().is_file():
+            yield key, f"there is no file {file}"
     if (resume := at("trainer.resume_from_path")) is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"
-
-
-def _missing_function(key: str, file: str, name: str) -> Problems:
-    path = Path(file).expanduser()
-    if not path.is_file():
-        yield key, f"there is no file {file}"
-    elif problem := function_problem(path, name):
-        yield key, problem
 
 
 def notices(config: RunConfig) -> Iterator[str]:

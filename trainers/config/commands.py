@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from . import unread
-from .checks import engine_checks, servers_on_ray, template_checks
+from .checks import engine_checks, template_checks
 from .engines import ServingSection
 from .rewards import RewardFunctionSection
 from .running import RayInitSection
@@ -87,7 +87,9 @@ class GenerateConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from template_checks(self.data.chat_template_kwargs)
         yield from engine_checks(self.engine)
-        yield from servers_on_ray(self.cluster.backend, self.engine)
+        if self.cluster.backend == "ray" and self.engine.base_urls:
+            text = "names servers that run already, and with cluster.backend=ray every replica starts its own"
+            yield f"engine.{self.engine.name}.base_url", text
         if self.model.path is None or self.model.path == "tiny":
             yield "model.path", "must be given, as a model's folder: a model from scratch has no words"
         for name in ("path", "output_path"):

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .fields import Names
-from .section import Section
+from .section import Names, Section
 
 
 class VLLMSection(Section):
@@ -25,8 +24,6 @@ class VLLMSection(Section):
     update_folder: str | None = None
     """Folder of the files of `transport=local`; null is shared memory."""
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that `base_url` may take to say that it lives.")
-    stall_timeout_s: float = Field(60.0, gt=0)
-    """Seconds without a token, after which `base_url` must show that it computes."""
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes, weights included."""
     block_size: int | None = Field(None, ge=1)
@@ -62,8 +59,6 @@ class SGLangSection(Section):
     verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
-    stall_timeout_s: float = Field(60.0, gt=0)
-    """Seconds in which no request ends, after which the server must show that it computes."""
     server_args: tuple[str, ...] = ()
     """More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
 
@@ -77,6 +72,8 @@ class ServingSection(Section):
     replicas: int = Field(1, ge=1)
     """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
     Several addresses in `base_url` are so many replicas without this."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs (on a CPU, processes) that share each matrix of one `vllm` or `sglang` server that is started."""
     max_slots: int | None = Field(None, ge=1)
     """Requests decoded at a time (in each replica); more wait. null is as many as the run can have, or half as many
     again as a replica's share; `trainers.generate` has 128 at most."""
@@ -86,6 +83,9 @@ class ServingSection(Section):
     threads: int | None = Field(None, ge=1)
     """CPU threads of the engine; null is one for a model below 5 million parameters, which more only slow down, and
     torch's choice for others."""
+    stall_timeout_s: float = Field(60.0, gt=20)
+    """Seconds that a server or a replica may have work and show no progress; then it is lost, unless it answers a probe
+    within 20 s."""
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
 

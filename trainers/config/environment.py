@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .fields import Names
-from .section import Section
+from .section import Names, Section
 
 
 class EnvSection(Section):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import Aggregation, DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
-from .section import Section
+from ..algorithms.names import Aggregation, EstimatorName, Importance, KLEstimator, PolicyLossName, Rejection
+from .section import DecayRate, Fraction, Section
 
 
 class KLControlSection(Section):
@@ -23,7 +23,7 @@ class KLControlSection(Section):
 class AlgorithmSection(Section):
     """From rewards to advantages."""
 
-    adv_estimator: Estimator = "turn_grpo"
+    adv_estimator: EstimatorName = "turn_grpo"
     """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
     episode of each task (one more to play); the others compare the episodes of a group."""
     gamma: Fraction = 1.0
@@ -55,7 +55,7 @@ class AlgorithmSection(Section):
     reward_credit_decay: Fraction = 0.9
     """Of `reward_credit=discounted`: what a turn gets of the next one's share."""
     use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
-    kl_penalty: KLEstimate = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
+    kl_penalty: KLEstimator = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
 
 
@@ -98,7 +98,7 @@ class ActorSection(Section):
     """What the loss's ratio starts from: the log-probabilities the engine sampled with, or the learner's own before the
     first step. null is `recompute` for `gspo` and `gspo_token` with `model.dtype=bfloat16`, where rounding alone would
     put most episodes outside the clip range, else `rollout`."""
-    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = "none"
+    importance_correction: Importance = "none"
     """With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or of the whole
     episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead."""
     tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
@@ -119,7 +119,7 @@ class ActorSection(Section):
     `model.path=tiny`, and 0 for a model that is given."""
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
-    kl_loss_type: KLEstimate = Field("k3", description="Its estimate.")
+    kl_loss_type: KLEstimator = Field("k3", description="Its estimate.")
 
 
 class CriticSection(Section):

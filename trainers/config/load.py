@@ -15,11 +15,11 @@ from textenvs.text import reader_may_leave
 
 from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
-from .hydra import take_flags
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
 from .tables import NOTHING, TABLES
 from .translate import Table, translate
+from .verl import take_flags
 from .yaml12 import dump
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
@@ -116,7 +116,7 @@ def load_config(
     try:
         if problems:
             raise ConfigError(problems)
-        config, flags = resolve_with_notes(words, schema)
+        config, flags = resolve(words, schema)
         if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
             raise ConfigError(problems)
     except ConfigError as error:
@@ -143,15 +143,6 @@ def load_config(
 
 
 def resolve(
-    arguments: Sequence[str],
-    schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
-) -> tuple[ConfigT, dict[str, str]]:
-    """Read arguments into a checked configuration; see :func:`resolve_with_notes`, whose sources these are."""
-    config, flags = resolve_with_notes(arguments, schema)
-    return config, dict(flags.sources)
-
-
-def resolve_with_notes(
     arguments: Sequence[str],
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
 ) -> tuple[ConfigT, Flags]:
@@ -286,11 +277,12 @@ def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
 def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
     """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
     last, known = name.rpartition(".")[2], list(keys)
-    if same := [key for key in known if key.rpartition(".")[2] == last]:
-        return difflib.get_close_matches(name, same, 3, 0.3)
     near = difflib.get_close_matches(name, known, 3, 0.7)
-    # One wrong letter: the same word in other sections is not meant.
-    return near[:1] if near and difflib.SequenceMatcher(None, name, near[0]).ratio() > 0.9 else near
+    alike = {key: difflib.SequenceMatcher(None, name, key).ratio() for key in near}
+    one_letter = [key for key in near if alike[key] > 0.9 and alike[key] == alike[near[0]]]
+    if same := [key for key in known if key.rpartition(".")[2] == last]:
+        return list(dict.fromkeys(one_letter + difflib.get_close_matches(name, same, 3, 0.3)))
+    return one_letter or near  # one wrong letter: other keys are not meant
 
 
 def _explain(

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import Names
-from .section import Section
+from .section import Names, Section
 
 
 class ModelSection(Section):
@@ -15,7 +14,7 @@ class ModelSection(Section):
 
     path: str = "tiny"
     """Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files are downloaded;
-    or `tiny`: one from scratch, tokenizer included."""
+    or `smollm2`: SmolLM2-135M-Instruct, as `make model` makes it; or `tiny`: one from scratch, tokenizer included."""
     family: Literal["qwen2", "qwen3", "llama"] = Field("qwen2", description="Architecture.")
     hidden: int = Field(128, ge=8, description="Width.")
     intermediate: int | None = Field(None, ge=8, description="Width of the feed-forward part; null is 4 * hidden.")

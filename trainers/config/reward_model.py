@@ -147,15 +147,6 @@ def reward_model_checks(config: PPOConfig) -> Problems:
             yield f"{key}.weight", "is 0: no score would count"
         if section.name in _TAKEN:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-        if section.judge.low >= section.judge.high:
-            yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
-        for other, taken in (
-            ("custom_reward_function", config.custom_reward_function.path is not None),
-            ("multiturn_reward", config.multiturn_reward.enable),
-        ):
-            if section.replace and taken and getattr(config, other).replace:
-                text = f"and {other}.replace would both take the environment's reward away: set one to false"
-                yield f"{key}.replace", text
     if len({section.replace for section in enabled.values()}) > 1:
         said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
         text = "what the environment pays counts beside them, or not"

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .fields import Fraction
-from .section import Problems, Section
+from .section import Fraction, Problems, Section
 
 
 class RolloutSection(Section):

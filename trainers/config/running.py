@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .fields import Frequency, Loggers
-from .section import Section
+from .section import Frequency, Loggers, Section
 
 
 class RunSection(Section):
@@ -72,10 +71,10 @@ class TrainerSection(RunSection):
 class ClusterSection(Section):
     """Where the run's parts are. See docs/cluster.md."""
 
-    backend: Literal["local", "ray"] = "local"
-    """`local`: one process, and one more for each learner rank where there are several. `ray`: learner ranks and
-    engines are Ray actors."""
-    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
+    backend: Literal["local", "ray"] | None = None
+    """`local`: learner and engines in this process, or servers beside it. `ray`: learner ranks and engines are Ray
+    actors. null is `ray` where there are several ranks or machines."""
+    nnodes: int = Field(1, ge=1, description="Machines; more than one are used through Ray.")
     n_gpus_per_node: int | None = Field(None, ge=0)
     """GPUs to use of each machine; null is what torch sees here."""
     learner_ranks: int = Field(1, ge=1, description="Processes that train, with a GPU each where there are GPUs.")

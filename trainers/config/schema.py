@@ -97,6 +97,7 @@ class PPOConfig(RunConfig):
         return {
             "actor.old_logprobs": "recompute" if rounded else "rollout",
             "actor.entropy_coeff": 0.01 if self.model.path == "tiny" else 0.0,
+            "cluster.backend": "ray" if self.cluster.learner_ranks > 1 or self.cluster.nnodes > 1 else "local",
         }
 
 

@@ -1,14 +1,29 @@
-"""What every group of keys is."""
+"""What every group of keys is, and the types of fields that several of them have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 #: What does not go together: pairs of a key and what is wrong with it.
 Problems: TypeAlias = Iterator[tuple[str, str]]
+
+
+def _one_or_many(value: Any) -> Any:
+    """Let a single name stand for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+Loggers: TypeAlias = Annotated[
+    tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
+]
+#: Every so many iterations, or -1 for never.
+Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
+DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):

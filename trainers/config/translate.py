@@ -6,7 +6,8 @@ default where ours is another (:data:`~.verl.DEFAULTS`). Our own keys may stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -47,17 +48,12 @@ class Table:
 
     def rule(self, name: str) -> Rule | None:
         """The rule for a key, be it that of a whole group."""
-        if name in self.rules:
-            return self.rules[name]
-        parts = name.split(".")
-        for count in range(len(parts) - 1, 0, -1):
-            if (rule := self.rules.get(".".join(parts[:count]) + ".*")) is not None:
-                return rule
+        above = [name[: dot.start()] for dot in reversed(list(re.finditer(r"\.", name)))]
+        for known in (name, *(f"{each}.*" for each in above)):
+            if known in self.rules:
+                return self.rules[known]
         # A mapping that was given as a whole (`override_config={a: 1}`) arrives as its entries.
-        for count in range(len(parts) - 1, 0, -1):
-            if (rule := self.rules.get(".".join(parts[:count]))) is not None and rule.only is not None:
-                return rule
-        return None
+        return next((rule for each in above if (rule := self.rules.get(each)) and rule.only is not None), None)
 
 
 #: What a rule for several keys finds: one of our keys, its value, and verl's keys that it comes from.
@@ -65,7 +61,10 @@ Results: TypeAlias = Iterator[tuple[str, Any, tuple[str, ...]]]
 
 
 class Given:
-    """What was set, for rules of several keys: verl's keys, ours, and what the schema has."""
+    """What was set, for rules of several keys: verl's keys, ours, and what the schema has.
+
+    ``whole``: it is a command of verl's, and what it leaves out is as there.
+    """
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Given:
         self.ours = ours
         self.refused: set[str] = set()
         self.keys = keys
-        self._whole = whole
+        self.whole = whole
         self._report = report
 
     def has(self, *names: str) -> bool:
@@ -105,7 +104,7 @@ class Given:
         """The value of one of verl's keys; else its default there, in a whole command; else what ours says."""
         if self.has(name):
             return self.verls[name].value
-        if self._whole:
+        if self.whole:
             return verl.VALUES.get(name)
         if name == "data.max_prompt_length":
             return self.our("engine.max_context") - self.our("rollout.max_response_length")
@@ -144,77 +143,73 @@ class Translated:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A setting in our keys; ``place`` is where it stood among those that were given, and -1 of a default.
+
+    ``keys`` are those of verl's that it comes from, if they have other names or values; ``theirs`` says that it may
+    have no effect here, because a command of verl's may carry it for nothing.
+    """
+
+    place: int
+    setting: Setting
+    theirs: bool
+    keys: tuple[str, ...] = ()
+    why: str = ""
+
+
 def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table, report: Report) -> Translated:
     """Translate verl's keys; later settings win. Those of ours, and unknown ones, stay as they are."""
     named = [_plain(setting, keys, table) for setting in settings]
-    if not any(setting.key not in keys and table.rule(setting.key) is not None for setting in named):
+    rules = [table.rule(setting.key) for setting in named]
+    if not any(rule and setting.key not in keys for setting, rule in zip(named, rules, strict=True)):
         return Translated(tuple(settings), ())
     for setting in named:
         if isinstance(setting.value, str) and "${" in setting.value:
             report(setting.key, f"{setting.value} is not resolved here; write the value", setting.where)
     whole = table.whole is not None and any(setting.key.startswith(table.whole) for setting in named)
-    verls = {setting.key: setting for setting in named if table.rule(setting.key) is not None}
-    ours = {setting.key: setting for setting in named if setting.key in keys}
-    defaults = [Setting(key, value, DEFAULT) for key, value in table.defaults.items() if whole]
     notes = ["a command of verl: what it leaves out is as in verl (marked below)"] if whole else []
+    verls = {setting.key: setting for setting, rule in zip(named, rules, strict=True) if rule}
+    ours = {setting.key: setting for setting in named if setting.key in keys}
     given = Given(verls, ours, keys, whole, report)
-    made: dict[int, list[Setting]] = {}  # what the settings became, by their places
-    mine: dict[str, dict[str, int]] = {}  # by rule of several keys, those given and their places
-    for place, setting in enumerate(named):
-        rule = table.rule(setting.key)
-        if rule is None:
-            made[place] = [setting]
-        elif rule.computed is None:
-            made[place] = list(_simple(setting, rule, given, table, notes))
-        else:
-            mine.setdefault(rule.computed, {})[setting.key] = place
-    for name, function in table.computed.items():
-        if name not in mine and not whole:
-            continue
-        places = mine.get(name, {})
-        # What is computed from several keys stands where the last of them stands.
-        place = max(places.values(), default=0)
-        for setting in _computed(function, places, given, notes, table):
-            if setting.where != DEFAULT:
-                made.setdefault(place, []).append(setting)
-            elif whole:
-                defaults.append(setting)
-    everything = [*defaults, *(setting for place in sorted(made) for setting in made[place])]
     shared_are_theirs = whole or table.whole is None
-    ours_alone = [
-        setting
-        for setting in named
-        if setting.key in keys
-        and not (shared_are_theirs and (table.rule(setting.key) or setting.key.startswith(_SHARED)))
-    ]
-    theirs = {id(setting) for setting in everything} - {id(setting) for setting in ours_alone}
-    return Translated(*_read(everything, theirs, keys, notes, table.reads))
+    made = [_Made(-1, Setting(key, value, DEFAULT), True) for key, value in table.defaults.items() if whole]
+    mine: dict[str, dict[str, int]] = {}  # by rule of several keys, those given and their places
+    for place, (setting, rule) in enumerate(zip(named, rules, strict=True)):
+        if rule is None:
+            made.append(_Made(place, setting, shared_are_theirs and setting.key.startswith(_SHARED)))
+        elif rule.computed is not None:
+            mine.setdefault(rule.computed, {})[setting.key] = place
+        elif rule.to is not None:
+            made.append(_renamed(place, setting, rule, given, table, shared_are_theirs))
+        else:
+            _ignored(setting, rule, given, notes)
+    for name, function in table.computed.items():
+        if name in mine or whole:
+            made += _computed(function, mine.get(name, {}), given, notes, table)
+    made.sort(key=lambda each: each.place)
+    return Translated(tuple(_read(made, keys, notes, table.reads)), tuple(notes))
 
 
-def _read(
-    settings: Sequence[Setting], theirs: Set[int], keys: Mapping[str, Key], notes: Sequence[str], reads: Reads
-) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """The settings without those of verl's (``theirs``, by identity) that would not be read here, and lines of them.
+def _read(made: Sequence[_Made], keys: Mapping[str, Key], notes: list[str], reads: Reads) -> Iterator[Setting]:
+    """The settings without those of verl's that would not be read here, and lines about both.
 
     Its launch commands carry such keys: options of a critic beside an estimator without one, for example.
     """
-    last = {setting.key: setting.value for setting in settings}
+    last = {each.setting.key: each.setting.value for each in made}
 
     def value_of(key: str) -> Any:
         return last.get(key, keys[key].default)
 
-    kept, said = [], list(notes)
-    for setting in settings:
-        owner = key_at(setting.key, keys)
-        why = unread(owner.name, value_of, reads) if id(setting) in theirs and owner is not None else None
+    for each in made:
+        setting, owner, theirs = each.setting, key_at(each.setting.key, keys), ", ".join(each.keys)
+        why = unread(owner.name, value_of, reads) if each.theirs and owner is not None else None
         if why is None or (setting.key in keys and setting.value == keys[setting.key].default):
-            kept.append(setting)
+            if theirs:
+                notes.append(f"{theirs} -> {setting.key}={dump(setting.value)}{f' ({each.why})' * bool(each.why)}")
+            yield setting
         elif setting.where != DEFAULT:
-            became = f" -> {setting.key}={dump(setting.value)}"
-            if not any(became in note for note in said):  # it has the same name there
-                said.append(f"{setting.key}: not used: it {why}")
-            said = [note.partition(became)[0] + f": not used: {setting.key} {why}" * (became in note) for note in said]
-    return tuple(kept), tuple(said)
+            notes.append(f"{theirs or setting.key}: not used: {setting.key if theirs else 'it'} {why}")
 
 
 def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:
@@ -227,21 +222,23 @@ def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:
     return setting
 
 
-def _simple(setting: Setting, rule: Rule, given: Given, table: Table, notes: list[str]) -> Iterator[Setting]:
-    """A key that is translated by itself."""
+def _renamed(place: int, setting: Setting, rule: Rule, given: Given, table: Table, same_is_theirs: bool) -> _Made:
+    """A key that has another name or other words here."""
+    assert rule.to is not None
+    ours, value = rule.to, _in_our_words(setting.value, rule.words)
+    if ours.endswith(".*"):
+        ours = f"{ours[:-1]}{setting.key.removeprefix(rule.group)}"
+    elif value is None and not given.keys[ours].nullable:  # there nothing is said; here a default has a value
+        value = table.defaults.get(ours, given.keys[ours].default)
+    if setting.key == ours and value == setting.value:
+        return _Made(place, setting, same_is_theirs)
+    return _Made(place, Setting(ours, value, f"{setting.key}, {setting.where}"), True, (setting.key,), rule.why)
+
+
+def _ignored(setting: Setting, rule: Rule, given: Given, notes: list[str]) -> None:
+    """A key that has no meaning here, or a value that cannot be had."""
     key, value = setting.key, setting.value
-    if rule.to is not None:
-        ours, value = rule.to, _in_our_words(value, rule.words)
-        if ours.endswith(".*"):
-            ours = f"{ours[:-1]}{key.removeprefix(rule.group)}"
-        elif value is None and not given.keys[ours].nullable:  # there nothing is said; here a default has a value
-            value = table.defaults.get(ours, given.keys[ours].default)
-        if key == ours and value == setting.value:
-            yield setting
-        else:
-            yield Setting(ours, value, f"{key}, {setting.where}")
-            notes.append(f"{key} -> {ours}={dump(value)}" + (f" ({rule.why})" if rule.why else ""))
-    elif rule.only is None or value is None or any(_same(value, each) for each in rule.only):
+    if rule.only is None or value is None or any(_same(value, each) for each in rule.only):
         notes.append(f"{key}: no meaning here: {rule.why}")
     else:
         allowed = " or ".join(map(dump, rule.only)) or "null"
@@ -260,20 +257,19 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _computed(
-    function: Callable[[Given], Results], mine: Collection[str], given: Given, notes: list[str], table: Table
-) -> Iterator[Setting]:
-    """The settings of a rule of several keys, of which ``mine`` were given."""
-    unused = dict.fromkeys(mine)
+    function: Callable[[Given], Results], mine: Mapping[str, int], given: Given, notes: list[str], table: Table
+) -> Iterator[_Made]:
+    """The settings of a rule of several keys, of which ``mine`` were given at these places; the last one counts."""
+    place, unused = max(mine.values(), default=-1), dict.fromkeys(mine)
     try:
         for name, value, keys in function(given):
-            of = [key for key in keys if key in mine]
-            yield Setting(
-                name, value, ", ".join([*of, *dict.fromkeys(given.verls[key].where for key in of)]) or DEFAULT
-            )
-            if of:
-                notes.append(f"{', '.join(of)} -> {name}={dump(value)}")
-            for key in of:
-                unused.pop(key, None)
+            if of := tuple(key for key in keys if key in mine):
+                where = ", ".join([*of, *dict.fromkeys(given.verls[key].where for key in of)])
+                yield _Made(place, Setting(name, value, where), True, of)
+                for key in of:
+                    unused.pop(key, None)
+            elif given.whole:
+                yield _Made(-1, Setting(name, value, DEFAULT), True)
     except BadValueError as error:
         given.refuse(error.key, str(error))
         return

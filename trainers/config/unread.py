@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
+from ..algorithms.names import EstimatorName
 from .section import Problems, Section, changed
 from .yaml12 import dump
 
@@ -14,6 +15,10 @@ from .yaml12 import dump
 WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 #: Estimators that compare the sums of whole episodes within their group.
 GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
+#: Estimators that do not normalise over the batch by definition.
+NOT_NORMALISED = tuple(
+    name for name in get_args(EstimatorName) if name not in ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
+)
 
 
 @dataclass(frozen=True)
@@ -31,17 +36,23 @@ _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
 _CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov")
 
 ENGINE: Reads = {
+    "engine.tensor_parallel_size": {"engine.name": ("vllm", "sglang")},
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
+    "engine.stall_timeout_s": {
+        "engine.name": ("vllm", "sglang"),
+        "engine.replicas": Not(1),
+        "cluster.backend": _RAY,
+    },
     "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
-    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size "
-    "engine.vllm.enforce_eager engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib": {
+    "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
+    "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
         "engine.vllm.base_url": (None,)
     },
-    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s engine.vllm.stall_timeout_s": {
-        "engine.vllm.base_url": _GIVEN
+    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s": {"engine.vllm.base_url": _GIVEN},
+    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size": {
+        "engine.sglang.base_url": (None,)
     },
-    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args": {"engine.sglang.base_url": (None,)},
 }
 MODEL: Reads = {
     "model.lora_alpha model.target_modules model.exclude_modules model.lora_publish": {"model.lora_rank": Not(0)},
@@ -82,6 +93,7 @@ PPO: Reads = {
     **FUNCTION,
     **RAY,
     **{f"algorithm.{name}": {"algorithm.adv_estimator": values} for name, values in ESTIMATORS.items()},
+    "algorithm.norm_adv": {"algorithm.adv_estimator": NOT_NORMALISED},
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},

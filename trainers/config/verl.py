@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .settings import COMMAND_LINE, Report, taken
 from .yaml12 import Loader
 
 
@@ -55,15 +56,6 @@ def _rules(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
     }
 
 
-@dataclass(frozen=True)
-class Interaction:
-    """The environment that one of verl's interaction or tool classes is, and options it needs to be like it."""
-
-    env: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    why: str = ""
-
-
 _DATA: Mapping[str, Any] = yaml.load(Path(__file__).with_name("verl.yaml").read_text(encoding="utf-8"), Loader)
 
 #: By verl's key; a name that ends in ``.*`` holds for all keys below.
@@ -72,8 +64,31 @@ PPO, GENERATE, EVALUATE = (_rules(_DATA[command]) for command in ("ppo", "genera
 DEFAULTS: Mapping[str, Any] = _DATA["defaults"]
 #: verl's own defaults that a joint rule starts from.
 VALUES: Mapping[str, Any] = _DATA["values"]
-#: verl's names.
+#: verl's names; ``interactions`` and ``tools`` are the environments that its classes are, with options to be like them.
 NAMES: Mapping[str, Any] = _DATA
-INTERACTIONS, TOOLS = (
-    {name: Interaction(**entry) for name, entry in _DATA[kind].items()} for kind in ("interactions", "tools")
-)
+
+
+#: Hydra's flags, which name the YAML file that a command begins with.
+_FLAGS = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
+
+
+def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
+    """The other arguments; the files to read before them; what became of Hydra's flags, in words."""
+    flags, rest = taken(arguments, _FLAGS, report)
+    given = {_FLAGS[flag]: value for flag, value in flags}
+    if not given:
+        return rest, [], []
+    name = given.get("name", NAMES["configs"][0]).removesuffix(".yaml")
+    said = f"--config-name={name}"
+    path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
+    if name in NAMES["configs"]:
+        return rest, [], [f"{said}: no meaning here: what is left out is as in verl"]
+    if path.is_file():
+        return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]
+    if "ppo" in name and "trainer" in name:
+        text = f"{name} cannot be had: FSDP2 trains here; leave it out (see trainer.fsdp, trainer.tensor_parallel_size)"
+        report("--config-name", text, COMMAND_LINE)
+    else:
+        text = f"there is no file {path}: give its folder with --config-path, or write its keys on the command line"
+        report("--config-name", text, COMMAND_LINE)
+    return rest, [], []

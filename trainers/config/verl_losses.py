@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from ..algorithms.names import Rejection
 from . import verl
-from .fields import Rejection
 from .translate import BadValueError, Given, Results
 from .yaml12 import dump
 

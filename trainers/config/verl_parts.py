@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ _VLLM = {
     "enable_chunked_prefill": "engine.vllm.args.enable_chunked_prefill",
 }
 _SGLANG = {
-    "tensor_model_parallel_size": "--tp-size",
     "gpu_memory_utilization": "--mem-fraction-static",
     "enforce_eager": "--disable-cuda-graph",
 }
@@ -61,9 +61,9 @@ def environment(given: Given) -> Results:
         found = [_classes(given.value(key), key, files[key]) for key in named]
         if any(each != found[0] for each in found):
             raise BadValueError(named[1], f"is another environment than {named[0]}; name the one to train in by env.id")
-        env = found[0].env
+        env = found[0]["env"]
         yield "env.id", env, tuple(named)
-        for name, value in found[0].kwargs.items():
+        for name, value in found[0].get("kwargs", {}).items():
             yield f"env.kwargs.{name}", value, tuple(named)
     elif not chosen:
         loops, name = verl.NAMES["agent_loops"], given.value(loop)
@@ -83,9 +83,9 @@ def environment(given: Given) -> Results:
         yield "env.kwargs.max_assistant_turns", None, (interaction,)  # there null is the default
 
 
-def _classes(path: Any, key: str, kind: str) -> verl.Interaction:
+def _classes(path: Any, key: str, kind: str) -> Mapping[str, Any]:
     """The environment that a file of ``interactions`` or ``tools`` means."""
-    known, entries = (verl.TOOLS, "tools") if kind == "tools" else (verl.INTERACTIONS, "interaction")
+    known, entries = verl.NAMES[kind], kind if kind == "tools" else "interaction"
     instead = "name the environment with env.id"
     try:
         content = yaml.load(Path(str(path)).expanduser().read_text(encoding="utf-8"), Loader)
@@ -114,7 +114,7 @@ def _classes(path: Any, key: str, kind: str) -> verl.Interaction:
 
 def engine(given: Given, section: str = _ROLLOUT) -> Results:
     """The engine and its options; ``section`` is where verl has them."""
-    key, parallel = f"{section}name", f"{section}tensor_model_parallel_size"
+    key = f"{section}name"
     engines, name = verl.NAMES["engines"], given.our("engine.name")
     if given.has(key):
         if not isinstance(given.value(key), str) or given.value(key) not in engines:
@@ -123,9 +123,6 @@ def engine(given: Given, section: str = _ROLLOUT) -> Results:
         if "engine.name" not in given.ours:  # else for a try on another machine
             name = engines[given.value(key)]
     if name == "vllm":
-        if given.value(parallel) not in (1, None):
-            text = "a vLLM server computes on one GPU here; write 1 (engine.replicas uses more GPUs), or"
-            given.refuse(parallel, f"is {dump(given.value(parallel))}; {text} rollout.name=sglang")
         yield from given.passed({f"{section}{verls}": ours for verls, ours in _VLLM.items()})
     elif name == "sglang":
         own = f"{section}engine_kwargs.sglang."
@@ -219,30 +216,19 @@ def offload(given: Given) -> Results:
 
 
 def cluster(given: Given) -> Results:
-    """How many machines and ranks."""
-    for key in (_NODES, _GPUS):
-        if key in given.verls:
-            given.number(key)
-    nodes, gpus = given.value(_NODES) or 1, given.value(_GPUS) or 1
-    if (nodes, gpus) == (1, 1):
-        return
-    yield "cluster.nnodes", nodes, (_NODES,)
-    yield "cluster.n_gpus_per_node", given.value(_GPUS), (_GPUS,)
-    yield "cluster.learner_ranks", nodes * gpus, (_NODES, _GPUS)
-    if nodes > 1:
-        yield "cluster.backend", "ray", (_NODES,)
+    """How many machines, ranks and engines: a learner rank a GPU, and an engine for every GPU or group of them."""
+    nodes, gpus = _machines(given)
+    if (nodes, gpus) != (1, 1):
+        yield "cluster.nnodes", nodes, (_NODES,)
+        yield "cluster.n_gpus_per_node", given.value(_GPUS), (_GPUS,)
+        yield "cluster.learner_ranks", nodes * gpus, (_NODES, _GPUS)
+        yield from _replicas(given, nodes * gpus, f"{_ROLLOUT}tensor_model_parallel_size")
 
 
 def generating_cluster(given: Given) -> Results:
     """Of the command that generates: as many engines as GPUs, and Ray for several machines."""
-    keys = (_NODES, _GPUS, "rollout.tensor_model_parallel_size")
-    nodes, gpus, width = (given.number(key) if given.has(key) else 1 for key in keys)
-    replicas, rest = divmod(nodes * gpus, width)
-    if rest or not replicas:
-        text = f"times {_NODES} is {nodes * gpus} GPUs, which engines of {width} do not share"
-        raise BadValueError(_GPUS, text)
-    if (nodes, gpus) != (1, 1):
-        yield "engine.replicas", replicas, (_NODES, _GPUS)
+    nodes, gpus = _machines(given)
+    yield from _replicas(given, nodes * gpus, "rollout.tensor_model_parallel_size")
     if nodes > 1:
         yield "cluster.backend", "ray", (_NODES,)
         yield "cluster.nnodes", nodes, (_NODES,)
@@ -250,9 +236,29 @@ def generating_cluster(given: Given) -> Results:
         yield from given.passed({_GPUS: "cluster.n_gpus_per_node"})
 
 
+def _machines(given: Given) -> tuple[int, int]:
+    """How many machines, and GPUs of each."""
+    nodes, gpus = (given.number(key) if given.has(key) else 1 for key in (_NODES, _GPUS))
+    return nodes, gpus
+
+
+def _replicas(given: Given, gpus: int, key: str) -> Results:
+    """The GPUs, shared out among engines that are split over ``key`` of them; the embedded engine is not split."""
+    width = given.number(key) if given.has(key) and _engine_name(given, key.rpartition(".")[0]) != "torch" else 1
+    if gpus % width and given.value("trainer.device") != "cpu":
+        raise BadValueError(_GPUS, f"times {_NODES} is {gpus} GPUs, which engines of {width} do not share")
+    if gpus > 1:
+        yield "engine.replicas", max(1, gpus // width), (_NODES, _GPUS)
+
+
+def _engine_name(given: Given, section: str) -> Any:
+    """Our name of the engine that runs; it may be given for a try on another machine."""
+    theirs = given.value(f"{section}.name")
+    return given.our("engine.name") if "engine.name" in given.ours else verl.NAMES["engines"].get(str(theirs), "torch")
+
+
 def _on_ray(given: Given, *backends: str) -> bool:
-    nodes = given.value(_NODES)
-    return "ray" in map(given.our, backends) or (isinstance(nodes, int) and nodes > 1)
+    return "ray" in map(given.our, backends) or _machines(given) != (1, 1)
 
 
 def timeline(given: Given) -> Results:

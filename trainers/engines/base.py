@@ -188,6 +188,31 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class Probed(Protocol):
+    """An engine that knows better than by a request of one token whether it still computes."""
+
+    async def probe(self) -> int:
+        """Return as soon as it has computed something.
+
+        Returns:
+            Tokens computed for this that ``stats`` counts.
+
+        Raises:
+            EngineError: It does not compute.
+        """
+        ...
+
+
+async def probe(engine: Engine) -> int:
+    """Whether an engine still computes; see :class:`Probed`."""
+    if isinstance(engine, Probed):
+        return await engine.probe()
+    # With a seed, so that it draws nothing from the engine's own stream.
+    reply = await engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
+    return len(reply.token_ids)
+
+
 MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow
 
 

@@ -8,7 +8,8 @@ them in place (:mod:`.cell_attention`). Any other group gathers its blocks, up t
 attends to them: they are in the processor's cache then, which more than pays for the copy.
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
-parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
+parameter of the original keeps its name, as a view into them; that is all that a weight update needs. Models of other
+families than :data:`FAMILIES` run through transformers' own modules, on the same blocks (:mod:`.module_decoder`).
 
 Everything is device-agnostic PyTorch, without kernels of its own. It was exercised on the CPU only.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,11 @@ class _Group:
         shape: ``(R, Q)``.
         keys: How many positions of each row to read.
         blocks: int64 ``[R * ceil(keys / SIZE)]``, where they are.
-        bias: ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may look, ``-inf`` elsewhere.
+        queries: int64 ``[R, Q]``, positions of the new tokens.
+        biases: By attention window (``None``: all positions), ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a
+            query may look, ``-inf`` elsewhere. Made for the first layer that asks.
         place: int64 ``[end - begin]``, where each token stands in ``[R * Q]``; ``None`` if that is ``0, 1, 2, ...``.
-        reads: For a group that reads its cells in place; it needs neither ``blocks`` nor ``bias``.
+        reads: For a group that reads its cells in place; it needs no ``blocks`` and no biases.
     """
 
     begin: int
@@ -71,7 +74,8 @@ class _Group:
     shape: tuple[int, int]
     keys: int
     blocks: Tensor | None = None
-    bias: Tensor | None = None
+    queries: Tensor | None = None
+    biases: dict[int | None, Tensor] = field(default_factory=dict)
     place: Tensor | None = None
     reads: Tensor | None = None
 
@@ -115,7 +119,7 @@ class Decoder:
     """A causal language model over blocks of keys and values.
 
     Args:
-        model: A transformers Qwen2, Qwen3 or Llama with a language-model head. Its weights are copied.
+        model: A transformers model with a language-model head, of one of :data:`FAMILIES`. Its weights are copied.
         blocks: Of :data:`trainers.engines.blocks.SIZE` positions each.
         max_context: Positions of a request.
         device: Where to compute; the model's own device by default.
@@ -124,7 +128,7 @@ class Decoder:
             is the faster one.
 
     Raises:
-        ValueError: An unsupported architecture or feature of it; says which are supported.
+        ValueError: An unsupported feature of the architecture; says which are supported.
     """
 
     def __init__(
@@ -137,26 +141,29 @@ class Decoder:
         threads: int | None = None,
     ) -> None:
         config = model.config
-        check_supported(config, max_context)
+        check_supported(config)
         self.blocks, self.max_context = blocks, max_context
         self.device = torch.device(device) if device is not None else model.device
         self.dtype = dtype or model.dtype
         gpu = self.device.type != "cpu"
         self._group_rows, self._keys_step = (_GROUP_ROWS_GPU, _KEYS_STEP_GPU) if gpu else (_GROUP_ROWS, 1)
         self._heads: int = config.num_attention_heads
-        self._kv_heads: int = config.num_key_value_heads
+        self._kv_heads = _kv_heads(config)
         self._head_dim = _head_dim(config)
-        self._eps: float = config.rms_norm_eps
-        self._activation = ACT2FN[config.hidden_act]
-        self._tied: bool = config.tie_word_embeddings
+        self._tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
         self.parameters: dict[str, Tensor] = {}
+        cells = (blocks * SIZE, 2 * self._kv_heads, self._head_dim)
+        self._kv = [_zeros(cells, self.device, self.dtype) for _ in range(config.num_hidden_layers)]
+        self._cells: CellAttention | None = None
+        self._take_model(model, torch.get_num_threads() if threads is None else threads)
+
+    def _take_model(self, model: PreTrainedModel, threads: int) -> None:
+        self._eps: float = model.config.rms_norm_eps
+        self._activation = ACT2FN[model.config.hidden_act]
         self._take_weights(model)
         self._cos, self._sin = self._rotary_tables(model)
-        cells = (blocks * SIZE, 2 * self._kv_heads, self._head_dim)
-        self._kv = [_zeros(cells, self.device, self.dtype) for _ in self._layers]
-        self._cells: CellAttention | None = None
-        if is_faster(self.device, self.dtype, torch.get_num_threads() if threads is None else threads):
-            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, blocks * SIZE, self.dtype)
+        if is_faster(self.device, self.dtype, threads):
+            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, self.blocks * SIZE, self.dtype)
 
     # Weights
 
@@ -167,8 +174,7 @@ class Decoder:
             ValueError: A name is missing or unknown, a shape differs, a value is not finite, or the two ends of a tied
                 embedding differ.
         """
-        tied = {"lm_head.weight": "model.embed_tokens.weight"} if self._tied else {}
-        check_weights(weights, {name: value.shape for name, value in self.parameters.items()}, tied)
+        check_weights(weights, {name: value.shape for name, value in self.parameters.items()}, self._tied)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights that :meth:`check_weights` accepted. Keys and values computed before are stale afterwards."""
@@ -310,11 +316,13 @@ class Decoder:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
         return F.linear(x, self._head).float()
 
-    def _attend(self, q: Tensor, cache: Tensor, group: _Group) -> Tensor:
+    def _attend(
+        self, q: Tensor, cache: Tensor, group: _Group, scale: float | None = None, window: int | None = None
+    ) -> Tensor:
         """Attention of one group: q ``[end - begin, heads, head_dim]`` to ``[end - begin, heads * head_dim]``.
 
-        The query heads that share a key head are laid out as more queries of that head, so that the keys are read once
-        and never repeated.
+        A query sees itself and all positions before, or with a ``window`` so many positions. The query heads that share
+        a key head are laid out as more queries of that head, so that the keys are read once and never repeated.
         """
         if self._cells is not None and group.reads is not None:
             return self._cells.attend(q, cache, group.reads)
@@ -330,7 +338,8 @@ class Decoder:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
         found = cache.view(self.blocks, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
         kv = found[:, : group.keys].transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=group.bias)
+        bias = self._bias(group, window)
+        out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=bias, scale=scale)
         if queries > 1:
             out = out.view(rows, kv_heads, -1, queries, dim).permute(0, 3, 1, 2, 4)
         out = out.reshape(rows * queries, width)
@@ -342,8 +351,8 @@ class Decoder:
         if self._cells is not None:
             cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(count, -1)[:, :keys]
             return _Group(begin, end, (count, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
-        bias = self._bias(positions[:, None], keys, 1)
-        return _Group(begin, end, (count, 1), keys, blocks=self._put(blocks.reshape(-1)), bias=bias)
+        queries = self._put(positions[:, None])
+        return _Group(begin, end, (count, 1), keys, blocks=self._put(blocks.reshape(-1)), queries=queries)
 
     def _chunk_group(
         self,
@@ -364,7 +373,7 @@ class Decoder:
             shape=(len(chunks), queries),
             blocks=self._put(table[[chunk.row for chunk in chunks], : blocks_for(keys)].reshape(-1)),
             keys=keys,
-            bias=self._bias(query.reshape(len(chunks), queries), keys, self._heads // self._kv_heads),
+            queries=self._put(query.reshape(len(chunks), queries)),
             place=self._put(place) if len(place) < len(query) else None,
         )
 
@@ -372,11 +381,16 @@ class Decoder:
         """How many positions of its rows a group reads: those up to its last token, rounded up."""
         return min(-(-(int(positions.max()) + 1) // self._keys_step) * self._keys_step, self.max_context)
 
-    def _bias(self, query: NDArray[np.int64], keys: int, repeats: int) -> Tensor:
-        """``[R, 1, repeats * Q, keys]`` from query positions ``[R, Q]``: a query sees positions up to its own."""
-        hidden = torch.arange(keys, device=self.device) > self._put(query)[:, None, :, None]
-        bias = torch.zeros(hidden.shape, device=self.device, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
-        return bias.repeat(1, 1, repeats, 1)
+    def _bias(self, group: _Group, window: int | None) -> Tensor:
+        window = window if window is not None and window < group.keys else None
+        if window not in group.biases:
+            assert group.queries is not None
+            keys, query = torch.arange(group.keys, device=self.device), group.queries[:, None, :, None]
+            hidden = keys > query if window is None else (keys > query) | (keys <= query - window)
+            bias = torch.zeros(hidden.shape, device=self.device, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
+            repeats = 1 if group.shape[1] == 1 else self._heads // self._kv_heads
+            group.biases[window] = bias.repeat(1, 1, repeats, 1)
+        return group.biases[window]
 
     def _put(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -394,30 +408,34 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:
     """What keys and values of one position take, in all layers."""
-    return config.num_hidden_layers * 2 * config.num_key_value_heads * _head_dim(config) * dtype.itemsize
+    return config.num_hidden_layers * 2 * _kv_heads(config) * _head_dim(config) * dtype.itemsize
+
+
+def _kv_heads(config: Any) -> int:
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def _head_dim(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-def check_supported(config: Any, max_context: int) -> None:
-    """Raises ``ValueError``: an architecture, or a feature of it, that is not supported."""
-    if config.model_type not in FAMILIES:
-        raise ValueError(
-            f"the torch engine does not support model type {config.model_type!r}; it supports {', '.join(FAMILIES)}. "
-            "Use another engine for other families"
-        )
-    rope = config.rope_parameters["rope_type"]
-    if rope not in _ROPE_TYPES:
-        raise ValueError(f"the torch engine does not support rope type {rope!r}; it supports {', '.join(_ROPE_TYPES)}")
+def is_fused(config: Any, max_context: int) -> bool:
+    """Whether :class:`Decoder` computes this model: its family, where no window is shorter than the context."""
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    window = config.sliding_window if slides else max_context
-    if window < max_context:
-        raise ValueError(
-            f"the model attends in a sliding window of {window}, which the torch engine does not support beyond it; "
-            f"set max_context to at most {window}"
-        )
+    return config.model_type in FAMILIES and not (slides and config.sliding_window < max_context)
+
+
+def check_supported(config: Any) -> None:
+    """Raises ``ValueError``: the model has no attention, or its angles depend on more than the position."""
+    if not hasattr(config, "num_attention_heads"):
+        raise ValueError(f"the torch engine does not support model type {config.model_type!r}, which has no attention")
+    ropes = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
+    for rope in [ropes] if "rope_type" in ropes else ropes.values():  # one, or one for each type of layer
+        if rope["rope_type"] not in _ROPE_TYPES:
+            raise ValueError(
+                f"the torch engine does not support rope type {rope['rope_type']!r}; it supports "
+                f"{', '.join(_ROPE_TYPES)}. Use another engine"
+            )
 
 
 def _similar(chunks: Sequence[Chunk]) -> list[list[int]]:

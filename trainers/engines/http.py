@@ -114,7 +114,7 @@ def _parse(raw: bytes) -> Any:
         return text
 
 
-def refused(error: UnreachableError) -> bool:
+def refused(error: BaseException) -> bool:
     """Whether nobody listens there, which no busy server does."""
     return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
         getattr(error.__cause__, "os_error", None), ConnectionRefusedError

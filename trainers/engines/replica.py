@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trainers.engines.base import GAUGES, Engine, EngineError, FinishReason, Generation, Sampling
+from trainers.engines.base import GAUGES, Engine, EngineError, FinishReason, Generation, Sampling, probe
 
 State = Literal["up", "restarting", "gone"]
 
@@ -27,6 +27,44 @@ class ReplicaLostError(EngineError):
 
 class BadReplyError(EngineError):
     """A replica's reply is not what the protocol says; the message says how."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How patient :class:`trainers.engines.replicas.Replicas` are.
+
+    Args:
+        probe_interval: Seconds between two looks at each replica.
+        probe_timeout: Seconds that a probe may take, of a replica that is idle or seems to stand still.
+        stall_timeout: Seconds that a replica with work may show no progress; more than ``probe_timeout``.
+        update_timeout: Seconds that an update may take, from the last request that it waits for in mode ``wait``.
+        restart_timeout: Seconds that ``restart`` may take.
+        close_timeout: Seconds to wait for a replica to close; one that hangs is then left behind.
+        retries: How often a request begins again before it fails.
+        max_faults: So many bad replies in a row take a replica out.
+        max_restarts: So many restarts without a good reply between are enough.
+        backoff: Seconds before the second restart in a row; doubles each time.
+
+    Raises:
+        ValueError: ``stall_timeout`` is no more than ``probe_timeout``.
+    """
+
+    probe_interval: float = 5.0
+    probe_timeout: float = 20.0
+    stall_timeout: float = 60.0
+    update_timeout: float = 300.0
+    restart_timeout: float = 600.0
+    close_timeout: float = 30.0
+    retries: int = 3
+    max_faults: int = 3
+    max_restarts: int = 3
+    backoff: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.stall_timeout <= self.probe_timeout:
+            raise ValueError(
+                f"stall_timeout must be above probe_timeout={self.probe_timeout}, not {self.stall_timeout}"
+            )
 
 
 @dataclass(eq=False)
@@ -119,11 +157,9 @@ class Replica:
         return reply
 
     async def probe(self) -> None:
-        """Ask for one token."""
-        # With a seed, so that it draws nothing from the engine's own stream.
+        """Have the engine compute something; raises EngineError where it does not."""
         engine = self.engine
-        reply = await engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
-        self._discount(engine, len(reply.token_ids))
+        self._discount(engine, await probe(engine))
 
     def look(self, now: float) -> float:
         """For how many seconds nothing has been seen of it, although it had something to do or was asked."""

@@ -44,7 +44,7 @@ from trainers.engines.base import (
     UpdateMode,
     check_request,
 )
-from trainers.engines.replica import Call, Replica, ReplicaLostError
+from trainers.engines.replica import Call, Limits, Replica, ReplicaLostError
 from trainers.engines.routing import Router
 
 _Result = TypeVar("_Result")
@@ -67,19 +67,10 @@ class Replicas:
         copy_weights: With ``restart``, keep copies of the tensors that an update brings, for replicas that come later.
             Turn it off where they are copies that nobody writes to.
         router: Rules of routing and rebalancing; by default :class:`~trainers.engines.routing.Router`'s.
-        probe_interval: Seconds between two looks at each replica.
-        probe_timeout: Seconds that a replica may take for one token, where it is idle or seems to stand still.
-        stall_timeout: Seconds that a replica with work may show no progress; more than ``probe_timeout``.
-        update_timeout: Seconds that an update may take, from the last request that it waits for in mode ``wait``.
-        restart_timeout: Seconds that ``restart`` may take.
-        close_timeout: Seconds to wait for a replica to close; one that hangs is then left behind.
-        retries: How often a request begins again before it fails.
-        max_faults: So many bad replies in a row take a replica out.
-        max_restarts: So many restarts without a good reply between are enough.
-        backoff: Seconds before the second restart in a row; doubles each time.
+        limits: How patient to be.
 
     Raises:
-        ValueError: No engine, engines of different versions, or a value outside its range.
+        ValueError: No engine, engines of different versions, or a router for another number of them.
     """
 
     def __init__(
@@ -90,34 +81,12 @@ class Replicas:
         weights: Any = None,
         copy_weights: bool = True,
         router: Router | None = None,
-        probe_interval: float = 5.0,
-        probe_timeout: float = 20.0,
-        stall_timeout: float = 60.0,
-        update_timeout: float = 300.0,
-        restart_timeout: float = 600.0,
-        close_timeout: float = 30.0,
-        retries: int = 3,
-        max_faults: int = 3,
-        max_restarts: int = 3,
-        backoff: float = 1.0,
+        limits: Limits | None = None,
     ) -> None:
         if not engines:
             raise ValueError("Replicas need at least one engine")
         if len(versions := {engine.version for engine in engines}) > 1:
             raise ValueError(f"the replicas must begin with the same weights, but their versions are {versions}")
-        seconds = {"probe_interval": probe_interval, "probe_timeout": probe_timeout, "update_timeout": update_timeout}
-        seconds |= {"restart_timeout": restart_timeout, "close_timeout": close_timeout}
-        for name, value in seconds.items():
-            if value <= 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
-        if stall_timeout <= probe_timeout:
-            raise ValueError(f"stall_timeout must be above probe_timeout={probe_timeout}, not {stall_timeout}")
-        lowest = {"retries": (retries, 0), "max_faults": (max_faults, 1), "max_restarts": (max_restarts, 0)}
-        for name, (count, low) in lowest.items():
-            if count < low:
-                raise ValueError(f"{name} must be at least {low}, not {count}")
-        if backoff < 0:
-            raise ValueError(f"backoff must be at least 0, not {backoff}")
         if router is not None and router.replicas != len(engines):
             raise ValueError(f"the router is for {router.replicas} replicas, and there are {len(engines)}")
         self._replicas = [Replica(index, engine) for index, engine in enumerate(engines)]
@@ -125,14 +94,7 @@ class Replicas:
         self._version = engines[0].version
         self._max_context = min(engine.max_context for engine in engines)
         self._restart, self._weights, self._copy = restart, weights, copy_weights
-        self._probe_interval, self._probe_timeout, self._stall_timeout = probe_interval, probe_timeout, stall_timeout
-        self._update_timeout, self._restart_timeout, self._close_timeout = (
-            update_timeout,
-            restart_timeout,
-            close_timeout,
-        )
-        self._retries, self._max_faults, self._max_restarts = retries, max_faults, max_restarts
-        self._backoff = backoff
+        self._limits = limits or Limits()
         self._counters = Counter(
             requests=0, retries=0, faults=0, probes=0, replicas_lost=0, replicas_restarted=0, updates_failed=0
         )
@@ -202,7 +164,7 @@ class Replicas:
                 return reply
             self._check_open()
             attempts += 1
-            if attempts > self._retries:
+            if attempts > self._limits.retries:
                 raise EngineError(f"this request failed {attempts} times; the last time: {problem}") from problem
             self._counters["retries"] += 1
 
@@ -217,7 +179,7 @@ class Replicas:
         """
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        for _ in range(self._max_restarts + 1):  # again where all that took it were lost with it
+        for _ in range(self._limits.max_restarts + 1):  # again where all that took it were lost with it
             await self._until_up()
             await self._updating.acquire()
             try:
@@ -257,7 +219,7 @@ class Replicas:
     async def _tell_all(self, what: str) -> None:
         async def tell(replica: Replica) -> None:
             try:
-                async with asyncio.timeout(self._update_timeout):
+                async with asyncio.timeout(self._limits.update_timeout):
                     await getattr(replica.engine, what)()
             except (EngineError, TimeoutError) as error:
                 self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
@@ -282,8 +244,8 @@ class Replicas:
                 sums[name] += value / len(up) if name == "kv_use" else value
             numbers |= {
                 "up": float(replica.state == "up"),
-                "load": self._router.load(replica.index),
-                "sessions": float(self._router.at_home(replica.index)),
+                "load": self._router.load[replica.index],
+                "sessions": float(self._router.at_home[replica.index]),
             }
             each |= {f"replica{replica.index}_{name}": value for name, value in numbers.items()}
         own = {name: float(count) for name, count in {**self._counters, **self._router.counters}.items()}
@@ -302,7 +264,7 @@ class Replicas:
             replica.state = "gone"
             self._spawn(self._close_engine(replica.engine))
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._close_timeout
+        deadline = clock() + self._limits.close_timeout
         while self._background and (left := deadline - clock()) > 0:  # what ends may leave something to close
             await asyncio.wait(self._background, timeout=left)
 
@@ -314,7 +276,7 @@ class Replicas:
         for index, error in failed.items():
             other = self._replicas[index]
             other.faults += 1
-            if other.faults >= self._max_faults:
+            if other.faults >= self._limits.max_faults:
                 told = EngineError(f"{other.faults} bad replies in a row; the last: {error}")
                 told.__cause__ = error
                 self._take_out(other, told)
@@ -401,10 +363,10 @@ class Replicas:
                     [call.outcome, *(each.outcome for each in replica.draining)], return_when=asyncio.FIRST_COMPLETED
                 )
                 await asyncio.sleep(0)  # those that ended take themselves off
-            async with asyncio.timeout(self._update_timeout) as clock:
+            async with asyncio.timeout(self._limits.update_timeout) as clock:
                 await call.outcome
         except TimeoutError as error:
-            return TimeoutError(f"it took longer than {self._update_timeout:g} s") if clock.expired() else error
+            return TimeoutError(f"it took longer than {self._limits.update_timeout:g} s") if clock.expired() else error
         except Exception as error:  # whatever it is, this replica's weights cannot be relied on
             return error
         finally:
@@ -430,23 +392,23 @@ class Replicas:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._probe_interval)
+            await asyncio.sleep(self._limits.probe_interval)
             if self._asleep:
                 continue
             for replica in self._up():
                 self._look_at(replica)
 
     def _look_at(self, replica: Replica) -> None:
-        now = asyncio.get_running_loop().time()
+        limits, now = self._limits, asyncio.get_running_loop().time()
         still = replica.look(now)
         if replica.update is not None and not replica.draining:
             replica.active = now  # new weights may take their time; the update has a limit of its own
         elif replica.probing:
             pass
         elif replica.draining:  # it would keep a probe waiting
-            if still >= self._stall_timeout:
+            if still >= limits.stall_timeout:
                 self._take_out(replica, self._stalled(replica, still))
-        elif still >= (self._stall_timeout - self._probe_timeout if replica.calls else self._probe_interval):
+        elif still >= (limits.stall_timeout - limits.probe_timeout if replica.calls else limits.probe_interval):
             self._chore(self._probe(replica))
 
     async def _probe(self, replica: Replica) -> None:
@@ -456,7 +418,7 @@ class Replicas:
         call = replica.begin(replica.probe())
         error: EngineError
         try:
-            async with asyncio.timeout(self._probe_timeout):
+            async with asyncio.timeout(self._limits.probe_timeout):
                 await call.outcome
             replica.active = loop.time()
             return
@@ -484,21 +446,21 @@ class Replicas:
         log.warning("%s is taken out, with %d requests in flight: %s", replica, len(replica.calls), error)
         self._router.down(replica.index)
         replica.retire(error)
-        self._chore(self._replace(replica))
+        # Begun here: what replaces it ends with this, and the engine must be closed in any case.
+        self._chore(self._replace(replica, self._spawn(self._close_engine(replica.engine))))
         self._change()
 
-    async def _replace(self, replica: Replica) -> None:
-        """Close what was lost, and put a new engine in its place, if there is a way to."""
-        closing = self._spawn(self._close_engine(replica.engine))
-        await asyncio.wait([closing], timeout=self._close_timeout)  # it may hold memory that the next one needs
+    async def _replace(self, replica: Replica, closing: asyncio.Task[None]) -> None:
+        """Put a new engine in the place of a lost one, if there is a way to."""
+        await asyncio.wait([closing], timeout=self._limits.close_timeout)  # it may hold memory that the next one needs
         lost = replica.cause
         while replica.state == "restarting":
-            if replica.restarts >= self._max_restarts:
+            if replica.restarts >= self._limits.max_restarts:
                 replica.state = "gone"
                 log.error("%s is given up after %d restarts: %s", replica, replica.restarts, replica.cause)
                 break
             if replica.restarts:
-                await asyncio.sleep(self._backoff * 2 ** (replica.restarts - 1))
+                await asyncio.sleep(self._limits.backoff * 2 ** (replica.restarts - 1))
             replica.restarts += 1
             try:
                 await self._bring_up(replica)
@@ -521,7 +483,7 @@ class Replicas:
                             f"restart made an engine of version {engine.version}, version {self._version} is wanted, "
                             "and there are no weights to give it (see the argument `weights` of Replicas)"
                         )
-                    async with asyncio.timeout(self._update_timeout):
+                    async with asyncio.timeout(self._limits.update_timeout):
                         await engine.update_weights(self._weights, self._version)
                 async with self._updating:  # not in the middle of an update
                     if engine.version == self._version:
@@ -539,12 +501,12 @@ class Replicas:
         assert self._restart is not None
         task = self._spawn(_called(self._restart, index))
         try:
-            await asyncio.wait([task], timeout=self._restart_timeout)
+            await asyncio.wait([task], timeout=self._limits.restart_timeout)
         finally:
             if not task.done():
                 task.add_done_callback(self._close_late)
         if not task.done():
-            raise EngineError(f"it took longer than {self._restart_timeout:g} s")
+            raise EngineError(f"it took longer than {self._limits.restart_timeout:g} s")
         return task.result()
 
     def _close_late(self, task: asyncio.Task[Engine]) -> None:

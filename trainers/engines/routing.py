@@ -96,9 +96,15 @@ class Router:
             which costs it its home and nothing else.
 
     Raises:
-        ValueError: A value outside its range.
+        ValueError: ``low`` and ``high`` contradict each other.
 
     Attributes:
+        replicas: How many there are, up or not.
+        load: Of each, in tokens; see the module's docstring.
+        in_flight: Requests on each.
+        at_home: Sessions at home on each.
+        healthy: Those that are up.
+        shedding: Those that shed sessions (rule 5).
         counters: ``prefix_hits`` (requests placed by rule 3), ``prefix_tokens`` (how much they shared), ``moves``
             (sessions that went to another home, for balance or because theirs was lost).
     """
@@ -118,66 +124,19 @@ class Router:
     ) -> None:
         if not 1.0 <= low <= high or high == 1.0:
             raise ValueError(f"rebalancing needs 1 <= low <= high and high above 1, not low={low}, high={high}")
-        checks = (
-            ("slack", slack, slack > 0, "above 0"),
-            ("settle", settle, settle >= 1, "at least 1"),
-            ("min_share", min_share, 0 < min_share <= 1, "in (0, 1]"),
-            ("max_sessions", max_sessions, max_sessions >= 1, "at least 1"),
-        )
-        for name, value, good, wanted in checks:
-            if not good:
-                raise ValueError(f"{name} must be {wanted}, not {value}")
         self.counters = Counter(prefix_hits=0, prefix_tokens=0, moves=0)
         self._high, self._low, self._slack, self._settle = high, low, slack, settle
         self._min_share, self._max_sessions = min_share, max_sessions
         self._index = PrefixIndex(replicas, block=block, max_blocks=max_blocks)
-        self._load = [0.0] * replicas
-        self._requests = [0] * replicas  # in flight
-        self._homes = [0] * replicas  # sessions at home
-        self._up = set(range(replicas))
-        self._shedding: set[int] = set()
+        self.replicas = replicas
+        self.load = [0.0] * replicas
+        self.in_flight = [0] * replicas
+        self.at_home = [0] * replicas
+        self.healthy = set(range(replicas))
+        self.shedding: set[int] = set()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()  # the one used longest ago first
         self._mean_charge: float | None = None
         self._mean_reply: float | None = None
-
-    # ------------------------------------------------------------------ what there is
-
-    @property
-    def replicas(self) -> int:
-        """How many there are, up or not."""
-        return len(self._load)
-
-    @property
-    def healthy(self) -> list[int]:
-        """Those that are up, ascending."""
-        return sorted(self._up)
-
-    @property
-    def shedding(self) -> list[int]:
-        """Those that shed sessions (rule 5), ascending."""
-        return sorted(self._shedding)
-
-    @property
-    def sessions(self) -> int:
-        """Sessions remembered."""
-        return len(self._sessions)
-
-    @property
-    def known_blocks(self) -> int:
-        """Size of the prefix index."""
-        return len(self._index)
-
-    def load(self, replica: int) -> float:
-        """In tokens, see the module's docstring."""
-        return self._load[replica]
-
-    def in_flight(self, replica: int) -> int:
-        """Requests on this replica."""
-        return self._requests[replica]
-
-    def at_home(self, replica: int) -> int:
-        """Sessions whose home it is."""
-        return self._homes[replica]
 
     def home(self, session: str) -> int | None:
         """Where a session is at home, if anywhere."""
@@ -201,7 +160,7 @@ class Router:
             session: Its session's name, if any.
             avoid: Replicas that failed this very request.
         """
-        candidates = sorted(self._up.difference(avoid)) or sorted(self._up)
+        candidates = sorted(self.healthy.difference(avoid)) or sorted(self.healthy)
         if not candidates:
             return None
         keys = self._index.keys(prompt)
@@ -226,8 +185,8 @@ class Router:
         expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, max(1.0, self._mean_reply))
         charge = PREFILL_WEIGHT * (len(prompt) - cached) + expected
         self._mean_charge = _mean(self._mean_charge, charge)
-        self._load[replica] += charge
-        self._requests[replica] += 1
+        self.load[replica] += charge
+        self.in_flight[replica] += 1
         self._index.add(keys, replica)  # those that come next may follow it at once
         self._rebalance()
         return Placement(replica, prompt, keys, session, charge, reason, left)
@@ -240,8 +199,8 @@ class Router:
             new_tokens: The whole reply, if there is one.
         """
         replica = placement.replica
-        self._requests[replica] -= 1
-        self._load[replica] = self._load[replica] - placement.charge if self._requests[replica] else 0.0
+        self.in_flight[replica] -= 1
+        self.load[replica] = self.load[replica] - placement.charge if self.in_flight[replica] else 0.0
         known = None if placement.session is None else self._sessions[placement.session]
         if placement.session is not None and known is not None:
             known.in_flight -= 1
@@ -249,7 +208,7 @@ class Router:
                 self._forget(placement.session)
         if new_tokens is not None:
             self._mean_reply = _mean(self._mean_reply, float(len(new_tokens)))
-            if replica in self._up:
+            if replica in self.healthy:
                 whole = np.concatenate([placement.prompt, new_tokens])
                 self._index.add(self._index.keys(whole, placement.keys), replica)
                 if known is not None and known.home == replica:
@@ -262,8 +221,8 @@ class Router:
         """Forget a session: the replicas that may keep something of it (all that are up, if it is not known)."""
         known = self._sessions.get(session)
         if known is None:
-            return self.healthy
-        holders, known.holders = sorted(known.holders & self._up), set()
+            return sorted(self.healthy)
+        holders, known.holders = sorted(known.holders & self.healthy), set()
         known.released, known.length = True, 0
         if not known.in_flight:
             self._forget(session)
@@ -271,8 +230,8 @@ class Router:
 
     def down(self, replica: int) -> None:
         """A replica is lost, with what it kept: its sessions have no home any more."""
-        self._up.discard(replica)
-        self._shedding.discard(replica)
+        self.healthy.discard(replica)
+        self.shedding.discard(replica)
         self._index.forget(replica)
         for known in self._sessions.values():
             known.holders.discard(replica)
@@ -283,7 +242,7 @@ class Router:
 
     def up(self, replica: int) -> None:
         """A replica is there again, with nothing in it."""
-        self._up.add(replica)
+        self.healthy.add(replica)
         self._rebalance()
 
     def forget_computed(self) -> None:
@@ -297,10 +256,10 @@ class Router:
     def _choose(
         self, candidates: list[int], size: int, shared: list[int], known: _Session | None
     ) -> tuple[int, Reason]:
-        calm = [replica for replica in candidates if replica not in self._shedding] or candidates
+        calm = [replica for replica in candidates if replica not in self.shedding] or candidates
         if known is not None and known.home in candidates:
             least = min(calm, key=self._pressure)
-            moves = known.home in self._shedding and known.in_flight == 0 and known.settled >= self._settle
+            moves = known.home in self.shedding and known.in_flight == 0 and known.settled >= self._settle
             if moves and least != known.home:
                 return least, "balance"
             return known.home, "home"
@@ -310,7 +269,7 @@ class Router:
         return min(calm, key=self._pressure), "load"
 
     def _pressure(self, replica: int) -> tuple[float, int, int]:
-        return self._load[replica], self._homes[replica], replica
+        return self.load[replica], self.at_home[replica], replica
 
     def _session(self, name: str) -> _Session:
         if name not in self._sessions:
@@ -331,26 +290,26 @@ class Router:
         if left is not None or known.lost:
             self.counters["moves"] += 1
         known.home, known.lost = replica, False
-        self._homes[replica] += 1
+        self.at_home[replica] += 1
         return left
 
     def _move_out(self, known: _Session) -> None:
         if known.home is not None:
-            self._homes[known.home] -= 1
+            self.at_home[known.home] -= 1
         known.home, known.length = None, 0
 
     def _rebalance(self) -> None:
         """Which replicas shed now, by the hysteresis of rule 5."""
-        if len(self._up) < 2 or self._mean_charge is None:
-            self._shedding.clear()
+        if len(self.healthy) < 2 or self._mean_charge is None:
+            self.shedding.clear()
             return
-        total, slack = sum(self._load[replica] for replica in self._up), self._slack * self._mean_charge
-        for replica in self._up:
-            others = (total - self._load[replica]) / (len(self._up) - 1)
-            if self._load[replica] > self._high * others + slack:
-                self._shedding.add(replica)
-            elif self._load[replica] <= self._low * others + slack / 2:
-                self._shedding.discard(replica)
+        total, slack = sum(self.load[replica] for replica in self.healthy), self._slack * self._mean_charge
+        for replica in self.healthy:
+            others = (total - self.load[replica]) / (len(self.healthy) - 1)
+            if self.load[replica] > self._high * others + slack:
+                self.shedding.add(replica)
+            elif self.load[replica] <= self._low * others + slack / 2:
+                self.shedding.discard(replica)
 
 
 def _mean(before: float | None, value: float) -> float:

@@ -26,7 +26,8 @@ from transformers import PreTrainedModel
 from trainers.engines.adapters import Adapted
 from trainers.engines.base import EngineDeadError, Generation, Sampling, UpdateMode, check_request
 from trainers.engines.blocks import SIZE, blocks_for, default_bytes
-from trainers.engines.decoder import Decoder, check_supported, position_bytes
+from trainers.engines.decoder import Decoder, check_supported, is_fused, position_bytes
+from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import Request, Scheduler, Update
 
 _Item = TypeVar("_Item", Request, Update)
@@ -35,7 +36,10 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class TorchEngine:
-    """Serves a transformers Qwen2, Qwen3 or Llama; see :class:`trainers.engines.base.Engine` for the protocol.
+    """Serves a transformers model; see :class:`trainers.engines.base.Engine` for the protocol.
+
+    Qwen2, Qwen3 and Llama have a fused forward pass; other decoders, also with sliding windows and mixtures of experts,
+    run through transformers' modules, more slowly.
 
     Prompt and new tokens together are at most ``max_context``: a prompt that leaves no room is a ``RequestError``, and
     a generation that reaches the end has ``finish_reason="length"``. Requests beyond ``max_slots`` wait, first come,
@@ -60,7 +64,7 @@ class TorchEngine:
         version: Of the model's weights.
 
     Raises:
-        ValueError: An unsupported model (the message names the supported ones), or a size that is not positive.
+        ValueError: An unsupported model (the message says why), or a size that is not positive.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class TorchEngine:
         prefill_budget: int = 1024,
         version: int = 0,
     ) -> None:
+        check_supported(model.config)
         vocab_size = model.config.vocab_size
         if max_context is None:
             max_context = min(model.config.max_position_embeddings, 4096)
@@ -94,7 +99,8 @@ class TorchEngine:
         )
         where = torch.device(device) if device is not None else model.device
         blocks = _blocks(model.config, max_slots, max_context, kv_cache_gib, where, dtype or model.dtype)
-        decoder = Decoder(model, blocks, max_context, where, dtype, threads)
+        kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
+        decoder = kind(model, blocks, max_context, where, dtype, threads)
         self._scheduler = Scheduler(
             decoder,
             max_slots,
@@ -251,7 +257,6 @@ class _Desk:
 
 def _blocks(config: Any, slots: int, context: int, gib: float | None, device: torch.device, dtype: torch.dtype) -> int:
     """How many blocks there are: as many as can be of use, or as the memory has room for."""
-    check_supported(config, context)
     size, least = position_bytes(config, dtype) * SIZE, blocks_for(context)
     if gib is None:
         gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None

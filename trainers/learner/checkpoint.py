@@ -29,7 +29,7 @@ def _aside(path: Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
+def replace_folder(path: str | Path, ranks: Ranks, seal: Callable[[Path], object] = seal) -> Iterator[Path]:
     """Write a folder that appears at ``path`` whole, or not at all.
 
     All ranks enter and leave together.
@@ -37,6 +37,7 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
     Args:
         path: Where the folder will be; what is there is replaced.
         ranks: Who writes into it.
+        seal: Called with the folder when all else is written; writes its list of checksums.
 
     Yields:
         An empty folder to write into.

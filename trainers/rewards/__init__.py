@@ -1,14 +1,13 @@
 """Rewards from beside the environment: functions of a user's in processes, and services that score many at a time."""
 
 from .asking import reward_of
-from .functions import FunctionError, FunctionPool, Scored, ScoreError
+from .functions import FunctionError, FunctionPool, ScoreError
 from .service import (
     BackendError,
     ModelOptions,
     OutageError,
     RewardBackend,
     RewardService,
-    Scores,
     ScoringRequest,
     UnscoredError,
 )
@@ -22,8 +21,6 @@ __all__ = [
     "RewardBackend",
     "RewardService",
     "ScoreError",
-    "Scored",
-    "Scores",
     "ScoringRequest",
     "UnscoredError",
     "reward_of",

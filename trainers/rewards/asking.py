@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from .service import RewardService, ScoringRequest
 
 if TYPE_CHECKING:
     from trainers.rollout.rewards import SoFar
-
-#: From an episode so far to the ground truth that its task has, and more of its row.
-Row: TypeAlias = "Callable[[SoFar], tuple[Any, dict[str, Any]]]"
 
 
 def reward_of(
@@ -28,8 +25,7 @@ def reward_of(
     *,
     per: Literal["episode", "turn"] = "episode",
     weight: float = 1.0,
-    score: str = "score",
-    row: Row | None = None,
+    truth: Callable[[SoFar], Any] | None = None,
 ) -> Callable[[SoFar, int], Awaitable[float] | None]:
     """A function for ``Collector(rewards=...)``; scoring starts when it is called, and nothing waits for it.
 
@@ -39,8 +35,7 @@ def reward_of(
         per: ``episode``: once, when it is over, the whole conversation; the reward is that of the last turn. ``turn``:
             after each reply, the conversation up to it; the reward is that turn's.
         weight: What the score is multiplied by.
-        score: Which of the model's scores.
-        row: Finds the task's ground truth and what else is known of it, where the model wants that.
+        truth: Finds the task's ground truth, where the model wants it.
 
     Raises:
         ValueError: An option outside the above.
@@ -53,19 +48,16 @@ def reward_of(
     def reward(so_far: SoFar, turn: int) -> Awaitable[float] | None:
         if per == "episode" and not so_far.over:
             return None
-        truth, extra = (None, {}) if row is None else row(so_far)
         messages, said = so_far.messages, None
         if per == "turn":
             places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
             if not places:
                 raise ValueError("the environment's conversation has no reply of the assistant's to score")
             messages, said = messages[: places[-1] + 1], len(places) - 1
-        return asked(ScoringRequest(messages, said, so_far.data_source, truth, extra))
+        known = None if truth is None else truth(so_far)
+        return asked(ScoringRequest(messages, said, so_far.data_source, known))
 
     async def asked(request: ScoringRequest) -> float:
-        scores = await service.score(model, request)
-        if score not in scores:
-            raise ValueError(f"the reward model {model!r} gave {', '.join(scores)}, and no {score!r}")
-        return weight * scores[score]
+        return weight * await service.score(model, request)
 
     return reward

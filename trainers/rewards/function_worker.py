@@ -1,7 +1,7 @@
-"""The program of a scoring process: loads a function from a file, and calls it for each question on its stdin.
+"""The program of a scoring process: loads a function from a file, and calls it for each question.
 
-Run by its path, with the file, the function's name, and the number of the pipe for answers. Questions are pickles of
-keyword arguments behind 8 bytes of length; answers are lines of JSON. What the function prints goes to stderr.
+Run by its path, with the file, the function's name, and the file descriptor of a socket. Questions are pickles of
+keyword arguments; answers are JSON.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
 
-def main(path: str, name: str, answers: int) -> None:
-    """Say that it is ready, and then what the function makes of each question, until stdin ends.
+def main(path: str, name: str, descriptor: int) -> None:
+    """Say that it is ready, and then what the function makes of each question, until the socket closes.
 
     Whatever is raised becomes the answer, as ``error``.
     """
-    questions = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a function that reads stdin must not eat questions
-    os.dup2(2, 1)
-    with os.fdopen(answers, "w", encoding="utf-8") as out:
+    os.set_inheritable(descriptor, False)
+    with Connection(descriptor) as line:
 
         def say(answer: Mapping[str, Any]) -> None:
-            out.write(json.dumps(answer) + "\n")
-            out.flush()
+            line.send_bytes(json.dumps(answer).encode())
 
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
         try:
@@ -41,9 +39,13 @@ def main(path: str, name: str, answers: int) -> None:
             say(_failure(error))
             return
         say({"ready": True})
-        while len(head := questions.read(8)) == 8:
+        while True:
             try:
-                answer = _call(function, pickle.loads(questions.read(int.from_bytes(head, "big"))))
+                question = line.recv_bytes()
+            except EOFError:
+                return
+            try:
+                answer = _call(function, pickle.loads(question))
             except BaseException as error:
                 answer = _failure(error)
             say(answer)
@@ -62,14 +64,14 @@ def load_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
     """The function of this name in a Python file; what the file itself raises is not caught."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise RefusedError(f"{path} is not a Python file")
+        raise RefusedError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles of the file look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise RefusedError(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
+        raise RefusedError(f"it has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
     return function  # type: ignore[no-any-return]
 
 
@@ -77,17 +79,15 @@ def _call(function: Callable[..., Any], question: Mapping[str, Any]) -> dict[str
     result = function(**question)
     if inspect.isawaitable(result):
         result = asyncio.run(_awaited(result))
-    more: Mapping[Any, Any] = {}
     score = result
     if isinstance(result, Mapping):
         if "score" not in result:
             raise RefusedError(f"it returned a mapping without 'score': {result!r:.200}")
-        score, more = result["score"], result
+        score = result["score"]
     number = _number(score)
     if number is None or not math.isfinite(number):
         raise RefusedError(f"it returned {score!r:.200}, which is no finite number")
-    others = {str(key): _number(value) for key, value in more.items() if key != "score"}
-    return {"score": number, "more": {k: v for k, v in others.items() if v is not None and math.isfinite(v)}}
+    return {"score": number}
 
 
 async def _awaited(value: Any) -> Any:

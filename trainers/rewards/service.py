@@ -3,7 +3,7 @@
 Scoring starts when a turn or an episode ends, not when a batch of episodes does. Requests of all episodes meet here::
 
     async with RewardService({"helpful": backend}, {"helpful": ModelOptions(max_batch_size=64)}) as service:
-        scores = await service.score("helpful", ScoringRequest(messages))
+        score = await service.score("helpful", ScoringRequest(messages))
 
 What it promises:
 
@@ -29,8 +29,8 @@ import logging
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
@@ -38,14 +38,10 @@ from textenvs.options import NonNegativeInt, PositiveInt, Price, Seconds, checke
 from textenvs.text import quoted
 
 from ..trajectory import is_reward
-from .batching import Batcher
-from .overlap import Overlap
+from .batching import Batcher, Overlap
 
 log = logging.getLogger("trainers")
 
-#: What a model says of a request: named numbers.
-Scores: TypeAlias = Mapping[str, float]
-OptionsT = TypeVar("OptionsT")
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
@@ -85,7 +81,6 @@ class ScoringRequest:
         turn: The assistant's turn that is meant, from 0; ``None`` for the whole conversation.
         data_source: The task's source.
         ground_truth: The task's answer, where the backend may know it.
-        extra: More of the task, as in JSON.
         tokens: About how long it is, for ``max_batch_tokens``; 0 counts the characters of the messages, by 4.
     """
 
@@ -93,7 +88,6 @@ class ScoringRequest:
     turn: int | None = None
     data_source: str = ""
     ground_truth: Any = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
     tokens: int = 0
 
     @property
@@ -106,7 +100,7 @@ class ScoringRequest:
         Raises:
             TypeError: Something in it has no JSON.
         """
-        parts = [list(self.messages), self.turn, self.data_source, self.ground_truth, dict(self.extra)]
+        parts = [list(self.messages), self.turn, self.data_source, self.ground_truth]
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -114,11 +108,11 @@ class ScoringRequest:
 class RewardBackend(Protocol):
     """What computes scores: a model, a function, a service."""
 
-    async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[Scores | float | BackendError]:
+    async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """Score a batch.
 
         Returns:
-            One result a request, in order. A plain number is the score named ``"score"``.
+            One result a request, in order.
 
         Raises:
             Exception: The batch failed as a whole. It is tried again.
@@ -134,13 +128,6 @@ class RewardBackend(Protocol):
         ...
 
 
-def checked_fields(options: type[OptionsT]) -> type[OptionsT]:
-    """Check the fields of a dataclass by their annotations when one is made; see :func:`textenvs.options.checked`."""
-    options.__init__ = checked(options.__init__)  # type: ignore[method-assign, misc]
-    return options
-
-
-@checked_fields
 @dataclass(frozen=True)
 class ModelOptions:
     """How one model is asked. A value outside its range is a ``ValueError``.
@@ -178,12 +165,16 @@ class ModelOptions:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
 
 
+ModelOptions.__init__ = checked(ModelOptions.__init__)  # type: ignore[method-assign]
+
+
 class RewardService:
     """Scores requests with named models; see the module.
 
     Args:
         backends: The models, by name. The service closes them.
-        options: How each is asked; what is not here has the defaults.
+        options: How each is asked; what is not here is asked as its backend recommends (``model_options()``), or else
+            with the defaults.
 
     Raises:
         ValueError: No backend, or options of a model that there is not.
@@ -196,11 +187,13 @@ class RewardService:
             raise ValueError("a reward service needs at least one backend")
         if unknown := sorted(set(options or {}) - set(backends)):
             raise ValueError(f"options are given for {unknown[0]!r}, but the models are {', '.join(sorted(backends))}")
-        chosen = {name: (options or {}).get(name, ModelOptions()) for name in backends}
-        self._models = {name: _Model(name, backend, chosen[name]) for name, backend in backends.items()}
+        self._models = {
+            name: _Model(name, backend, (options or {}).get(name) or getattr(backend, "model_options", ModelOptions)())
+            for name, backend in backends.items()
+        }
 
-    async def score(self, model: str, request: ScoringRequest) -> Scores:
-        """The scores of one request. The same request, asked by several at a time, is computed once.
+    async def score(self, model: str, request: ScoringRequest) -> float:
+        """The score of one request. The same request, asked by several at a time, is computed once.
 
         Raises:
             UnscoredError: There is no score.
@@ -242,7 +235,7 @@ class _Asked:
 
     request: ScoringRequest
     key: str
-    answer: asyncio.Future[Scores]
+    answer: asyncio.Future[float]
     deadline: float  # of a backend that is down
     wanted: int = 0
     failures: int = 0
@@ -258,7 +251,7 @@ class _Model:
             max_size=options.max_batch_size, max_tokens=options.max_batch_tokens, max_wait=options.max_wait_s
         )
         self._asked: dict[str, _Asked] = {}
-        self._cache: OrderedDict[str, Scores] = OrderedDict()
+        self._cache: OrderedDict[str, float] = OrderedDict()
         self._room = asyncio.Event()  # something has left the queue
         self._places = options.concurrency
         self._batches: set[asyncio.Task[None]] = set()
@@ -269,7 +262,7 @@ class _Model:
         self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
         self._overlap = Overlap()
 
-    async def score(self, request: ScoringRequest) -> Scores:
+    async def score(self, request: ScoringRequest) -> float:
         key = request.key()
         self._counts["requests"] += 1
         while True:
@@ -368,10 +361,10 @@ class _Model:
         for asked, result in zip(batch, results, strict=True):
             if isinstance(result, BaseException):
                 failed.append((asked, result))
-            elif isinstance(scores := self._checked(result), str):
-                self._give_up(asked, scores, "nonsense")
+            elif nonsense := self._problem_with(result):
+                self._give_up(asked, nonsense, "nonsense")
             else:
-                self._answer(asked, scores)
+                self._answer(asked, float(result))
         outage = next((problem for _, problem in failed if isinstance(problem, OutageError)), None)
         waited = outage is not None and await self._wait_until_healthy(outage)
         for asked, problem in failed:
@@ -413,28 +406,23 @@ class _Model:
         else:
             await self._send([asked])
 
-    def _checked(self, result: Any) -> dict[str, float] | str:
-        """The scores, or what is wrong with them."""
-        scores = dict(result) if isinstance(result, Mapping) else {"score": result}
-        if not scores:
-            return "it returned no score"
-        for name, value in scores.items():
-            if not isinstance(name, str) or not is_reward(value):
-                return f"it returned {quoted(result)}: a score must be a finite number of at most {LARGEST:g}"
-            if not self._options.low <= value <= self._options.high:
-                return f"{name} is {value}, outside of {self._options.low:g} to {self._options.high:g}"
-        return {name: float(value) for name, value in scores.items()}
+    def _problem_with(self, result: Any) -> str | None:
+        if not is_reward(result):
+            return f"it returned {quoted(result)}: a score must be a finite number of at most {LARGEST:g}"
+        if not self._options.low <= result <= self._options.high:
+            return f"it returned {result}, outside of {self._options.low:g} to {self._options.high:g}"
+        return None
 
     # ------------------------------------------------------------------ answers
 
-    def _answer(self, asked: _Asked, scores: Scores) -> None:
+    def _answer(self, asked: _Asked, score: float) -> None:
         self._forget(asked)
         if self._options.cache_size:
-            self._cache[asked.key] = scores
+            self._cache[asked.key] = score
             if len(self._cache) > self._options.cache_size:
                 self._cache.popitem(last=False)
         if not asked.answer.done():
-            asked.answer.set_result(scores)
+            asked.answer.set_result(score)
 
     def _give_up(self, asked: _Asked, problem: str, cause: str) -> None:
         self._forget(asked)

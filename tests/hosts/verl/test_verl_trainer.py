@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(400)  # each of verl's actors imports all of ve
 
 @pytest.fixture(scope="module")
 def queue(config):
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     settings = config.transfer_queue.copy()
     settings.enable = True
     settings.backend.SimpleStorage.num_data_storage_units = 1

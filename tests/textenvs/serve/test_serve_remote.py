@@ -619,8 +619,9 @@ OK = b"HTTP/1.1 200 OK\r\n"
 )
 def test_something_else_at_the_address_and_hostile_answers_end_in_words(monkeypatch, pieces, match):
     monkeypatch.setattr("textenvs.serve.client.MAX_ANSWER_BYTES", 200_000)
+    patience = 0.3 if "within" in match else 30.0  # a busy machine may take its time over what comes at once
     with speaking(*pieces, every=0.03) as (url, asked), pytest.raises(RemoteError, match=match):
-        textenvs.make("textenv/remote", url=url, timeout_s=0.3, retry_s=0.3)
+        textenvs.make("textenv/remote", url=url, timeout_s=patience, retry_s=0.3)
     assert set(asked) == {b"{}"}
     if "tried for" in match:  # what got no answer, or not in time, is sent again
         assert len(asked) > 1

@@ -1,11 +1,14 @@
-"""A learner on processes of this machine: the numbers of one in this process, and what becomes of ranks that fail."""
+"""A learner on Ray actors: the numbers of one in this process, and what becomes of ranks that fail."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,17 @@ import torch
 
 from trainers.checkpoints import Checkpoints
 from trainers.cluster.group import LearnerGroup, RankError
-from trainers.cluster.local import local_group
+from trainers.cluster.plan import Machine, make_plan
+from trainers.cluster.ray.ranks import RayLearnerGroup
+from trainers.cluster.ray.runtime import RayCluster
 from trainers.cluster.recipe import MadeThere
+from trainers.config import load_config
 from trainers.learner import Learner
 from trainers.learner.checksums import DamagedError
 from trainers.tiny import build_tokenizer
 
-# One process of the tests starts all these groups, one after the other.
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("learner-ranks")]
+# One process of the tests runs all that uses Ray.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +37,34 @@ def alone() -> dict[str, Any]:
     return helpers.measure(Learner(helpers.tiny_model(), **helpers.SETTINGS))
 
 
-def group(ranks: int, **options: Any) -> LearnerGroup:
-    return local_group(ranks, helpers.tiny_model(), helpers.SETTINGS, **options)
-
-
-def pid(of: LearnerGroup, rank: int) -> int:
-    return of._transport.pid(rank)  # type: ignore[attr-defined]
+Group = Callable[..., RayLearnerGroup]
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[LearnerGroup]:
+def group() -> Iterator[Group]:
+    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
+    os.environ.setdefault("RAY_worker_niceness", "0")  # on a busy machine they would never start
+    ray.init("local", num_cpus=32, include_dashboard=False, logging_level=logging.ERROR, runtime_env=paths)
+    with contextlib.ExitStack() as stack:
+        stack.callback(ray.shutdown)
+
+        def start(ranks: int, **options: Any) -> RayLearnerGroup:
+            backend = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
+            plan = make_plan(load_config(backend)[0], Machine(0))
+            cluster = RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0)
+            stack.enter_context(cluster)
+            return RayLearnerGroup(cluster, helpers.tiny_model(), helpers.SETTINGS, bucket_bytes=2**20, **options)
+
+        yield start
+
+
+def pid(of: RayLearnerGroup, rank: int) -> int:
+    return int(of.ranks.info[rank][1])
+
+
+@pytest.fixture(scope="module")
+def two(group: Group) -> Iterator[RayLearnerGroup]:
     made = group(2)
     yield made
     made.close()
@@ -166,24 +190,31 @@ def test_a_killed_rank_is_named_at_once_ends_the_group_and_leaves_the_last_good_
     saving.begin(2)
     while not list(tmp_path.glob(".iteration_000002.partial/**/*.safetensors")):
         time.sleep(0.01)
-    names = [f"/proc/{pid(two, rank)}" for rank in range(2)]
+    pids = [pid(two, rank) for rank in range(2)]
     os.kill(pid(two, 1), signal.SIGKILL)
-    with pytest.raises(RankError, match=r"learner rank 1 \(process \d+\) was killed by SIGKILL"):
+    with pytest.raises(RankError, match=r"learner rank 1 \(Ray actor on .*, process \d+\) died"):
         update(two, helpers.policy_loss)
-    with pytest.raises(RankError, match=r"has ended: in (update_actor|is_written), learner rank 1 .* SIGKILL"):
+    with pytest.raises(RankError, match=r"has ended: in (update_actor|is_written), learner rank 1 .* died"):
         two.weights()
-    with pytest.raises(RankError, match="SIGKILL"):
+    with pytest.raises(RankError, match="died"):
         saving.checkpoints.wait()
     assert saving.newest()[0] == 1
     two.close()
     two.close()
-    assert not any(Path(name).exists() for name in names)
+    assert_gone(*pids)
 
 
 # Each of these has ranks of its own, because it ends them.
 
 
-def test_one_rank_gives_the_same_bits_and_a_stopped_one_is_silent(alone):
+def assert_gone(*pids: int) -> None:
+    until = time.monotonic() + 30
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+
+
+def test_one_rank_gives_the_same_bits_and_a_stopped_one_is_silent(group, alone):
     made = group(1)
     try:
         helpers.assert_same(helpers.measure(made), alone, 0.0)
@@ -194,7 +225,7 @@ def test_one_rank_gives_the_same_bits_and_a_stopped_one_is_silent(alone):
         made.close()
 
 
-def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it():
+def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
     made = group(2, stall=10.0)
     try:
         with pytest.raises(
@@ -206,20 +237,17 @@ def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it():
         made.close()
 
 
-def test_an_error_of_one_rank_is_raised_and_stops_the_others():
+def test_an_error_of_one_rank_is_raised_and_stops_the_others(group):
     made = group(2)
     try:
         with pytest.raises(ArithmeticError, match="this rank cannot add") as caught:
             update(made, helpers.raises_on_rank_1)
         notes = "\n".join(caught.value.__notes__)
-        assert "On learner rank 1 (process" in notes
+        assert "On learner rank 1 (Ray actor on" in notes
         assert "in raises_on_rank_1" in notes
         assert "The other ranks were stopped" in notes
         with pytest.raises(RankError, match="raised, and others wait for it"):
             made.weights()
-        until = time.monotonic() + 30
-        while made._transport._processes[0].poll() is None:  # type: ignore[attr-defined]
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        assert_gone(pid(made, 0))
     finally:
         made.close()

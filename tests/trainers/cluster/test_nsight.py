@@ -125,7 +125,7 @@ def test_a_rank_begins_and_ends_a_range_on_its_gpu(there: bool, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("synchronize"))
     for name in ("start", "stop"):
         monkeypatch.setattr(torch.cuda.profiler, name, lambda name=name: calls.append(name))
-    host = RankHost(0, 1, 0)
+    host = RankHost(0, 1)
     with contextlib.nullcontext() if there else pytest.raises(ValueError, match="needs GPUs, and this rank has none"):
         host.capture(True)
         host.capture(False)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
-import socket
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.buckets import Collected, WeightsError, cut
-from trainers.cluster.parcel import from_file, pack, to_file, unpack
-from trainers.cluster.pipe import Pipe, Shared
+from trainers.cluster.parcel import pack, unpack
 from trainers.cluster.recipe import MadeThere
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
@@ -34,21 +30,16 @@ SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 TENSORS = st.dictionaries(st.text(max_size=5), st.builds(tensor, st.sampled_from(DTYPES), SHAPES), max_size=6)
 
 
-def through_a_file(value: Any) -> Any:
-    return unpack(from_file(*to_file(pack(value))))
-
-
 @given(TENSORS, st.lists(st.integers(0, 3000), max_size=3))
 def test_tensors_and_arrays_arrive_as_they_were(tensors, lengths):
     arrays = [np.arange(length, dtype=np.float64) for length in lengths]
-    for way in (lambda value: unpack(pack(value)), through_a_file):
-        got, others = way((tensors, arrays))
-        assert got.keys() == tensors.keys()
-        for name, value in tensors.items():
-            assert got[name].dtype == value.dtype
-            assert torch.equal(got[name], value)
-        for ours, theirs in zip(others, arrays, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    got, others = unpack(pack((tensors, arrays)))
+    assert got.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert got[name].dtype == value.dtype
+        assert torch.equal(got[name], value)
+    for ours, theirs in zip(others, arrays, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_is_large_is_not_in_the_pickle_and_views_bring_no_more_than_themselves():
@@ -61,52 +52,28 @@ def test_what_is_large_is_not_in_the_pickle_and_views_bring_no_more_than_themsel
 
 def test_a_model_arrives_whole_with_what_is_tied():
     model = tiny_model()
-    other = through_a_file(model)
+    other = unpack(pack(model))
     ids = torch.arange(8)[None] % VOCAB
     assert torch.equal(model(ids).logits, other(ids).logits)
     assert other.get_output_embeddings().weight is other.get_input_embeddings().weight
 
 
-def test_readers_of_a_file_do_not_see_what_others_write():
-    descriptor, sizes = to_file(pack(np.zeros(5000)))
-    one, two = (unpack(from_file(os.dup(descriptor), sizes)) for _ in range(2))
-    os.close(descriptor)
+def test_readers_of_the_store_do_not_see_what_others_write():
+    parcel = pack(torch.zeros(5000))
+    for buffer in parcel.buffers:
+        buffer.flags.writeable = False
+    one, two = unpack(parcel), unpack(parcel)
     one += 1
     assert not two.any()
 
 
 def test_trajectories_arrive_equal():
-    assert through_a_file(trajectories()) == trajectories()
+    assert unpack(pack(trajectories())) == trajectories()
 
 
 def test_what_cannot_be_sent_says_so():
     with pytest.raises(ValueError, match="importable by name"):
         pack(lambda: None)
-
-
-@pytest.mark.parametrize("length", [10, 100_000])
-def test_messages_arrive_in_order_and_the_end_is_seen(length):
-    ours, theirs = (Pipe(end) for end in socket.socketpair())
-    shared = Shared(pack(np.arange(length)))
-    assert (shared.descriptor is not None) == (length > 10_000)
-
-    def send() -> None:
-        for number in range(5):
-            ours.send(("call", number), shared)
-        ours.send(("last", 5), pack("end"))
-        ours.close()
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    for number in range(5):
-        label, parcel = theirs.receive()
-        assert label == ("call", number)
-        np.testing.assert_array_equal(unpack(parcel), np.arange(length))
-    assert unpack(theirs.receive()[1]) == "end"
-    assert theirs.receive() is None
-    sender.join()
-    shared.close()
-    theirs.close()
 
 
 def test_a_recipe_is_pickled_by_what_makes_it():

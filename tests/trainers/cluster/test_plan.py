@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.memory import ModelShape
-from trainers.cluster.plan import Machine, PlanError, describe, make_plan, tensor_parallel_size
+from trainers.cluster.plan import Machine, PlanError, describe, make_plan
 from trainers.cluster.shape import shape_of
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -62,7 +62,7 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
     if device == "cuda":
         options += [f"cluster.n_gpus_per_node={per_node}"]
     if width > 1:
-        options += ["engine.name=sglang", f"engine.sglang.server_args=['--tp', '{width}']"]
+        options += ["engine.name=sglang", f"engine.tensor_parallel_size={width}"]
     try:
         checked = config(*options)
     except ConfigError:
@@ -111,10 +111,9 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
         ),
         (("cluster.n_gpus_per_node=2", "engine.replicas=2"), r"at most 1 replicas do"),
         (
-            ("cluster.n_gpus_per_node=6", "engine.name=sglang", "engine.sglang.server_args=[--tp, '4']"),
+            ("cluster.n_gpus_per_node=6", "engine.name=sglang", "engine.tensor_parallel_size=4"),
             r"4 does not divide cluster.n_gpus_per_node=6.*1, 2, 3, 6 do",
         ),
-        (("engine.name=sglang", "engine.sglang.server_args=[--tp, many]"), r"'many'; it must be a number from 1"),
         (("cluster.n_gpus_per_node=0",), r"cluster.n_gpus_per_node=0"),
         (("cluster.learner_ranks=2", "ray_init.num_cpus=2"), r"ray_init.num_cpus=2, but 2 learner ranks .*at least 3"),
     ],
@@ -131,10 +130,6 @@ def test_what_does_not_fit_says_why_and_what_would(options, said):
         (("model.device=cuda", "cluster.n_gpus_per_node=2"), "torch sees 0 here"),
         (("model.device=cpu", "cluster.n_gpus_per_node=2"), "model.device=cpu uses none"),
         (("cluster.colocate=false",), "has no effect without GPUs and without Ray"),
-        (
-            ("engine.name=sglang", "engine.sglang.server_args=[--tp-size, '2']"),
-            "a tensor-parallel size of 2 needs GPUs",
-        ),
     ],
 )
 def test_without_gpus(options, said):
@@ -173,19 +168,14 @@ def test_the_memory_of_a_server_is_the_share_that_its_command_line_takes():
     assert made.device == "cuda"
 
 
-@pytest.mark.parametrize("word", ["--tp", "--tp-size", "--tensor-parallel-size"])
-def test_a_tensor_parallel_size_that_is_named_last_and_not_given_is_no_size(word):
-    made = config("engine.name=sglang", f"engine.sglang.server_args=[--log-level, error, {word}]")
-    with pytest.raises(PlanError, match=r"engine.sglang: a tensor-parallel size of ''; it must be a number from 1"):
-        tensor_parallel_size(made)
-
-
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        (("cluster.nnodes=2",), "cluster.nnodes"),
+        (("cluster.nnodes=2", "cluster.backend=local"), "cluster.nnodes"),
         (("cluster.bucket_mib=1",), "cluster.bucket_mib"),
         (("ray_init.num_cpus=4",), "ray_init.num_cpus"),
+        (("engine.tensor_parallel_size=2",), "engine.tensor_parallel_size"),
+        (("engine.name=sglang", "engine.sglang.server_args=[--tp=2]"), "give engine.tensor_parallel_size instead"),
         (("cluster.cpus_per_env=1",), "cluster.cpus_per_env"),
         (("cluster.learner_ranks=2", "trainer.fsdp=never"), "trainer.fsdp"),
         (("cluster.backend=ray", "ray_init.address=auto", "ray_init.num_cpus=4"), "ray_init.num_cpus"),

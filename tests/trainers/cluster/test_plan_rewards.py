@@ -102,7 +102,7 @@ def test_what_has_no_room_says_so(judge):
     with pytest.raises(PlanError, match=r"engines take 1 .*learner_ranks=2.*nnodes is 2; .* at most 2"):
         plan(judge, "cluster.backend=ray", "cluster.learner_ranks=2", POOL, SPANNED, "reward_model.n_gpus_per_node=2")
     with pytest.raises(PlanError, match="without GPUs and without Ray"):
-        plan(judge, POOL, SPANNED, "cluster.learner_ranks=2")
+        plan(judge, POOL, SPANNED)
     with pytest.raises(PlanError, match=r"replicas=2 share the places of cluster.learner_ranks=1"):
         plan(judge, "cluster.backend=ray", "reward_model.classifier.replicas=2")
     with pytest.raises(
@@ -219,13 +219,13 @@ def test_named_models_are_read_from_files_laid_over_each_other_and_shown(judge, 
         "reward_models:\n  mine:\n    kind: judge\n    judge: {model: 007, chat: {temperature: 0.5}}\n"
     )
     more = ["reward_models.mine.weight=0.5", f"reward_models.other.classifier.path={judge}"]
-    config, sources = resolve(["--config", f"{tmp_path}/a.yaml", *more], PPOConfig)
+    config, flags = resolve(["--config", f"{tmp_path}/a.yaml", *more], PPOConfig)
     mine, other = config.reward_models["mine"], config.reward_models["other"]
     assert (mine.enable, mine.name, mine.kind, mine.weight) == (True, "mine", "judge", 0.5)
     assert (mine.judge.model, mine.judge.chat) == ("007", {"temperature": 0.5})
     assert (other.enable, other.name, other.kind) == (True, "other", "classifier")
-    assert sources["reward_models.mine.judge.model"] == f"{tmp_path}/a.yaml:4"
-    (tmp_path / "b.yaml").write_text(render(config, sources))
+    assert flags.sources["reward_models.mine.judge.model"] == f"{tmp_path}/a.yaml:4"
+    (tmp_path / "b.yaml").write_text(render(config, flags.sources))
     assert resolve(["--config", f"{tmp_path}/b.yaml"], PPOConfig)[0] == config
     assert PPOConfig(**config.model_dump()) == config
     assert not resolve(["--config", f"{tmp_path}/b.yaml", "reward_models={}"], PPOConfig)[0].reward_models

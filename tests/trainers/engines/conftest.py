@@ -21,11 +21,12 @@ import vllm_kit
 import vllm_serve
 from transformers import PreTrainedModel
 
+from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.engines.base import MIN_TEMPERATURE, Engine
 from trainers.engines.blocks import SIZE
+from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
-from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm import served
@@ -38,9 +39,13 @@ SERVED: dict[str, Any] = {"hidden": 64, "heads": 2, "kv_heads": 1}
 
 
 def lively_model(family: str = "qwen2", seed: int = 0, vocab: int = VOCAB, **shape: Any) -> PreTrainedModel:
-    """A tiny model whose every weight matters: peaked distributions, norms away from 1, biases away from 0."""
+    """A tiny model whose every weight matters."""
     shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "max_context": CONTEXT, **shape}
-    model = build_model(vocab, family=family, **shape)
+    return enliven(build_model(vocab, family=family, **shape), seed)
+
+
+def enliven(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+    """Peaked distributions, norms away from 1, biases away from 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -150,7 +155,7 @@ def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
         async def make(model: PreTrainedModel, max_slots: int = 64) -> Replicas:
             engines = [await kit.make(model, max_slots=max_slots) for _ in range(2)]
             # Nothing moves for balance, so that a session's KV is where it is looked for.
-            return Replicas(engines, router=Router(2, slack=1000.0), probe_interval=60.0)
+            return Replicas(engines, router=Router(2, slack=1000.0), limits=Limits(probe_interval=60.0))
 
         def kill(engine: Replicas) -> None:
             for replica in engine._replicas:

@@ -1,4 +1,4 @@
-"""A small SGLang server without a model: the endpoints that the engine uses, with the behavior of several versions.
+"""A small SGLang server without a model: the endpoints that the engine uses.
 
 In a test's own event loop (:class:`FakeSGLang`), or as a process of its own (``python fake_sglang.py --port N``), so
 that it can be killed and stopped. Tokens are counted up from the prompt's length: what matters is who gets which, and
@@ -24,16 +24,10 @@ VOCAB = 64
 
 @dataclass
 class ServerBehavior:
-    """How a version behaves, and what goes wrong.
+    """How it behaves, and what goes wrong.
 
     Args:
-        version: What ``/server_info`` says.
-        sessions: Weight updates need ``begin_weight_update`` (from 0.5.21); else it is 404.
-        spans: ``weight_versions`` in answers (from 0.5.20).
-        output_ids: In answers; else ids stand only beside the log-probs.
-        old_paths: ``/get_server_info`` instead of ``/server_info``.
-        as_list: Answers come as a list of one.
-        checksums: ``/weights_checker`` exists.
+        missing: Endpoints that it does not have.
         deterministic: Seeds are honoured.
         token_s: Seconds a token.
         eos: A token that ends requests besides those they name.
@@ -44,13 +38,7 @@ class ServerBehavior:
         max_req_input_len: Of prompts.
     """
 
-    version: str = "0.5.23"
-    sessions: bool = True
-    spans: bool = True
-    output_ids: bool = True
-    old_paths: bool = False
-    as_list: bool = False
-    checksums: bool = True
+    missing: tuple[str, ...] = ()
     deterministic: bool = True
     token_s: float = 0.002
     eos: int | None = None
@@ -121,7 +109,8 @@ class FakeSGLang:
                 return web.Response(text=answer, status=status)
             return web.json_response(answer, status=status)
         endpoint = getattr(self, "_" + request.path.strip("/").replace("/", "_"), None)
-        return await (handler(request) if endpoint is None else endpoint(body))
+        missing = endpoint is None or request.path in self.manners.missing
+        return await (handler(request) if missing else endpoint(body))
 
     async def _not_found(self, _: web.Request) -> web.Response:
         return web.json_response({"detail": "Not Found"}, status=404)
@@ -132,15 +121,10 @@ class FakeSGLang:
         return web.json_response({"model_path": "fake", "weight_version": self.weight_version, "new_field": [1]})
 
     async def _server_info(self, _: Any) -> web.Response:
-        if self.manners.old_paths:
-            return web.json_response({"detail": "Not Found"}, status=404)
-        return await self._get_server_info(_)
-
-    async def _get_server_info(self, _: Any) -> web.Response:
         m = self.manners
         return web.json_response(
             {
-                "version": m.version,
+                "version": "0.5.23",
                 "max_req_input_len": m.max_req_input_len,
                 "enable_deterministic_inference": m.deterministic,
                 "tp_size": 1,
@@ -189,15 +173,11 @@ class FakeSGLang:
             "weight_version": self.weight_version,
             "output_token_logprobs": [[-0.5 - token / 100, token, None] for token in request.tokens],
         }
-        if m.spans:
-            meta["weight_versions"] = [
-                {"version": version, "start": start, "end": end}
-                for (version, start), end in zip(request.spans, ends, strict=True)
-            ]
-        answer: dict[str, Any] = {"text": "", "meta_info": meta}
-        if m.output_ids:
-            answer["output_ids"] = request.tokens
-        return web.json_response([answer] if m.as_list else answer)
+        meta["weight_versions"] = [
+            {"version": version, "start": start, "end": end}
+            for (version, start), end in zip(request.spans, ends, strict=True)
+        ]
+        return web.json_response({"text": "", "meta_info": meta, "output_ids": request.tokens})
 
     async def _abort_request(self, body: dict[str, Any]) -> web.Response:
         for rid, request in self.live.items():
@@ -227,21 +207,17 @@ class FakeSGLang:
     # Weights
 
     async def _begin_weight_update(self, _: Any) -> web.Response:
-        if not self.manners.sessions:
-            return web.json_response({"detail": "Not Found"}, status=404)
         if self.in_session:
             return web.json_response({"success": False, "message": "already open"}, status=400)
         self.in_session = True
         return web.json_response({"success": True, "message": "Success"})
 
     async def _end_weight_update(self, _: Any) -> web.Response:
-        if not self.manners.sessions:
-            return web.json_response({"detail": "Not Found"}, status=404)
         self.in_session = False
         return web.json_response({"success": True, "message": "Success"})
 
     async def _update_weights_from_tensor(self, body: dict[str, Any]) -> web.Response:
-        if self.manners.sessions and not self.in_session:
+        if not self.in_session:
             return web.json_response({"success": False, "message": "no session"}, status=400)
         for name, value in pickle.loads(base64.b64decode(body["serialized_named_tensors"][0])):
             if name not in self.manners.lose:
@@ -260,8 +236,6 @@ class FakeSGLang:
         return web.Response(text="Cache flushed.\n")
 
     async def _weights_checker(self, _: Any) -> web.Response:
-        if not self.manners.checksums:
-            return web.json_response({"detail": "Not Found"}, status=404)
         return web.json_response({"success": True, "ranks": [{"checksums": self.checksums()}]})
 
     def checksums(self) -> dict[str, str]:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainers.engines.sglang.process import ServerProcess, free_port
+from trainers.engines.server import ServerProcess, free_port
 
 #: A busy machine is not to be taken for a server that hangs; one that is killed is heard of at once in any case.
-PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0, "stall_timeout_s": 600.0}
+PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0}
 
 
 class RealServer(ABC):
@@ -31,7 +31,7 @@ class RealServer(ABC):
         """What starts it, and what is laid over the environment."""
 
     def ensure(self) -> ServerProcess:
-        if self.process is None or self.process.returncode is not None:
+        if self.process is None or self.process.ended is not None:
             self.process = ServerProcess(*self.command())
         return self.process
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import fields
 from typing import Any
 
 from fragile import Fragile
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Generation, Sampling
+from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 
 ANY = Sampling(max_new_tokens=100)
 TOKENS = 10
@@ -36,9 +38,15 @@ def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
     return run
 
 
+def patiently(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of Replicas, with those that are limits among them."""
+    limits = {field.name: options.pop(field.name) for field in fields(Limits) if field.name in options}
+    return {**options, "limits": Limits(**limits)}
+
+
 def pair(script: Callable[[Call], Reply] = slow, count: int = 2, **options: Any) -> tuple[Replicas, list[Fragile]]:
     engines = [Fragile(script) for _ in range(count)]
-    return Replicas(engines, **options), engines
+    return Replicas(engines, **patiently(options)), engines
 
 
 def start(replicas: Replicas, count: int, first: int = 1) -> list[asyncio.Task[Generation]]:

@@ -15,13 +15,13 @@ import pytest
 from fragile import Fragile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
+from replicas_helpers import ANY, TOKENS, now, pair, patiently, simulated, slow, start
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError, EngineError, Generation, RequestError
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 
 # ---------------------------------------------------------------- requests
 
@@ -362,17 +362,12 @@ async def test_closing_ends_requests_updates_and_restarts() -> None:
         ({"engines": []}, "at least one engine"),
         ({"engines": [Fragile(slow), Fragile(slow, version=2)]}, "same weights"),
         ({"stall_timeout": 10.0}, "stall_timeout must be above probe_timeout=20.0, not 10.0"),
-        ({"probe_interval": 0.0}, "probe_interval must be above 0"),
-        ({"max_faults": 0}, "max_faults must be at least 1"),
-        ({"retries": -1}, "retries must be at least 0"),
-        ({"max_restarts": -1}, "max_restarts must be at least 0"),
-        ({"backoff": -1.0}, "backoff must be at least 0"),
         ({"router": Router(3)}, "the router is for 3 replicas, and there are 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Replicas(**({"engines": [Fragile(slow)]} | options))
+        Replicas(**({"engines": [Fragile(slow)]} | patiently(dict(options))))
 
 
 @simulated
@@ -390,4 +385,4 @@ def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str
     names: dict[str, Any] = {}
     exec(compile("from __future__ import annotations\n" + example, "docs/engines.md", "exec"), names)
     asyncio.run(names["main"]())
-    assert capsys.readouterr().out == "[7 8 9] 1 2.0\n"
+    assert re.fullmatch(r"\[( *\d+){8}\] 1 2\.0\n", capsys.readouterr().out)

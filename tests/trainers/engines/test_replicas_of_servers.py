@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,14 @@ from fake_sglang import FakeSGLang
 from fake_vllm import FakeVLLM, ServerBehavior
 from transformers import PreTrainedModel
 
+from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.assembly import engines
 from trainers.assembly.engines import check_engine, engine_of
 from trainers.assembly.errors import SetupError
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import resolve
-from trainers.engines.base import Sampling
+from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.vllm.served import ServedVLLM
 from trainers.policy import Policy
@@ -112,6 +115,50 @@ async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone
         assert [replica.engine.version for replica in engine._replicas] == [5, 5, 5]
     finally:
         await engine.close()
+
+
+async def test_a_single_server_of_our_own_is_started_again_with_the_weights_of_now(
+    policy: Policy, tmp_path: Path
+) -> None:
+    fake = Path(__file__).with_name("fake_sglang.py")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexport PYTHONSAFEPATH=\nexec {sys.executable} {fake} "$@"\n')
+    python.chmod(0o755)
+    config = configured(
+        *("engine.name=sglang", f"engine.sglang.python={python}", "engine.sglang.verify=false"),
+        f"trainer.default_local_dir={tmp_path}",
+    )
+    engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=2)
+    try:
+        async with asyncio.timeout(100):
+            await engine.update_weights(weights_of(policy.model, 2.0), 3)
+            running = asyncio.create_task(engine.generate([1, 2], Sampling(max_new_tokens=60, ignore_stop=True)))
+            await asyncio.sleep(0)
+            os.kill(engine._replicas[0].engine._server.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            made = await running
+        assert len(made.token_ids) == 60
+        assert set(made.weight_version) == {3}
+        assert engine.stats()["replicas_restarted"] == 1
+    finally:
+        await engine.close()
+
+
+async def test_a_single_server_of_others_that_is_lost_is_the_end_with_its_cause(policy: Policy, tmp_path: Path) -> None:
+    server = FakeSGLang()
+    url = await server.start()
+    config = configured(
+        *("engine.name=sglang", f"engine.sglang.base_url={url}", "engine.sglang.verify=false"),
+        f"trainer.default_local_dir={tmp_path}",
+    )
+    engine = await engine_of(config, policy, Renderer(policy.tokenizer))
+    try:
+        await server.stop()
+        async with asyncio.timeout(100):
+            with pytest.raises(EngineDeadError, match=f"{url} is gone"):
+                await engine.generate([1, 2], Sampling(max_new_tokens=4))
+    finally:
+        await engine.close()
+    assert engine._replicas[0].engine._closed  # type: ignore[attr-defined]
 
 
 async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> None:

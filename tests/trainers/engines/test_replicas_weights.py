@@ -10,10 +10,10 @@ import pytest
 from fragile import Fragile
 from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Reply
-from trainers.engines.simclock import run_simulated
 
 # ---------------------------------------------------------------- weights
 
@@ -319,7 +319,7 @@ class Sleeper(Fragile):
 @simulated
 async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wake() -> None:
     engines = [Sleeper(slow) for _ in range(2)]
-    replicas = Replicas(engines, stall_timeout=60.0, probe_timeout=20.0, probe_interval=5.0)
+    replicas = Replicas(engines)
     await asyncio.gather(*start(replicas, 2))
     await replicas.sleep()
     await asyncio.sleep(1000.0)

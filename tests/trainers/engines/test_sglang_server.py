@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import lively_model
-from sglang_server import Server
+from real_server import PATIENT
+from sglang_server import PYTHON, Server
 from test_conformance import forward, picked
 
 from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.sglang import SGLangEngine, SGLangOptions
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]
 
@@ -40,17 +42,40 @@ async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any,
 async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> None:
     """SGLang says success to a name that it does not know; a checksum that should have changed says otherwise."""
     engine = await sglang.make(lively_model())
-    carrier = engine._updater._carrier
-    bring = carrier.bring
+    transport = engine._updater._transport
+    send = transport.send
 
     async def misspell(weights: dict[str, torch.Tensor], *rest: Any) -> None:
         lost = "model.layers.1.mlp.down_proj.weight"
-        await bring({name.replace(".1.mlp.down", ".9.mlp.down"): value for name, value in weights.items()}, *rest)
+        await send({name.replace(".1.mlp.down", ".9.mlp.down"): value for name, value in weights.items()}, *rest)
         assert lost in weights
 
-    carrier.bring = misspell  # type: ignore[method-assign, assignment]
+    transport.send = misspell  # type: ignore[method-assign, assignment]
     try:
         with pytest.raises(EngineDeadError, match=r"mixture.*down_proj\.weight"):
             await engine.update_weights(lively_model(seed=1).state_dict(), 1)
+    finally:
+        await engine.close()
+
+
+async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_path: Path) -> None:
+    """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
+    lively_model().save_pretrained(tmp_path)
+    options = SGLangOptions(
+        python=str(PYTHON), tensor_parallel=2, transport="distributed", bucket_bytes=20_000, **PATIENT
+    )
+    engine = SGLangEngine(tmp_path, options, max_context=256, max_slots=4, threads=1)
+    try:
+        for version, seed in ((0, 0), (1, 1), (2, 2)):
+            model = lively_model(seed=seed)
+            if version:
+                await engine.update_weights(model.state_dict(), version)
+            made = await engine.generate([5, 6, 7], Sampling(max_new_tokens=8, seed=1))
+            assert set(made.weight_version) == {version}
+            full = forward(model, [5, 6, 7], made.token_ids)
+            np.testing.assert_allclose(made.logprobs, picked(full, made.token_ids), atol=1e-4)
+        found = engine._updater._found
+        assert {len(sums) for sums in found.values()} == {2}
+        assert len(set(found["model.layers.0.mlp.down_proj.weight"])) == 2
     finally:
         await engine.close()

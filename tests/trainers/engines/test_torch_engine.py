@@ -13,8 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import CONTEXT, VOCAB, lively_model
-from transformers import GPT2Config, GPT2LMHeadModel
+from conftest import CONTEXT, VOCAB, enliven, lively_model
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    Lfm2Config,
+    MambaConfig,
+    MistralConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3MoeConfig,
+)
 
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.blocks import SIZE, blocks_for
@@ -431,16 +443,69 @@ def test_bfloat16_runs_close_to_float32() -> None:
     assert made.logprobs.dtype == np.float32
 
 
-def test_other_architectures_are_refused_by_name() -> None:
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=1))
-    with pytest.raises(ValueError, match=r"'gpt2'.*qwen2, qwen3, llama"):
-        TorchEngine(model)
+_TINY = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "pad_token_id": None,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1}
+_OTHERS: dict[str, PreTrainedConfig] = {
+    "mistral": MistralConfig(**_TINY, sliding_window=16),
+    "gemma3": Gemma3TextConfig(
+        **_TINY, sliding_window=16, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=20
+    ),
+    "qwen2-sliding": Qwen2Config(**_TINY, use_sliding_window=True, sliding_window=16, max_window_layers=1),
+    "qwen3-moe": Qwen3MoeConfig(**_TINY, **_EXPERTS, norm_topk_prob=True),
+    "mixtral": MixtralConfig(**_TINY, num_local_experts=4, num_experts_per_tok=2),
+    "gpt2": GPT2Config(vocab_size=VOCAB, n_positions=128, n_embd=32, n_layer=2, n_head=4),
+}
+
+
+@pytest.mark.parametrize("family", _OTHERS)
+def test_other_families_run_through_their_own_modules(family: str) -> None:
+    """The window of 16 is shorter than most contexts, and a block's size; siblings share blocks as elsewhere."""
+    check_against_forward(enliven(AutoModelForCausalLM.from_config(_OTHERS[family])).eval())
+
+
+async def test_a_mixture_of_experts_takes_new_weights_and_shares_prompts() -> None:
+    one, two = (enliven(AutoModelForCausalLM.from_config(_OTHERS["qwen3-moe"]), seed) for seed in (0, 1))
+    moved, fresh = TorchEngine(one, max_slots=2, threads=1), TorchEngine(two, max_slots=2, threads=1)
+    prompt = list(range(40))
+    try:
+        before = await moved.generate(prompt, GREEDY)
+        await moved.update_weights(two.state_dict(), 1)
+        after = [await moved.generate(prompt, GREEDY, session) for session in ("s", "s")]
+        expected = await fresh.generate(prompt, GREEDY)
+    finally:
+        await moved.close()
+        await fresh.close()
+    assert before.token_ids.tolist() != expected.token_ids.tolist()
+    for made in after:
+        assert made.token_ids.tolist() == expected.token_ids.tolist()
+        np.testing.assert_allclose(made.logprobs, expected.logprobs, atol=1e-5)
+    assert [made.metrics["cached_tokens"] for made in after] == [0, 32]
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (MambaConfig(vocab_size=VOCAB, hidden_size=8, num_hidden_layers=1), "no attention"),
+        (Gemma2Config(**_TINY), "softcap"),
+        (Lfm2Config(**_TINY, layer_types=["full_attention", "conv"]), r"layers \[1\]"),
+    ],
+)
+def test_what_attends_otherwise_or_not_at_all_is_refused(config: PreTrainedConfig, why: str) -> None:
+    with pytest.raises(ValueError, match=f"'{config.model_type}'.*{why}|{why}.*'{config.model_type}'"):
+        TorchEngine(AutoModelForCausalLM.from_config(config), max_context=64)
 
 
 def test_features_it_lacks_are_refused() -> None:
-    sliding = lively_model("qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
-    with pytest.raises(ValueError, match="sliding window of 32"):
-        TorchEngine(sliding, max_context=64)
     dynamic = lively_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
     with pytest.raises(ValueError, match="'dynamic'"):
         TorchEngine(dynamic)

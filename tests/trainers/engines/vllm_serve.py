@@ -41,7 +41,7 @@ class Server(RealServer):
         return command, environment
 
     def options(self, **more: object) -> ServedOptions:
-        return ServedOptions(self.url, **PATIENT | more)
+        return ServedOptions(self.url, **PATIENT | {"stall_timeout_s": 600.0} | more)
 
     async def make(self, model: PreTrainedModel, max_slots: int = SLOTS, **more: object) -> ServedVLLM:
         with self.running():

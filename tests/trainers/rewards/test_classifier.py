@@ -23,8 +23,9 @@ from transformers import (
 )
 
 from textenvs.messages import Message, Messages, assistant, user
+from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierOptions, ClassifierPool, LocalWorker
+from trainers.rewards.backends import ClassifierPool, LocalWorker
 from trainers.rewards.backends.classifier import Classifier
 from trainers.tiny import build_model
 
@@ -38,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def exact(folders: dict[str, str]) -> Classifier:
-    return Classifier(ClassifierOptions(folders["qwen2"], rows=4, bucket=32))
+    return Classifier(ClassifierSection(path=folders["qwen2"], rows=4, bucket=32))
 
 
 def plain(folder: str, messages: Messages, kind: Any = AutoModelForSequenceClassification) -> torch.Tensor:
@@ -56,8 +57,8 @@ def plain(folder: str, messages: Messages, kind: Any = AutoModelForSequenceClass
 @pytest.mark.parametrize("family", ["qwen2", "llama", "value", "bert"])
 @pytest.mark.parametrize("rows", [None, 3])
 def test_a_score_is_the_models_own(folders: dict[str, str], family: str, rows: int | None) -> None:
-    kind = {"kind": "value"} if family == "value" else {}
-    found = Classifier(ClassifierOptions(folders[family], rows=rows, **kind)).score(list(map(talk, range(6))))
+    kind = {"head": "value"} if family == "value" else {}
+    found = Classifier(ClassifierSection(path=folders[family], rows=rows, **kind)).score(list(map(talk, range(6))))
     own = AutoModelForTokenClassification if kind else AutoModelForSequenceClassification
     wanted = [float(plain(folders[family], talk(i), own)[0]) for i in range(6)]
     assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5)
@@ -68,7 +69,7 @@ def test_labels_and_transforms(folders: dict[str, str]) -> None:
     logits = plain(folders["labels"], talk(1)).double()
 
     def score(**options: Any) -> float:
-        (found,) = Classifier(ClassifierOptions(folders["labels"], **options)).score([talk(1)])
+        (found,) = Classifier(ClassifierSection(path=folders["labels"], **options)).score([talk(1)])
         assert isinstance(found, float)
         return found
 
@@ -103,7 +104,7 @@ def test_a_score_does_not_depend_on_its_company_by_one_bit(exact: Classifier, al
 
 
 def test_without_fixed_shapes_it_does_by_a_little(folders: dict[str, str]) -> None:
-    free = Classifier(ClassifierOptions(folders["qwen2"], rows=None))
+    free = Classifier(ClassifierSection(path=folders["qwen2"], rows=None))
     talks = [talk(number) for number in range(20)]
     assert free.score(talks) == pytest.approx([free.score([each])[0] for each in talks], rel=1e-5, abs=1e-5)
 
@@ -131,14 +132,14 @@ def test_the_service_gives_the_same_however_requests_come(exact, alone, arrivals
             return exact.score(*arguments)
 
     async def run() -> None:
-        pool = await ClassifierPool.start(lambda number: Now(exact.options), 2)
+        pool = await ClassifierPool.start(exact.options, 2, lambda number: Now(exact.options))
         options = ModelOptions(size, concurrency=concurrency, cache_size=50 * remembers, max_wait_s=0.001)
         async with RewardService({"m": pool}, {"m": options}) as service:
 
             async def ask(after: int, number: int) -> None:
                 await asyncio.sleep(0.001 * after)
                 scores = await service.score("m", ScoringRequest(talk(number)))
-                assert scores == {"score": alone(number)}
+                assert scores == alone(number)
 
             await asyncio.gather(*(ask(*each) for each in arrivals))
 
@@ -165,7 +166,7 @@ def test_what_comes_after_the_reply_does_not_count_and_a_turn_is_its_own_convers
             self._model = exact
 
     async def run() -> list[Any]:
-        pool = await ClassifierPool.start(lambda number: Here(exact.options))
+        pool = await ClassifierPool.start(exact.options, make=lambda number: Here(exact.options))
         try:
             return list(await pool.score(requests))
         finally:
@@ -196,40 +197,21 @@ def test_any_text_is_encoded_and_nothing_of_it_is_a_control_token(exact: Classif
 
 def test_an_overlong_conversation_is_an_error_of_its_own_or_loses_its_beginning(folders: dict[str, str]) -> None:
     long = (user("the " * 2 * CONTEXT), assistant("cat"))
-    strict = Classifier(ClassifierOptions(folders["qwen2"]))
+    strict = Classifier(ClassifierSection(path=folders["qwen2"]))
     good, bad = strict.score([talk(0), long])
     assert good == strict.score([talk(0)])[0]
     assert "more than the 512" in str(bad)
-    cut = Classifier(ClassifierOptions(folders["qwen2"], overlong="left", max_length=100))
+    cut = Classifier(ClassifierSection(path=folders["qwen2"], overlong="left", max_length=100))
     tokens = cut._tokens.encode(long)
     assert len(tokens) == 100
-    assert tokens == Classifier(ClassifierOptions(folders["qwen2"], overlong="left"))._tokens.encode(long)[-100:]
+    assert tokens == Classifier(ClassifierSection(path=folders["qwen2"], overlong="left"))._tokens.encode(long)[-100:]
     assert isinstance(cut.score([long])[0], float)
     edge = random.Random(0)
-    encoder = Classifier(ClassifierOptions(folders["bert"], overlong="left"))
+    encoder = Classifier(ClassifierSection(path=folders["bert"], overlong="left"))
     assert isinstance(encoder.score([(user("the " * edge.randint(600, 700)), assistant("x"))])[0], float)
 
 
 # ---------------------------------------------------------------- what is refused
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"kind": "judge"}, "kind should be"),
-        ({"transform": "tanh"}, "transform should be"),
-        ({"overlong": "right"}, "overlong should be"),
-        ({"dtype": "int8"}, "dtype should be"),
-        ({"rows": 0}, "rows should be"),
-        ({"bucket": 0}, "bucket should be"),
-        ({"max_length": 0}, "max_length should be"),
-        ({"kind": "value", "label": 1}, "takes no label"),
-        ({"path": ""}, "path"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ClassifierOptions(**{"path": "m"} | options)
 
 
 @pytest.mark.parametrize(
@@ -249,13 +231,13 @@ def test_models_that_do_not_fit_are_refused(
     folders: dict[str, str], family: str, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        Classifier(ClassifierOptions(**{"path": folders[family]} | options))
+        Classifier(ClassifierSection(**{"path": folders[family]} | options))
 
 
 def test_a_model_without_a_trained_head_pays_for_nothing(tmp_path: Path) -> None:
     build_model(300, hidden=64, heads=2, layers=1, max_context=64).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"lack score\.weight, which would be random"):
-        Classifier(ClassifierOptions(str(tmp_path)))
+        Classifier(ClassifierSection(path=str(tmp_path)))
 
 
 def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
@@ -268,7 +250,7 @@ def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
             self._model = exact
 
     async def run() -> None:
-        pool = await ClassifierPool.start(lambda number: Here(exact.options))
+        pool = await ClassifierPool.start(exact.options, make=lambda number: Here(exact.options))
         async with RewardService({"m": pool}) as service:
             with pytest.raises(UnscoredError, match="finite") as caught:
                 await service.score("m", ScoringRequest((user("what"), Message(role="assistant", content="two"))))
@@ -283,7 +265,7 @@ def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
 def test_models_that_are_loaded_at_once_spoil_nothing(folders: dict[str, str]) -> None:
     """transformers changes the process while it loads; what is built afterwards must be as ever."""
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: Classifier(ClassifierOptions(folders["qwen2"])), range(12)))
+        list(threads.map(lambda _: Classifier(ClassifierSection(path=folders["qwen2"])), range(12)))
     model = build_model(64, hidden=32, layers=1, heads=2, kv_heads=1)
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
@@ -296,7 +278,7 @@ def test_positions_that_no_token_gets_are_not_counted(tmp_path: Path) -> None:
     config.max_position_embeddings, config.pad_token_id = 40, 1
     RobertaForSequenceClassification(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(save_model(tmp_path / "words")).save_pretrained(tmp_path)
-    model = Classifier(ClassifierOptions(str(tmp_path), overlong="left"))
+    model = Classifier(ClassifierSection(path=str(tmp_path), overlong="left"))
     assert model._longest == 37
     (score,) = model.score([(user("the cat sat on " * 40), assistant("on the mat"))])
     assert isinstance(score, float)

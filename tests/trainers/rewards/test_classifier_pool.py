@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_models import save_model, talk
 
+from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import Messages, assistant, user
-from trainers.engines.simclock import run_simulated
+from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierOptions, ClassifierPool, LocalWorker, Worker, WorkerLostError
+from trainers.rewards.backends import ClassifierPool, Worker, WorkerLostError
 from trainers.rewards.backends.classifier import Classifier
 
 
@@ -84,7 +86,7 @@ async def pool_of(
         made.append(Fake(dies, starts))
         return made[-1]
 
-    return await ClassifierPool.start(make, count), made
+    return await ClassifierPool.start(ClassifierSection(), count, make), made
 
 
 @given(
@@ -112,7 +114,7 @@ def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, sta
 
             async def ask(after: float, number: int) -> None:
                 await asyncio.sleep(after)
-                assert await service.score("m", request(number)) == {"score": number}
+                assert await service.score("m", request(number)) == number
 
             await asyncio.gather(*(ask(*each) for each in asked))
             lost = pool.losses
@@ -128,7 +130,7 @@ def test_a_request_that_kills_workers_is_found_and_the_others_have_their_scores(
         async with RewardService({"m": pool}, {"m": ModelOptions(8, concurrency=2, retries=1)}) as service:
             asked = (service.score("m", request(number)) for number in range(8))
             *good, bad = await asyncio.gather(*asked, return_exceptions=True)
-            assert good == [{"score": number} for number in range(7)]
+            assert good == list(range(7))
             assert isinstance(bad, UnscoredError)
             assert "killed" in str(bad)
             assert pool.losses == len(made) - 2 + (not await pool.healthy())
@@ -153,7 +155,7 @@ def test_while_no_worker_is_there_the_pool_is_not_healthy_and_requests_wait(capl
             await asyncio.sleep(30)
             assert not await pool.healthy()
             up.set()
-            assert await waiting == {"score": 3}
+            assert await waiting == 3
             assert pool.losses == 1
 
     run_simulated(run())
@@ -187,10 +189,10 @@ def test_a_pool_that_cannot_start_ends_what_it_started() -> None:
             return made[-1]
 
         with pytest.raises(WorkerLostError):
-            await ClassifierPool.start(make, 3)
+            await ClassifierPool.start(ClassifierSection(), 3, make)
         assert all(fake.closed for fake in made)
         with pytest.raises(ValueError, match="at least 1"):
-            await ClassifierPool.start(make, 0)
+            await ClassifierPool.start(ClassifierSection(), 0, make)
 
     run_simulated(run())
 
@@ -205,7 +207,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be loaded"):
-        await ClassifierPool.start(lambda number: LocalWorker(ClassifierOptions(str(tmp_path / "absent"))))
+        await ClassifierPool.start(ClassifierSection(path=str(tmp_path / "absent")))
 
 
 @pytest.mark.slow  # test_ppo_ray_rewards.py kills an actor, too
@@ -214,7 +216,7 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) 
     ray: Any = pytest.importorskip("ray")
     from trainers.cluster.ray.rewards import RayWorker
 
-    options = ClassifierOptions(folder, rows=4, bucket=64)
+    options = ClassifierSection(path=folder, rows=4, bucket=64)
     alone = Classifier(options)
     made: list[RayWorker] = []
 
@@ -223,13 +225,13 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) 
         return made[-1]
 
     async def run() -> None:
-        pool = await ClassifierPool.start(make, 1)
-        async with RewardService({"m": pool}, {"m": options.model_options(max_batch_size=16)}) as service:
+        pool = await ClassifierPool.start(options, 1, make)
+        async with RewardService({"m": pool}, {"m": replace(pool.model_options(), max_batch_size=16)}) as service:
             asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
             while not service.stats()["m/batches"]:
                 await asyncio.sleep(0.001)
             ray.kill(made[0].actor, no_restart=True)
-            assert await asyncio.gather(*asked) == [{"score": alone.score([talk(i)])[0]} for i in range(32)]
+            assert await asyncio.gather(*asked) == [alone.score([talk(i)])[0] for i in range(32)]
             assert pool.losses == 1
 
     from trainers import rewards
@@ -272,8 +274,7 @@ def test_a_pool_that_sleeps_computes_nothing_and_keeps_nobody_out():
 
 
 async def test_a_classifier_says_the_same_after_a_sleep(tmp_path):
-    options = ClassifierOptions(path=save_model(tmp_path), device="cpu")
-    pool = await ClassifierPool.start(lambda number: LocalWorker(options))
+    pool = await ClassifierPool.start(ClassifierSection(path=save_model(tmp_path)))
     asked = [ScoringRequest(talk(number)) for number in range(3)]
     before = await pool.score(asked)
     await pool.sleep()

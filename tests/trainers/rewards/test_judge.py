@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fake_service import FakeService, status
 
 from textenvs.chat import close_clients
 from textenvs.messages import assistant, user
+from trainers.config.reward_model import JudgeSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends import JudgeBackend
 
@@ -36,14 +38,14 @@ def data_of(body: dict) -> dict[str, Any]:
 
 
 async def asked(judge: JudgeBackend, *requests: ScoringRequest, **options: Any) -> list[Any]:
-    settings = judge.model_options(**options)
+    settings = replace(judge.model_options(), **options)
     async with RewardService({"j": judge}, {"j": settings}) as service:
         return await asyncio.gather(*(service.score("j", each) for each in requests), return_exceptions=True)
 
 
 def judge_of(service: FakeService, **options: Any) -> JudgeBackend:
-    spec = {"model": "judge", "base_url": service.url, "max_retries": 1, "timeout_s": 5.0}
-    return JudgeBackend(spec | options.pop("spec", {}), **options)
+    chat = {"max_retries": 1, "timeout_s": 5.0}
+    return JudgeBackend(JudgeSection(model="judge", base_url=service.url, chat=chat, **options))
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +57,7 @@ async def clients():
 async def test_a_verdict_is_a_score_and_a_turn_is_judged_by_what_was_known_then() -> None:
     with FakeService(verdict(0.25)) as service:
         judge = judge_of(service)
-        assert await asked(judge, ScoringRequest(TALK), ScoringRequest(TALK, turn=0)) == [{"score": 0.25}] * 2
+        assert await asked(judge, ScoringRequest(TALK), ScoringRequest(TALK, turn=0)) == [0.25] * 2
         lengths = sorted(len(data_of(body)["conversation"]) for body in service.requests)
         assert lengths == [2, 5]
         assert "from 0 to 1" in service.requests[0]["messages"][0]["content"]
@@ -74,7 +76,7 @@ async def test_prose_is_asked_again_once_and_then_the_request_alone_has_no_score
     with FakeService(answer) as service:
         bad = ScoringRequest((user("?"), assistant("BAD")))
         good, error = await asked(judge_of(service), ScoringRequest(TALK), bad)
-        assert good == {"score": 0.5}
+        assert good == 0.5
         assert isinstance(error, UnscoredError)
         assert error.cause == "failed"
         about_bad = [body for body in service.requests if "BAD" in body["messages"][-1]["content"]]
@@ -85,7 +87,7 @@ async def test_prose_is_asked_again_once_and_then_the_request_alone_has_no_score
 async def test_prose_once_costs_a_second_question_and_no_score() -> None:
     with FakeService(verdict(0.75)) as service:
         service.script("Nice!")
-        assert await asked(judge_of(service), ScoringRequest(TALK)) == [{"score": 0.75}]
+        assert await asked(judge_of(service), ScoringRequest(TALK)) == [0.75]
 
 
 @pytest.mark.parametrize(("vote", "wanted"), [("mean", 0.4), ("median", 0.1)])
@@ -93,7 +95,7 @@ async def test_votes(vote: Any, wanted: float) -> None:
     with FakeService() as service:
         service.script(*(verdict(score) for score in (0.1, 1.0, 0.1)))
         judge = judge_of(service, votes=3, vote=vote)
-        assert await asked(judge, ScoringRequest(TALK)) == [{"score": pytest.approx(wanted)}]
+        assert await asked(judge, ScoringRequest(TALK)) == [pytest.approx(wanted)]
         assert [body["temperature"] for body in service.requests] == [1.0] * 3
 
 
@@ -108,7 +110,7 @@ async def test_an_outage_is_waited_for() -> None:
     with FakeService(verdict(0.5)) as service:
         service.script(*[status(503)] * 4)  # two attempts of the client's, and two looks at its health
         options: dict[str, Any] = {"probe_s": 0.02}
-        assert await asked(judge_of(service), ScoringRequest(TALK), **options) == [{"score": 0.5}]
+        assert await asked(judge_of(service), ScoringRequest(TALK), **options) == [0.5]
 
 
 async def test_a_service_that_is_not_there_is_unavailable_in_the_end() -> None:
@@ -126,7 +128,7 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
         mine = judge_of(service, rubric=str(tmp_path / "mine.txt"), low=1, high=10)
         assert mine.model_options().low == 1
         said, missing = await asked(mine, known, ScoringRequest(TALK))
-        assert said == {"score": 8.0}
+        assert said == 8.0
         assert "no ground truth" in str(missing)
         assert data_of(service.requests[-1])["reference"] == "4"
         assert "1 to 10." in service.requests[-1]["messages"][0]["content"]
@@ -143,25 +145,19 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
         ({"high": float("inf")}, "finite"),
         ({"votes": 0}, "votes"),
         ({"vote": "sum"}, "vote"),
-        ({"votes": 3, "model": {"model": "m", "temperature": 0.0}}, "are one"),
+        ({"votes": 3, "chat": {"temperature": 0.0}}, "are one"),
         ({"tries": 0}, "tries"),
-        ({"model": {"model": "m", "tempature": 1.0}}, "did you mean 'temperature'"),
-        ({"model": {"model": "m", "api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
+        ({"chat": {"tempature": 1.0}}, "did you mean 'temperature'"),
+        ({"base_url": None, "chat": {"api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        JudgeBackend(**{"model": {"model": "m", "base_url": "http://x/v1"}} | options)
+        JudgeBackend(JudgeSection(**{"model": "m", "base_url": "http://x/v1"} | options))
 
 
 def test_the_service_waits_as_long_as_the_client_may_take() -> None:
-    spec = {
-        "model": "m",
-        "base_url": "http://x/v1",
-        "timeout_s": 10.0,
-        "max_retries": 2,
-        "concurrency": 7,
-    }
-    options: ModelOptions = JudgeBackend(spec).model_options()
+    chat = {"timeout_s": 10.0, "max_retries": 2, "concurrency": 7}
+    options: ModelOptions = JudgeBackend(JudgeSection(model="m", base_url="http://x/v1", chat=chat)).model_options()
     assert options.timeout_s >= 3 * 10 + 2 * 120
     assert (options.concurrency, options.max_batch_size) == (7, 1)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.engines.simclock import run_simulated
-from trainers.rewards.overlap import Overlap
+from benchmarks.simulation.clock import run_simulated
+from trainers.rewards.batching import Overlap
 
 Spans = list[tuple[int, int]]
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda s: (s[0], s[0] + s[1])), max_size=8)

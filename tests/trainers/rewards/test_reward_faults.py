@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, Messages, assistant, user
+from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rewards.backends import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
@@ -205,7 +206,7 @@ def test_a_worker_that_is_killed_costs_a_batch_of_scores_and_not_one_episode(cap
         async def close(self) -> None: ...
 
     async def run() -> Any:
-        return await train(await ClassifierPool.start(lambda number: Worker(), 2), concurrency=2)
+        return await train(await ClassifierPool.start(ClassifierSection(), 2, lambda number: Worker()), concurrency=2)
 
     batches, ended, stats = run_simulated(run())
     check(batches)

@@ -13,10 +13,11 @@ from collector_helpers import Characters, tokens, turn_of
 from fragile import Fragile
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Trajectory
@@ -41,7 +42,7 @@ async def collected(
 ) -> tuple[list[Batch], list[Trajectory], Replicas, list[Fragile], float]:
     """``batches`` batches of 64 episodes of three turns each, with ``fault`` beside; and when they were there."""
     engines = [Fragile(script, vocab_size=128) for _ in range(count)]
-    replicas = Replicas(engines, **{"stall_timeout": 60.0, "probe_timeout": 20.0, "update_timeout": 50.0} | options)
+    replicas = Replicas(engines, limits=Limits(update_timeout=50.0), **options)
     seen: list[Trajectory] = []
     result = []
     sizes: dict[str, Any] = {"tasks": None, "group_size": SIBLINGS, "groups_per_batch": GROUPS}

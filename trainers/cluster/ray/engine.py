@@ -19,11 +19,10 @@ from torch import Tensor
 
 from trainers.cluster.buckets import Bucket, Collected
 from trainers.cluster.parcel import Parcel, unpack
-from trainers.cluster.rank import Failure
 from trainers.cluster.ray.ranks import Published, said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
 from trainers.engines.adapters import Adapted
-from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode
+from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
 
 _STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
 _CLOSE_S = 10.0
@@ -33,7 +32,7 @@ MakeEngine = Callable[[], Engine | Awaitable[Engine]]
 
 
 class _EngineActor:
-    """The actor: methods return a :class:`Failure`, or what they mean and how the engine is."""
+    """The actor: what an engine raises is raised to the caller, and answers say how the engine is."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
@@ -44,70 +43,49 @@ class _EngineActor:
         self._coming: Collected | None = None
         self._base: tuple[str, Mapping[str, Tensor]] | None = None
 
-    async def start(self, make: Parcel) -> Any:
-        async def made() -> tuple[int, bool]:
-            engine = unpack(make)()
-            self._engine = await engine if inspect.isawaitable(engine) else engine
-            return self._engine.max_context, hasattr(self._engine, "sleep")
-
-        return await self._answer(made())
+    async def start(self, make: Parcel) -> tuple[int, int]:
+        """Its process id, and the engine's ``max_context``."""
+        engine = unpack(make)()
+        self._engine = await engine if inspect.isawaitable(engine) else engine
+        return os.getpid(), self._engine.max_context
 
     async def call(self, method: str, *args: Any) -> Any:
-        return await self._answer(getattr(self._engine, method)(*args))
+        """What a method of the engine, or one of those below, returns; the engine's version and its ``stats``."""
+        result = await getattr(self if hasattr(self, method) else self._engine, method)(*args)
+        return result, self._engine.version, dict(self._engine.stats())
 
-    async def take(self, publication: str, count: int, bucket: Bucket) -> Any:
-        async def taken() -> None:
-            if self._coming is None or self._coming.publication != publication or bucket.index == 0:
-                self._coming = Collected(publication, count)
-            # A checksum of gigabytes takes its time, and requests go on meanwhile.
-            await asyncio.to_thread(self._coming.add, bucket)
+    async def nothing(self) -> None: ...
 
-        return await self._answer(taken())
+    async def probe(self) -> int:
+        return await probe(self._engine)
 
-    async def keep(self, publication: str, count: int, name: str) -> Any:
+    async def take(self, publication: str, count: int, bucket: Bucket) -> None:
+        if self._coming is None or self._coming.publication != publication or bucket.index == 0:
+            self._coming = Collected(publication, count)
+        # A checksum of gigabytes takes its time, and requests go on meanwhile.
+        await asyncio.to_thread(self._coming.add, bucket)
+
+    async def keep(self, publication: str, count: int, name: str) -> None:
         """What came is the base of adapters that will come; it stays."""
-
-        async def kept() -> None:
-            self._base = name, self._taken(publication, count)
-
-        return await self._answer(kept())
+        self._base = name, self._taken(publication, count)
 
     async def update(
         self, publication: str, count: int, version: int, mode: UpdateMode, base: tuple[str, float] | None
-    ) -> Any:
+    ) -> None:
         """``base``: what came are adapters of the base of this name, and their scale."""
-
-        async def updated() -> None:
-            weights: Any = self._taken(publication, count)
-            if base is not None:
-                name, scale = base
-                if self._base is None or self._base[0] != name:
-                    raise EngineError(f"adapters came, and their base {name} did not")
-                weights = Adapted(name, self._base[1], weights, scale)
-            await self._engine.update_weights(weights, version, mode)
-
-        return await self._answer(updated())
-
-    async def state(self) -> Any:
-        async def nothing() -> None: ...
-
-        return await self._answer(nothing())
-
-    async def info(self) -> int:
-        return os.getpid()
+        weights: Any = self._taken(publication, count)
+        if base is not None:
+            name, scale = base
+            if self._base is None or self._base[0] != name:
+                raise EngineError(f"adapters came, and their base {name} did not")
+            weights = Adapted(name, self._base[1], weights, scale)
+        await self._engine.update_weights(weights, version, mode)
 
     def _taken(self, publication: str, count: int) -> Mapping[str, Tensor]:
         coming, self._coming = self._coming, None
         if coming is None or coming.publication != publication:
             coming = Collected(publication, count)  # says that nothing came
         return coming.weights()
-
-    async def _answer(self, work: Awaitable[Any]) -> Any:
-        try:
-            result = await work
-            return result, self._engine.version, dict(self._engine.stats())
-        except Exception as error:  # whatever an engine raises, who asked for it hears of it
-            return Failure.of(error)
 
 
 class RayEngine:
@@ -122,7 +100,6 @@ class RayEngine:
         self._ray = import_ray()
         self._actor, self._bucket_bytes = actor, bucket_bytes
         self._version = self._max_context = self.pid = 0
-        self.can_sleep = False
         self._stats: dict[str, float] = {}
         self._dead: str | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -151,14 +128,14 @@ class RayEngine:
         engine = cls(actor.remote(list(gpus)), bucket_bytes)
         try:
             async with asyncio.timeout(cluster.timeout):
-                engine.pid = await engine._actor.info.remote()
-                engine._max_context, engine.can_sleep = await engine._ask(engine._actor.start.remote(make))
+                engine.pid, engine._max_context = await engine._answer(engine._actor.start.remote(make))
+                await engine._call("nothing")
         except BaseException as error:
             await engine.close()
             if isinstance(error, TimeoutError):
                 raise EngineError(f"replica {replica} did not start within {cluster.timeout:g} s") from error
-            if isinstance(error, ray.exceptions.RayError):
-                raise EngineError(f"replica {replica} did not start: {said(error)}") from error
+            if isinstance(error, EngineDeadError):
+                raise EngineError(f"replica {replica} did not start: {error}") from error
             raise
         engine._asking = asyncio.create_task(engine._keep_asking())
         return engine
@@ -175,8 +152,7 @@ class RayEngine:
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`."""
-        self._check_alive()
-        reply: Generation = await self._ask(self._actor.call.remote("generate", list(token_ids), sampling, session))
+        reply: Generation = await self._call("generate", list(token_ids), sampling, session)
         return reply
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
@@ -185,16 +161,15 @@ class RayEngine:
         Weights may be :class:`~.ranks.Published`, and so may both parts of those that are
         :class:`~trainers.engines.adapters.Adapted`, whose base is sent once.
         """
-        self._check_alive()
         base = None
         if isinstance(weights, Adapted):
             if self._base != weights.name:
                 which, count = await self._send(weights.base)
-                await self._ask(self._actor.keep.remote(which, count, weights.name))
+                await self._call("keep", which, count, weights.name)
                 self._base = weights.name
             base, weights = (weights.name, weights.scale), weights.adapter
         which, count = await self._send(weights)
-        await self._ask(self._actor.update.remote(which, count, version, mode, base))
+        await self._call("update", which, count, version, mode, base)
 
     async def _send(self, tensors: Any) -> tuple[str, int]:
         """Have the actor take a publication; its name, and the number of its buckets."""
@@ -202,23 +177,25 @@ class RayEngine:
             tensors = await asyncio.to_thread(Published.of, tensors, self._bucket_bytes)
         which, count = tensors.publication, len(tensors.refs)
         for ref in tensors.refs:
-            await self._ask(self._actor.take.remote(which, count, ref))
+            await self._call("take", which, count, ref)
         return which, count
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`."""
-        self._check_alive()
-        await self._ask(self._actor.call.remote("release", session))
+        await self._call("release", session)
 
     async def sleep(self) -> None:
-        """Let the engine give its memory back, where it can (``can_sleep``)."""
-        self._check_alive()
-        await self._ask(self._actor.call.remote("sleep"))
+        """Let the engine give its memory back, where it can."""
+        await self._call("sleep")
 
     async def wake(self) -> None:
         """Undo :meth:`sleep`."""
-        self._check_alive()
-        await self._ask(self._actor.call.remote("wake"))
+        await self._call("wake")
+
+    async def probe(self) -> int:
+        """See :class:`trainers.engines.base.Probed`."""
+        count: int = await self._call("probe")
+        return count
 
     def stats(self) -> dict[str, float]:
         """See :meth:`trainers.engines.base.Engine.stats`."""
@@ -238,32 +215,37 @@ class RayEngine:
 
     # ------------------------------------------------------------------ inside
 
-    async def _ask(self, ref: Any) -> Any:
-        """The actor's answer; cancelling this cancels its work there."""
+    async def _call(self, method: str, *args: Any) -> Any:
+        self._check_alive()
+        result, version, stats = await self._answer(self._actor.call.remote(method, *args))
+        self._version, self._stats = max(self._version, version), stats
+        return result
+
+    async def _answer(self, ref: Any) -> Any:
+        """What the actor answers; cancelling this cancels its work there."""
+        errors = self._ray.exceptions
         try:
-            answer = await ref
+            return await ref
         except asyncio.CancelledError:
             self._ray.cancel(ref)
             raise
-        except self._ray.exceptions.RayActorError as error:
-            self._die(f"the engine's actor (process {self.pid}) died: {said(error)}")
+        except errors.RayActorError as error:
+            process = f" (process {self.pid})" if self.pid else ""
+            self._die(f"the engine's actor{process} died: {said(error)}")
             raise EngineDeadError(self._dead) from error
-        except self._ray.exceptions.RayError as error:
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, EngineError | ValueError):
+                raise error.cause from None
+            raise EngineError(f"the engine's actor raised:\n{error}") from error
+        except errors.RayError as error:
             self._check_alive()
             raise EngineError(f"the engine's actor: {said(error)}") from error
-        if isinstance(answer, Failure):
-            if isinstance(answer.error, EngineError | ValueError):
-                raise answer.error
-            raise EngineError(f"the engine's actor raised:\n{answer.text}")
-        result, version, stats = answer
-        self._version, self._stats = max(self._version, version), stats
-        return result
 
     async def _keep_asking(self) -> None:
         while self._dead is None:
             await asyncio.sleep(_STATS_S)
             with contextlib.suppress(EngineError):
-                await self._ask(self._actor.state.remote())
+                await self._call("nothing")
 
     def _die(self, why: str) -> None:
         if self._dead is None:

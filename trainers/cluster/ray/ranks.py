@@ -86,8 +86,7 @@ class _Rank:
 
     def __init__(self, rank: int, count: int) -> None:
         ray = import_ray()
-        # Ray shows each actor its own GPU alone, so that is number 0.
-        self._host = _Host(rank, count, 0, ray.util.get_node_ip_address())
+        self._host = _Host(rank, count, ray.util.get_node_ip_address())
 
     def info(self) -> tuple[str, int, list[Any]]:
         """Its machine's address, its process, and its GPUs."""

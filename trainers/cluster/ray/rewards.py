@@ -13,26 +13,26 @@ from typing import Any
 from trainers.cluster.rank import Failure
 from trainers.cluster.ray.ranks import said
 from trainers.cluster.ray.runtime import import_ray
+from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import BackendError
-from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
+from trainers.rewards.backends.classifier import Classifier
 from trainers.rewards.backends.classifier_pool import WorkerLostError
 
 
 class _RewardActor:
     """The actor: methods return a :class:`Failure`, or what they mean."""
 
-    def __init__(self, gpus: Sequence[int], threads: int) -> None:
+    def __init__(self, gpus: Sequence[int]) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        self._threads = threads
         self._model: Any = None
 
-    def load(self, options: ClassifierOptions) -> Any:
+    def load(self, options: ClassifierSection, device: str) -> Any:
         try:
             import torch
 
-            torch.set_num_threads(self._threads)
-            self._model = Classifier(options)
+            torch.set_num_threads(options.threads)
+            self._model = Classifier(options, device)
         except Exception as error:
             return Failure.of(error)
         return None
@@ -49,7 +49,7 @@ class RayWorker:
 
     Args:
         options: The model; its files must be where the actor is.
-        threads: CPU threads it computes with.
+        device: As of :class:`~trainers.rewards.backends.classifier.Classifier`.
         placement: Options of Ray for the actor: what it takes (``num_gpus``), and its placement group.
         gpus: CUDA numbers of GPUs that it shares with others and takes none of.
 
@@ -59,22 +59,22 @@ class RayWorker:
 
     def __init__(
         self,
-        options: ClassifierOptions,
+        options: ClassifierSection,
+        device: str = "auto",
         *,
-        threads: int = 1,
         placement: Mapping[str, Any] | None = None,
         gpus: Sequence[int] = (),
     ) -> None:
         self.lost = False
         self.actor: Any = None
         self._ray = import_ray()
-        self._options, self._threads, self._gpus = options, threads, list(gpus)
+        self._options, self._device, self._gpus = options, device, list(gpus)
         self._placement = dict(placement or {})
 
     async def start(self) -> None:
         remote = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor)
-        self.actor = remote.remote(self._gpus, self._threads)
-        await self._answer(self.actor.load.remote(self._options))
+        self.actor = remote.remote(self._gpus)
+        await self._answer(self.actor.load.remote(self._options, self._device))
 
     async def call(self, method: str, *arguments: Any) -> Any:
         return await self._answer(self.actor.call.remote(method, arguments))

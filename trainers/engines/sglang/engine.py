@@ -1,12 +1,12 @@
 """SGLang behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
-The server is a process that this engine starts, or one that runs already. :mod:`.client` speaks HTTP, :mod:`.wire`
-knows what is said, :mod:`.update` brings weights there; this module keeps the protocol's promises:
+The server is a process that this engine starts, or one that runs already. :mod:`.protocol` knows what is said,
+:mod:`.update` brings weights there; this module keeps the protocol's promises:
 
 * Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
 * A request that is cancelled is aborted on the server, again and again until its answer comes: an abort that overtakes
   its request on the way does nothing there.
-* Whoever waits hears of a dead or hung server within seconds: :mod:`.life` watches it.
+* Whoever waits hears of a dead or hung server within seconds: :class:`trainers.engines.server.ServerHealth`.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ from trainers.engines.base import (
     check_request,
 )
 from trainers.engines.http import Client, UnreachableError, error_text
+from trainers.engines.server import ServerHealth, ServerProcess, free_port
 
-from .life import Life
 from .options import SGLangOptions
-from .process import ServerProcess, free_port
-from .server_info import ServerInfo, read_server_info
-from .update import PartialUpdateError, Updater
+from .protocol import Reply, ServerInfo, generate_body, read, read_reply, server_seed
+from .update import MixedWeightsError, Updater
 from .weights import read_parameters
-from .wire import Piece, generate_body, read_generation, server_seed
 
 log = logging.getLogger("trainers")
 
 _ABORT_AGAIN_S = 0.1
 _TRIES = 3  # of a request whose connection broke while the server lives
+_INFO_S = 30.0
 _SPARE_CONTEXT = 8  # positions that SGLang keeps for itself beyond prompt and reply
 
 
@@ -86,8 +85,6 @@ class SGLangEngine:
       some more tokens can be sampled. Log-probs are the protocol's in any case.
     * KV is shared by all requests with the same prefix, whatever their session; sessions have no meaning of their own.
     * ``stats`` counts tokens when their request ends, not while it runs.
-    * Before 0.5.20 a server does not say which tokens an update came between. All tokens of such a request then have
-      the version that it began with: a lower bound.
 
     Args:
         model: Folder of the model that the server serves: its ``config.json`` and the names and shapes in its
@@ -143,7 +140,9 @@ class SGLangEngine:
         check_request(
             [0], Sampling(stop_token_ids=self._stop_token_ids), vocab_size=self._vocab_size, max_context=max_context
         )
-        self._parameters = read_parameters(folder, tied=bool(config.tie_word_embeddings))
+        self._parameters = read_parameters(
+            folder, tied=bool(config.tie_word_embeddings), kv_heads=config.num_key_value_heads
+        )
         self._options, self._version, self._weights = options, version, weights
         self._random = random.Random(seed)
         self._flights: set[_Flight] = set()
@@ -179,7 +178,9 @@ class SGLangEngine:
             self._server = ServerProcess(*options.command(arguments, threads))
         else:
             self._client = Client(options.base_url, options.api_key, extra="sglang-client")
-        self._life = Life(self._client, self._server, options, busy=self._flights_begun, ended=self._tell_all)
+        self._health = ServerHealth(
+            "SGLang", "/model_info", self._client, self._server, options, on_death=self._tell_all
+        )
         self._updater = Updater(self._client, options, self._parameters, folder)
 
     # What it is
@@ -197,12 +198,7 @@ class SGLangEngine:
     @property
     def honours_seeds(self) -> bool | None:
         """Whether the server seeds requests one by one; ``None`` before it was reached."""
-        return None if self._info is None else self._info.deterministic
-
-    @property
-    def server_version(self) -> str | None:
-        """SGLang's version, for example ``0.5.23``; ``None`` before it was reached."""
-        return None if self._info is None else self._info.version
+        return None if self._info is None else self._info.enable_deterministic_inference
 
     def stats(self) -> dict[str, float]:
         """Counters since the start; how many requests run, the aborted ones until the server has confirmed it."""
@@ -218,11 +214,11 @@ class SGLangEngine:
         Raises:
             EngineDeadError: It did not start, or serves something else; with the end of its log where it is ours.
         """
-        self._life.check()
+        self._health.check()
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
         await asyncio.shield(self._connecting)
-        self._life.check()
+        self._health.check()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`.
@@ -261,26 +257,35 @@ class SGLangEngine:
         """
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        self._life.check()
+        self._health.check()
         self._updates_asked += 1
         try:
             await self.ready()
             async with self._updating:
                 if self._work is not None:  # of an update that was cancelled
                     await asyncio.wait([self._work])
-                    self._life.check()
+                    self._health.check()
                 if version <= self._version:
                     raise ValueError(f"the new version {version} must be greater than {self._version}")
                 await asyncio.to_thread(self._parameters.check, weights)
                 while mode == "wait" and self._flights_begun():
-                    self._life.check()
+                    self._health.check()
                     await self._changed.wait()
-                self._life.check()
+                self._health.check()
                 self._work = self._spawn(self._apply(weights, version, mode))
-                await self._to_the_end(self._work)
+                # Cancelling or the server's death ends the waiting, not the work.
+                await self._health.while_alive(asyncio.shield(self._work))
         finally:
             self._updates_asked -= 1
             self._change()
+
+    async def probe(self) -> int:
+        """See :class:`trainers.engines.base.Probed`. While requests run, their tokens are SGLang's proof."""
+        await self.ready()
+        answer = await self._client.request("GET", "/health")
+        if answer.status != 200:
+            raise EngineError(f"{self._health.name}: /health answers {answer.status}: {error_text(answer.body)}")
+        return 0
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`; SGLang keeps KV by prefix, and drops it when it must."""
@@ -290,8 +295,8 @@ class SGLangEngine:
         if self._closed:
             return
         self._closed = True
-        died = self._life.end is not None  # then the error names the server's log
-        self._life.finish(EngineDeadError("the sglang engine is closed"))
+        died = self._health.error is not None  # then the error names the server's log
+        self._health.finish(EngineDeadError("the sglang engine is closed"))
         flights = [flight for flight in self._flights if flight.rid]
         if self._server is None and flights:
             with contextlib.suppress(TimeoutError):
@@ -314,9 +319,9 @@ class SGLangEngine:
         """Ask until the request has what it wants; the outcome is set in any case."""
         try:
             while self._updates_asked or (self._work is not None and not self._work.done()):
-                self._life.check()
+                self._health.check()
                 await self._changed.wait()
-            self._life.check()
+            self._health.check()
             generation = await self._generate(flight)
         except asyncio.CancelledError:
             flight.outcome.cancel()
@@ -340,15 +345,16 @@ class SGLangEngine:
             flight.seed = server_seed(seed)
         cached, reason = 0.0, None
         while reason is None:
-            piece = await self._ask(flight, tuple(stops), limit - len(flight.token_ids))
+            reply = await self._ask(flight, tuple(stops), limit - len(flight.token_ids))
             if not flight.token_ids:
-                cached = float(min(piece.cached_tokens, len(flight.prompt) - 1))
-            flight.token_ids += piece.token_ids
-            flight.logprobs += piece.logprobs
-            self._counters["generated_tokens"] += len(piece.token_ids)
-            self._counters["cached_tokens"] += piece.cached_tokens
-            self._counters["retractions"] += piece.retractions
-            reason = self._ended(flight, piece, stops, limit)
+                cached = float(min(reply.cached_tokens, len(flight.prompt) - 1))
+            flight.token_ids += reply.token_ids
+            flight.logprobs += reply.logprobs
+            flight.versions += map(self._updater.version_of, reply.versions)
+            self._counters["generated_tokens"] += len(reply.token_ids)
+            self._counters["cached_tokens"] += reply.cached_tokens
+            self._counters["retractions"] += reply.num_retractions
+            reason = self._ended(flight, reply, stops, limit)
         self._counters["prefill_tokens"] += len(flight.prompt) - int(cached)
         return Generation(
             token_ids=np.array(flight.token_ids, np.int32),
@@ -358,13 +364,13 @@ class SGLangEngine:
             metrics={"cached_tokens": cached},
         )
 
-    def _ended(self, flight: _Flight, piece: Piece, stops: set[int], limit: int) -> FinishReason | None:
+    def _ended(self, flight: _Flight, reply: Reply, stops: set[int], limit: int) -> FinishReason | None:
         """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own."""
         if flight.cancelled:
             return "abort"
-        if piece.reason == "abort":
+        if reply.finish_reason.type == "abort":
             if not flight.may_abort:
-                raise EngineError(f"the SGLang server aborted the request: {piece.detail}")
+                raise EngineError(f"the SGLang server aborted the request: {reply.finish_reason.message}")
             self._counters["aborted"] += 1
             return "abort"
         if not flight.sampling.ignore_stop and flight.token_ids and flight.token_ids[-1] in stops:
@@ -372,18 +378,15 @@ class SGLangEngine:
         if len(flight.token_ids) >= limit:
             return "length"
         # The model's own end-of-text token, which is none of ours; or the server keeps shorter contexts than it said.
-        if not piece.token_ids:
-            raise EngineError(f"the SGLang server ended the request without a token ({piece.detail})")
+        if not reply.token_ids:
+            raise EngineError(f"the SGLang server ended the request without a token ({reply.finish_reason})")
         return None
 
-    async def _ask(self, flight: _Flight, stops: tuple[int, ...], room: int) -> Piece:
+    async def _ask(self, flight: _Flight, stops: tuple[int, ...], room: int) -> Reply:
         """One ``POST /generate`` for what is left of the request."""
         for attempt in range(_TRIES):
-            if not self._flights_begun():
-                self._life.hear()
             # Of a fixed length, and no name twice: aborts go by prefix.
             flight.rid = uuid.uuid4().hex
-            began = self._version
             body = generate_body(
                 flight.rid,
                 [*flight.prompt.tolist(), *flight.token_ids],
@@ -395,31 +398,19 @@ class SGLangEngine:
             try:
                 answer = await self._client.request("POST", "/generate", body)
             except UnreachableError as error:
-                await self._life.suspect(error)
+                await self._health.suspect(error)
                 if attempt + 1 == _TRIES or flight.cancelled:
                     raise
                 continue
             break
-        self._life.hear()
         if answer.status == 400:
             raise RequestError(f"the SGLang server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
             raise EngineError(f"the SGLang server answered {answer.status}: {error_text(answer.body)}")
-        piece = read_generation(answer.body, self._vocab_size)
-        if len(piece.token_ids) > room:
-            raise EngineError(f"the SGLang server returned {len(piece.token_ids)} tokens where {room} were asked for")
-        flight.versions += self._versions(piece, began)
-        return piece
-
-    def _versions(self, piece: Piece, began: int) -> list[int]:
-        count = len(piece.token_ids)
-        if piece.spans is None:
-            return [began] * count
-        starts = [*(start for start, _ in piece.spans), count]
-        versions: list[int] = []
-        for (start, name), end in zip(piece.spans, starts[1:], strict=True):
-            versions += [self._updater.version_of(name)] * (min(end, count) - min(start, count))
-        return versions
+        reply = read_reply(answer.body, self._vocab_size)
+        if len(reply.token_ids) > room:
+            raise EngineError(f"the SGLang server returned {len(reply.token_ids)} tokens where {room} were asked for")
+        return reply
 
     async def _abort(self, flight: _Flight) -> None:
         """Tell the server until the request's answer comes."""
@@ -431,7 +422,7 @@ class SGLangEngine:
             if flight.task is None or flight.task.done():
                 return
             await asyncio.wait([flight.task], timeout=_ABORT_AGAIN_S)
-            if self._life.end is not None and not self._closed:
+            if self._health.error is not None and not self._closed:
                 return
 
     def _flights_begun(self) -> bool:
@@ -441,65 +432,51 @@ class SGLangEngine:
 
     async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
-        self._life.pausing = True
         for flight in self._flights:
             flight.may_abort |= mode == "abort"
         try:
             await self._updater.apply(weights, version, abort=mode == "abort")
-        except PartialUpdateError as error:
+        except MixedWeightsError as error:
             if isinstance(error.__cause__, UnreachableError):
-                await self._life.suspect(error.__cause__)
-            self._life.finish(EngineDeadError(f"the weights of the SGLang server are a mixture: {error}"), error)
-            self._life.check()
+                await self._health.suspect(error.__cause__)
+            self._health.finish(EngineDeadError(f"the weights of the SGLang server are a mixture: {error}"), error)
+            self._health.check()
         except UnreachableError as error:
-            await self._life.suspect(error)
+            await self._health.suspect(error)
             raise
         else:
             self._version = version
             self._counters["updates"] += 1
-        finally:
-            self._life.pausing = False
-            self._life.hear()
-
-    async def _to_the_end(self, task: asyncio.Task[None]) -> None:
-        """Await a task that goes on when the waiting is cancelled; the engine's end ends the waiting."""
-        while not task.done():
-            self._life.check()
-            changed = asyncio.ensure_future(self._changed.wait())
-            try:
-                await asyncio.wait([task, changed], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
-        task.result()
 
     # Its beginning and its end
 
     async def _connect(self) -> None:
         """Wait for the server, read what it is, begin to watch it."""
-        life = self._life
+        health = self._health
         try:
-            info = await read_server_info(self._client, await life.begin())
-            info.check(max_context=self._max_context)
-            self._updater.meet(info, self._version)
+            model_info = await health.wait_until_ready()
+            answer = await self._client.request("GET", "/server_info", timeout=_INFO_S)
+            info = read(ServerInfo, answer.body)
+            info.check(self._max_context)
+            self._updater.connect(info, str(model_info["weight_version"]), self._version)
             if self._server is None and self._weights is not None:
                 await asyncio.to_thread(self._parameters.check, self._weights)
                 await self._updater.apply(self._weights, self._version, abort=False)
         except EngineDeadError as error:
-            life.finish(error)
+            health.finish(error)
             return
         except (EngineError, ValueError) as error:
-            life.finish(EngineDeadError(f"{life.name}: {error}{life.tail}"), error)
+            health.finish(EngineDeadError(f"{health.name}: {error}{health.tail}"), error)
             return
         self._weights = None
         self._info = info
-        life.hear()
-        if not info.deterministic:
-            log.info("%s does not honour seeds: it is not in deterministic mode", life.name)
-        self._watching = asyncio.create_task(life.watch())
+        if not info.enable_deterministic_inference:
+            log.info("%s does not honour seeds: it is not in deterministic mode", health.name)
+        self._watching = asyncio.create_task(health.watch())
 
     def _tell_all(self) -> None:
         """The server's life is over; everybody who waits hears why."""
-        end = self._life.end
+        end = self._health.error
         assert end is not None
         for flight in self._flights:
             if not flight.outcome.done():

@@ -1,29 +1,19 @@
 """SGLang's HTTP server as a child of this project: ``python launcher.py --model-path ... --device cpu``.
 
-It runs in SGLang's own environment (``make venv-sglang``), so it imports nothing of this project. It adds three things
-to ``python -m sglang.launch_server``:
-
-* The server ends when the process that started it ends, however that happens.
-* It sleeps while there is nothing to compute, where this SGLang can.
-* With ``SGLANG_USE_CPU_ENGINE=1`` it runs from the wheels on PyPI, which are built for CUDA: two libraries that SGLang
-  imports cannot be loaded on a machine without it, although a model like Qwen2 or Llama calls neither on the CPU (there
-  SGLang has a plain torch path for every layer). Stand-ins take their places before SGLang is imported. SGLang's worker
-  processes import the main script again when they are spawned, and so get them as well; site-packages stay as they are.
+It runs in SGLang's own environment (``make venv-sglang``), so it imports nothing of this project. With
+``SGLANG_USE_CPU_ENGINE=1`` it runs from the wheels on PyPI, which are built for CUDA: two libraries that SGLang imports
+cannot be loaded on a machine without it, although a model like Qwen2 or Llama calls neither on the CPU (there SGLang
+has a plain torch path for every layer). Stand-ins take their places before SGLang is imported. SGLang's worker
+processes import the main script again when they are spawned, and so get them as well; site-packages stay as they are.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
-
-#: The process id of who started the server; set by :mod:`.process`.
-PARENT = "TEXTENVS_SGLANG_PARENT"
-_POLL_S = 0.5
 
 
 class _MissingKernels(ModuleType):
@@ -96,15 +86,6 @@ def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
     return (hashed ^ (hashed >> 16)).to(torch.uint32)
 
 
-def _end_with(parent: int) -> None:
-    """End this server when ``parent`` is no longer its parent: an orphan would hold its memory and port for ever."""
-    from sglang.srt.utils import kill_process_tree  # type: ignore[import-not-found]
-
-    while os.getppid() == parent:
-        time.sleep(_POLL_S)
-    kill_process_tree(os.getpid())
-
-
 def _allow_seeds() -> None:
     """Let SGLang honour seeds on the CPU, which it does in its deterministic mode, which it has for GPUs alone.
 
@@ -120,20 +101,6 @@ def _allow_seeds() -> None:
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
 
 
-def _sleeping_when_idle(arguments: list[str]) -> list[str]:
-    """The server's arguments, and where this SGLang has it the one that lets its scheduler wait for requests.
-
-    Without it the scheduler asks for them without a pause, and keeps a core busy while a policy is trained.
-    """
-    from argparse import ArgumentParser
-
-    from sglang.srt.server_args import ServerArgs  # type: ignore[import-not-found]
-
-    parser = ArgumentParser(add_help=False)
-    ServerArgs.add_cli_args(parser)
-    return [*arguments, "--sleep-on-idle"] if "--sleep-on-idle" in parser.format_usage() else arguments
-
-
 _alive: list[Any] = []
 if __name__ in ("__main__", "__mp_main__") and os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
     _alive = _prepare_cpu()
@@ -145,9 +112,7 @@ if __name__ == "__main__":
     from sglang.srt.server_args import prepare_server_args  # type: ignore[import-not-found]
     from sglang.srt.utils import kill_process_tree  # type: ignore[import-not-found]
 
-    if PARENT in os.environ:
-        threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()
     try:
-        run_server(prepare_server_args(_sleeping_when_idle(sys.argv[1:])))
+        run_server(prepare_server_args(sys.argv[1:]))
     finally:
         kill_process_tree(os.getpid(), include_parent=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .process import launcher_command
-
-Transport = Literal["tensor", "disk", "distributed"]
+from trainers.engines.server import HealthOptions
 
 
 @dataclass(frozen=True)
-class SGLangOptions:
+class SGLangOptions(HealthOptions):
     """Options of the SGLang engine.
 
     Args:
@@ -24,6 +23,7 @@ class SGLangOptions:
         api_key: Of that server.
         python: The Python of an environment with SGLang, to start a server with; ``None`` is this one.
         server_args: More command-line arguments of a server that is started; they win over the engine's own.
+        tensor_parallel: Ranks of a server that is started, which share each matrix.
         seeds: Start the server in deterministic mode, in which it honours seeds, at the price of some speed on GPUs and
             of ``min_p``.
         transport: How weights travel: ``tensor`` by value over HTTP, ``disk`` through a folder that both sides see,
@@ -32,10 +32,6 @@ class SGLangOptions:
         master_address: Of this machine, as the server reaches it; for ``distributed``.
         update_folder: Where ``disk`` writes; ``None`` is a temporary folder of this machine.
         verify: After an update, compare the server's checksums with what was sent.
-        start_timeout_s: Seconds until the server must be ready.
-        health_interval_s: Seconds between two looks at it.
-        health_timeout_s: Seconds that such a look may take; the second miss in a row is its end.
-        stall_timeout_s: Seconds without any request ending after which the server must prove that it still computes.
         update_timeout_s: Seconds for one step of an update.
 
     Raises:
@@ -46,22 +42,17 @@ class SGLangOptions:
     api_key: str | None = None
     python: str | None = None
     server_args: tuple[str, ...] = ()
+    tensor_parallel: int = 1
     seeds: bool = True
-    transport: Transport = "tensor"
+    transport: Literal["tensor", "disk", "distributed"] = "tensor"
     bucket_bytes: int = 256 * 2**20
     master_address: str = "127.0.0.1"
     update_folder: Path | None = None
     verify: bool = True
-    start_timeout_s: float = 600.0
-    health_interval_s: float = 2.0
-    health_timeout_s: float = 5.0
-    stall_timeout_s: float = 60.0
     update_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("bucket_bytes", *(n for n in self.__dataclass_fields__ if n.endswith("_s"))):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        super().__post_init__()
         if self.base_url is not None:
             if not self.base_url.startswith(("http://", "https://")):
                 raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
@@ -93,17 +84,25 @@ class SGLangOptions:
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the positions that SGLang keeps to itself
         }
         words = [word for pair in arguments.items() for word in pair]
-        words += ["--skip-tokenizer-init", "--skip-server-warmup", "--log-level", "warning"]
+        # Without sleeping, the scheduler polls for requests and keeps a core busy while a policy is trained.
+        words += ["--skip-tokenizer-init", "--skip-server-warmup", "--log-level", "warning", "--sleep-on-idle"]
+        if self.tensor_parallel > 1:
+            words += ["--tp-size", str(self.tensor_parallel)]
         if self.seeds:
             words.append("--enable-deterministic-inference")
         if arguments["--device"] == "cpu":
+            cores = sorted(os.sched_getaffinity(0))
             environment |= {
                 "SGLANG_USE_CPU_ENGINE": "1",
                 "TORCHDYNAMO_DISABLE": "1",  # compiling takes a C++ compiler, and longer than small models save by it
             }
+            if (ranks := self.tensor_parallel) > 1:  # SGLang wants to be told which cores each rank computes on
+                shares = [cores[rank::ranks] or cores[:1] for rank in range(ranks)]
+                environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, share)) for share in shares)
             if threads is not None:
                 environment["OMP_NUM_THREADS"] = str(threads)
             tokens = int(arguments["--max-running-requests"]) * int(arguments["--context-length"])
-            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.1"]
-            words += ["--max-total-tokens", str(tokens)]  # else SGLang plans for all of the machine's memory
-        return [*launcher_command(self.python or sys.executable), *words, *self.server_args], environment
+            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.8"]
+            words += ["--max-total-tokens", str(tokens)]  # else SGLang takes all that share of the free memory
+        launcher = str(Path(__file__).with_name("launcher.py"))
+        return [self.python or sys.executable, launcher, *words, *self.server_args], environment

@@ -1,4 +1,4 @@
-"""New weights for a running server: pause, bring, flush, verify, go on; whole or not at all.
+"""New weights for a running server: pause, send, flush, verify, go on; whole or not at all.
 
 What is sampled while weights are half old and half new would belong to no policy. So a server that took a part and
 failed is given all of it once more; if that fails too, it stays paused, and the engine ends.
@@ -20,18 +20,16 @@ from trainers.engines.base import EngineError
 from trainers.engines.http import Client, UnreachableError, error_text
 
 from .options import SGLangOptions
-from .server_info import ServerInfo
-from .transport import Carrier, make_carrier
-from .verify import Verifier
+from .protocol import Checksums, ServerInfo, read, succeeded
+from .transport import make_transport
 from .weights import Parameters
-from .wire import succeeded
 
 log = logging.getLogger("trainers")
 
 _FLUSH_AGAIN_S = 0.2
 
 
-class PartialUpdateError(EngineError):
+class MixedWeightsError(EngineError):
     """The server has some of the new weights and cannot be given the rest."""
 
 
@@ -48,25 +46,27 @@ class Updater:
     def __init__(self, client: Client, options: SGLangOptions, parameters: Parameters, folder: Path) -> None:
         self._client, self._options, self._parameters = client, options, parameters
         self._info: ServerInfo | None = None
-        self._carrier: Carrier = make_carrier(self.control, options, folder)
-        self._verifier = Verifier()
+        self._transport = make_transport(self.control, options, folder)
+        # Checksums of the last update: what they must be, and the server's.
+        self._wanted: dict[str, tuple[str, ...]] = {}
+        self._found: dict[str, tuple[str, ...]] = {}
         # The server's names for weights. Ours begin with what no earlier run on that server has used.
         self._prefix = uuid.uuid4().hex[:8]
         self._versions: dict[str, int] = {}
 
-    def meet(self, info: ServerInfo, version: int) -> None:
-        """Take note of the server, whose present weights are ``version``."""
+    def connect(self, info: ServerInfo, weight_version: str, version: int) -> None:
+        """Take note of the server, whose present weights it calls ``weight_version``, and we ``version``."""
         self._info = info
-        self._versions[info.weight_version] = version
+        self._versions[weight_version] = version
 
     def version_of(self, name: str) -> int:
         """The version that the server calls by this name.
 
         Raises:
-            EngineError: Nobody here gave it that.
+            EngineError: No update of this engine gave it that.
         """
         if name not in self._versions:
-            raise EngineError(f"the SGLang server computed with weights {name!r}, which somebody else gave it")
+            raise EngineError(f"the SGLang server computed with weights {name!r}, which another client gave it")
         return self._versions[name]
 
     async def apply(self, weights: Mapping[str, Tensor], version: int, *, abort: bool) -> None:
@@ -79,91 +79,80 @@ class Updater:
 
         Raises:
             EngineError: It was refused, and the old weights are served on.
-            PartialUpdateError: See there.
+            MixedWeightsError: See there.
         """
         assert self._info is not None
-        prepared = await asyncio.to_thread(self._parameters.prepare, weights, self._info.dtype)
+        prepared = await asyncio.to_thread(self._parameters.prepare, weights, self._info.torch_dtype)
         name = f"{self._prefix}:{version}"
         self._versions[name] = version
         # "retract" gives up the KV of what runs, which is then computed again with the new weights; "in_place" would
         # go on from KV that the old ones made.
-        self._carrier.begun = False
+        self._transport.begun = False
         try:
             await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
-            await self._bring_twice(prepared, name)
+            await self._send_twice(prepared, name)
         except BaseException:
-            if not self._carrier.begun:  # the old weights are whole
-                await self._go_on()
+            if not self._transport.begun:  # the old weights are whole
+                await self.control("/continue_generation", {})
             raise
-        await self._go_on()
+        await self.control("/continue_generation", {})
 
     async def close(self) -> None:
-        """Give back what the carrier holds."""
-        await self._carrier.close()
+        """Give back what the transport holds."""
+        await self._transport.close()
 
-    async def control(self, path: str, body: Mapping[str, Any], *, missing_ok: bool = False) -> Any:
-        """Ask the server to do something.
-
-        Returns:
-            The body of its answer; ``None`` where there is no such endpoint and ``missing_ok``.
+    async def control(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Ask the server to do something; returns the body of its answer.
 
         Raises:
             EngineError: It did not.
         """
         answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s, alone=True)
-        if answer.status == 404 and missing_ok:
-            return None
+        if answer.status == 404:
+            raise EngineError(f"the SGLang server has no {path}: it must be version 0.5.23 or newer")
         if answer.status != 200 or not succeeded(answer.body):
             raise EngineError(f"the SGLang server refuses {path} ({answer.status}): {error_text(answer.body)}")
         return answer.body
 
-    async def _bring_twice(self, prepared: Mapping[str, Tensor], name: str) -> None:
+    async def _send_twice(self, prepared: Mapping[str, Tensor], name: str) -> None:
         try:
-            await self._bring(prepared, name)
+            await self._send(prepared, name)
         except EngineError as error:
-            if not self._carrier.begun:
+            if not self._transport.begun:
                 raise
             log.warning("an update of the SGLang server failed halfway (%s); once more", error)
             try:
-                await self._bring(prepared, name)
+                await self._send(prepared, name)
             except EngineError as again:
-                raise PartialUpdateError(f"{again}; before that: {error}") from again
+                raise MixedWeightsError(f"{again}; before that: {error}") from again
 
-    async def _bring(self, prepared: Mapping[str, Tensor], name: str) -> None:
+    async def _send(self, prepared: Mapping[str, Tensor], name: str) -> None:
         assert self._info is not None
-        if self._carrier.in_session:
-            await self._begin()
-        try:
-            await self._carrier.bring(prepared, name, self._info)
-        except BaseException:
-            if self._carrier.in_session:
-                with contextlib.suppress(EngineError):  # what failed first is what counts
-                    await self.control("/end_weight_update", {}, missing_ok=True)
-            raise
-        if self._carrier.in_session:
-            await self.control("/end_weight_update", {}, missing_ok=True)
+        async with self._session() if self._transport.in_session else contextlib.nullcontext():
+            await self._transport.send(prepared, name, self._info)
         await self._flush()
         if self._options.verify:
-            sums = await self._checksums()
-            problem = await asyncio.to_thread(self._verifier.compare, prepared, sums, self._info)
-            if problem is not None:
-                raise EngineError(f"the SGLang server does not have the weights it was sent: {problem}")
+            await self._verify(prepared, self._info)
 
-    async def _begin(self) -> None:
-        """Open a session; servers before 0.5.21 have none, and one that a crashed client left open is closed."""
+    @contextlib.asynccontextmanager
+    async def _session(self) -> Any:
         try:
-            await self.control("/begin_weight_update", {}, missing_ok=True)
+            await self.control("/begin_weight_update", {})
         except UnreachableError:
             raise
-        except EngineError:
-            await self.control("/end_weight_update", {}, missing_ok=True)
-            await self.control("/begin_weight_update", {}, missing_ok=True)
+        except EngineError:  # a crashed client may have left one open
+            await self.control("/end_weight_update", {})
+            await self.control("/begin_weight_update", {})
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(EngineError):  # what failed first is what counts
+                await self.control("/end_weight_update", {})
+            raise
+        await self.control("/end_weight_update", {})
 
     async def _flush(self) -> None:
-        """Forget the KV of the old weights.
-
-        Asking for it in the update itself would let servers before 0.5.22 die where it cannot be done at once.
-        """
+        """Drop the KV of the old weights, which the server refuses while it is busy."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.health_timeout_s
         while True:
@@ -177,16 +166,34 @@ class Updater:
                     raise
             await asyncio.sleep(_FLUSH_AGAIN_S)
 
-    async def _checksums(self) -> Any:
-        """The server's checksums, or ``None`` where it has none to give (older versions)."""
-        answer = await self._client.request(
-            "POST",
-            "/weights_checker",
-            {"action": "checksum"},
-            timeout=self._options.update_timeout_s,
-            alone=True,
-        )
-        return answer.body if answer.status == 200 and succeeded(answer.body) else None
+    async def _verify(self, prepared: Mapping[str, Tensor], info: ServerInfo) -> None:
+        """Compare the server's checksums, of each parameter and rank, with those of what was sent.
 
-    async def _go_on(self) -> None:
-        await self.control("/continue_generation", {})
+        On GPUs, or where the server does not say its type, checksums cannot be computed here: there each one must have
+        changed since the last update exactly where what was sent has.
+        """
+        answer = await self.control("/weights_checker", {"action": "checksum"})
+        found = read(Checksums, answer).by_name()
+        wanted = await asyncio.to_thread(self._parameters.checksums, prepared, info.tp_size)
+        common = wanted.keys() & found.keys()
+        if not common:
+            raise EngineError("the SGLang server names no parameter as its model does; engine.sglang.verify=false")
+        if info.device == "cpu" and info.torch_dtype is not None:
+            wrong = [name for name in common if found[name] != wanted[name]]
+        else:
+            wrong = [
+                name
+                for name in common & self._wanted.keys() & self._found.keys()
+                if _changes(wanted[name], self._wanted[name]) != _changes(found[name], self._found[name])
+            ]
+        if wrong:
+            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise EngineError(
+                "the SGLang server does not have the weights it was sent: "
+                f"the checksums of {', '.join(sorted(wrong)[:3])}{more} differ"
+            )
+        self._wanted, self._found = wanted, found
+
+
+def _changes(now: tuple[str, ...], before: tuple[str, ...]) -> list[bool]:
+    return [one != other for one, other in zip(now, before, strict=True)]

@@ -1,8 +1,8 @@
-"""A model's weights as SGLang takes them: checked before they are sent, cut into buckets, fingerprinted.
+"""A model's weights as SGLang takes them: checked before they are sent, cut into buckets, and their checksums.
 
 All is checked on this side, because the server does not: an unknown name is ignored with a success, a wrong shape kills
-the server. Fingerprints are what ``/weights_checker`` answers with on the CPU (seen in 0.5.20 and 0.5.23): the first 64
-bits of the SHA-256 of a parameter's bytes.
+the server. Checksums are what ``/weights_checker`` answers on the CPU: the first 64 bits of the SHA-256 of a
+parameter's bytes, one for each tensor-parallel rank, which holds a part of it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from trainers.engines.weights import check_weights
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 #: How SGLang's models fuse parameters of the checkpoint, in rows, in this order.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-_VOCAB_MULTIPLE = 64  # to which SGLang fills up the rows of these two with zeros
 _PART_OF = {part: whole for whole, parts in FUSED.items() for part in parts}
+_SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
+_VOCAB_MULTIPLE = 64  # to which SGLang pads the rows of these two with zeros, before ranks share them
 
 Bucket = list[tuple[str, Tensor]]
 
@@ -38,10 +39,12 @@ class Parameters:
     Args:
         shapes: By name.
         tied: Whether the output layer is the embedding.
+        kv_heads: Key and value heads of a layer.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: bool
+    kv_heads: int
 
     def check(self, weights: Any) -> None:
         """Refuse weights that are not exactly this model's.
@@ -62,8 +65,41 @@ class Parameters:
             if not (self.tied and name == HEAD)
         }
 
+    def checksums(self, prepared: Mapping[str, Tensor], ranks: int) -> dict[str, tuple[str, ...]]:
+        """What a server with so many tensor-parallel ranks must have: a checksum a rank, by the server's names."""
+        return {
+            name: tuple(_checksum(part[rank] for part in parts) for rank in range(ranks))
+            for name, parts in self._sharded(prepared, ranks).items()
+        }
 
-def read_parameters(folder: Path, *, tied: bool) -> Parameters:
+    def _sharded(self, prepared: Mapping[str, Tensor], ranks: int) -> dict[str, list[list[Tensor]]]:
+        """By the server's names: the parts that a parameter is fused of, and of each what every rank holds."""
+        found: dict[str, list[list[Tensor]]] = {}
+        for name, value in prepared.items():
+            module, _, leaf = name.rpartition(".")
+            parent, _, last = module.rpartition(".")
+            if name in (HEAD, EMBEDDING):
+                missing = -len(value) % _VOCAB_MULTIPLE
+                found[name] = [list(torch.cat([value, value.new_zeros(missing, *value.shape[1:])]).chunk(ranks))]
+            elif last in _PART_OF:
+                whole = _PART_OF[last]
+                siblings = {each: prepared.get(f"{parent}.{each}.{leaf}") for each in FUSED[whole]}
+                found[f"{parent}.{whole}.{leaf}"] = [
+                    self._rows(each, part, ranks) for each, part in siblings.items() if part is not None
+                ]
+            elif name.endswith(_SPLIT_BY_COLUMNS):
+                found[name] = [list(value.chunk(ranks, dim=1))]
+            else:
+                found[name] = [[value] * ranks]
+        return found
+
+    def _rows(self, name: str, value: Tensor, ranks: int) -> list[Tensor]:
+        if name in ("k_proj", "v_proj") and self.kv_heads < ranks:  # several ranks share a head
+            return [head for head in value.chunk(self.kv_heads) for _ in range(ranks // self.kv_heads)]
+        return list(value.chunk(ranks))
+
+
+def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
     """Names and shapes from the headers of a folder's safetensors files; no tensor is read.
 
     Raises:
@@ -83,7 +119,7 @@ def read_parameters(folder: Path, *, tied: bool) -> Parameters:
             raise ValueError(f"{file} is no safetensors file: {error}") from error
     if tied:
         shapes.pop(HEAD, None)
-    return Parameters(shapes, tied)
+    return Parameters(shapes, tied, kv_heads)
 
 
 def buckets(weights: Mapping[str, Tensor], max_bytes: int) -> Iterator[Bucket]:
@@ -109,33 +145,8 @@ def payload(bucket: Bucket) -> str:
     return base64.b64encode(pickle.dumps(alone)).decode("ascii")
 
 
-def fingerprints(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """What the checksums of the server's parameters must be, by the server's names.
-
-    Args:
-        weights: As :meth:`Parameters.prepare` gives them.
-    """
-    hashes: dict[str, Any] = {}
-    for name, parts in _server_parameters(weights).items():
-        digest = hashes[name] = hashlib.sha256()
-        for part in parts:
-            digest.update(part.reshape(-1).view(torch.uint8).numpy().data)
-    return {name: f"{int.from_bytes(digest.digest()[:8], 'big'):016x}" for name, digest in hashes.items()}
-
-
-def _server_parameters(weights: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
-    """The parts of each parameter of the server, in order."""
-    parts: dict[str, list[Tensor]] = {}
-    for name, value in weights.items():
-        module, _, leaf = name.rpartition(".")
-        parent, _, last = module.rpartition(".")
-        if name in (HEAD, EMBEDDING):
-            missing = -len(value) % _VOCAB_MULTIPLE
-            parts[name] = [value, value.new_zeros(missing, *value.shape[1:])]
-        elif last not in _PART_OF:
-            parts[name] = [value]
-        else:
-            whole = _PART_OF[last]
-            siblings = [weights.get(f"{parent}.{sibling}.{leaf}") for sibling in FUSED[whole]]
-            parts[f"{parent}.{whole}.{leaf}"] = [sibling for sibling in siblings if sibling is not None]
-    return parts
+def _checksum(parts: Iterator[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()[:8].hex()

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -68,8 +68,8 @@ class TextEnvRollout:
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
 
     Args:
-        engine: ``torch``: our embedded engine, with a copy of the weights, which serves Qwen2, Qwen3 and Llama models
-            and is refused for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
+        engine: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused
+            for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
             in which episodes take their turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching,
             else ``torch``.
         backend: Where environments step; see :class:`trainers.rollout.environments.Backend`.
@@ -144,7 +144,7 @@ class TextEnvRollout:
             RolloutError: The prompts are not such rows, or no episode of a training batch could be played.
             ValueError: The engine cannot serve this trainer.
         """
-        specs = _specs(prompts, self._environments)
+        specs = self._specs(prompts)
         training = bool(trainer.model.training)
         group = trainer.num_generations if training else trainer.num_generations_eval
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
@@ -161,35 +161,6 @@ class TextEnvRollout:
         if not has_logprobs:
             columns["logprobs"] = None
         return columns
-
-    def validate(self, prompts: Sequence[Any], trainer: Any, *, temperature: float, top_p: float) -> list[Trajectory]:
-        """Play one episode for each prompt, all in one call, outside TRL's evaluation loop.
-
-        Seeds are those of TRL's evaluations: the same prompts are sampled with the same seeds every time.
-
-        Args:
-            prompts: Of a dataset's rows; the same one several times is several episodes.
-            trainer: Whose weights play.
-            temperature: Sampling temperature; 0 is greedy.
-            top_p: Sample from the smallest set with this probability.
-
-        Returns:
-            The episodes in the order of the prompts, failed ones included.
-
-        Raises:
-            RolloutError: The prompts are not such rows, or TRL generates, which samples as it is configured.
-            ValueError: The engine cannot serve this trainer.
-        """
-        specs, player = _specs(prompts, self._environments), self._player(trainer)
-        if isinstance(player.engine, RoundEngine):
-            raise RolloutError("TRL's own generation samples as TRL is configured: validate needs engine='torch'")
-        episodes = [
-            replace(each, sampling=replace(each.sampling, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0))
-            for each in self._episodes(specs, trainer, training=False)
-        ]
-        trajectories = self._loop.run(self._play_all(player, specs, episodes))
-        self._check(prompts, trajectories, training=False)
-        return trajectories
 
     def close(self) -> None:
         """End the engine, the environments and the thread; a later call would start them again."""
@@ -279,6 +250,12 @@ class TextEnvRollout:
         return self._backends[key]
 
     # ------------------------------------------------------------------ playing
+
+    def _specs(self, prompts: Sequence[Any]) -> list[EpisodeSpec]:
+        return [
+            spec_of(prompt, f"prompt {number} of the batch", self._environments)
+            for number, prompt in enumerate(prompts)
+        ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
         """What to play. Seeds are functions of the run's seed and of numbers: a resumed run goes on as it would have.
@@ -408,10 +385,6 @@ class TextEnvRollout:
 # ------------------------------------------------------------------ checks, and the rows for TRL
 
 
-def _specs(prompts: Sequence[Any], environments: Environments | None) -> list[EpisodeSpec]:
-    return [spec_of(prompt, f"prompt {number} of the batch", environments) for number, prompt in enumerate(prompts)]
-
-
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
     """See that TRL repeats each prompt for the members of its group: versions differ in who repeats.
 
@@ -507,29 +480,23 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
     }
 
 
-@dataclass
-class _Running:
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-
-
 class _Loop:
     """An event loop in a thread: it works under a notebook's own, and what is bound to it stays usable."""
 
     def __init__(self) -> None:
-        self._running: _Running | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread()
 
     @property
     def running(self) -> bool:
-        return self._running is not None
+        return self._loop is not None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Any:
-        if self._running is None:
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="textenvs-trl", daemon=True)
-            thread.start()
-            self._running = _Running(loop, thread)
-        return asyncio.run_coroutine_threadsafe(work, self._running.loop)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="textenvs-trl", daemon=True)
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         future = self.submit(work)
@@ -541,8 +508,8 @@ class _Loop:
             raise
 
     def stop(self) -> None:
-        if self._running is not None:
-            running, self._running = self._running, None
-            running.loop.call_soon_threadsafe(running.loop.stop)
-            running.thread.join()
-            running.loop.close()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()

@@ -14,98 +14,39 @@ is loaded. Other models get an attention mask, and one token of padding at least
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from textenvs.messages import Messages
-from textenvs.options import PositiveInt
 
+from ...config.reward_model import ClassifierSection
 from ...untrusted_model import check_model_files
-from ..service import BackendError, ModelOptions, checked_fields
-from .conversation import ConversationTokens, Overlong, conversation_problems, load_tokenizer
+from ..service import BackendError
+from .conversation import ConversationTokens, conversation_problems, load_tokenizer
 
 # While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
 # back what the other had changed, and models made later would be wrong (their tied weights are two).
 _LOADING = threading.Lock()
 
 
-@checked_fields
-@dataclass(frozen=True)
-class ClassifierOptions:
-    """A reward model, and how it is read.
-
-    Args:
-        path: Its folder or name, for transformers.
-        kind: ``sequence``: ``AutoModelForSequenceClassification``, whose head is read at the last token. ``value``:
-            ``AutoModelForTokenClassification`` with one label, likewise: a value model, of which the value of the
-            conversation's end is the score.
-        label: Which of several labels is the score, by name or number; ``None`` where there is one.
-        transform: ``identity`` (the logit), ``sigmoid`` of it, or the label's probability among all (``softmax``).
-        max_length: Tokens of a conversation, at most; ``None`` takes the model's own limit.
-        overlong: What becomes of longer ones: an ``error``, for that request alone, or their beginning is cut off
-            (``left``: the last ``max_length`` tokens stay, whatever the first of them is).
-        dtype: To compute in; ``auto`` takes the one of the files.
-        device: For example ``cpu`` or ``cuda:1``; ``auto`` takes the first GPU, if there is one.
-        rows: Conversations computed at a time, exactly; ``None`` for any number (see the module).
-        bucket: Lengths are padded to multiples of this.
-        tokenizer: Its folder or name, where it is not the model's.
-        template: A file with a Jinja template, where the tokenizer has none or another one.
-
-    Raises:
-        ValueError: A value outside the above, or values that do not go together.
-    """
-
-    path: Annotated[str, Field(min_length=1)]
-    kind: Literal["sequence", "value"] = "sequence"
-    label: str | int | None = None
-    transform: Literal["identity", "sigmoid", "softmax"] = "identity"
-    max_length: PositiveInt | None = None
-    overlong: Overlong = "error"
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
-    device: str = "auto"
-    rows: PositiveInt | None = 8
-    bucket: PositiveInt = 64
-    tokenizer: str | None = None
-    template: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind == "value" and (self.label is not None or self.transform == "softmax"):
-            raise ValueError("a value model has one number: it takes no label, and transform=softmax makes 1 of it")
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """No score lies outside."""
-        return (-math.inf, math.inf) if self.transform == "identity" else (0.0, 1.0)
-
-    def model_options(self, workers: int = 1, **changes: Any) -> ModelOptions:
-        """How the service had best ask so many workers."""
-        low, high = self.range
-        return dataclasses.replace(ModelOptions(concurrency=workers, low=low, high=high), **changes)
-
-
 class Classifier:
     """A reward model in this thread.
 
     Args:
-        options: Which, and how.
+        options: Which, and how it is read.
+        device: For example ``cpu`` or ``cuda:1``; ``auto`` takes the first GPU, if there is one.
 
     Raises:
         ValueError: It cannot be loaded, has no trained head, or has not the label.
     """
 
-    def __init__(self, options: ClassifierOptions) -> None:
+    def __init__(self, options: ClassifierSection, device: str = "auto") -> None:
         import torch
 
         self.options = options
         self._torch = torch
-        device = options.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = _load(options).to(device).eval()
@@ -122,7 +63,12 @@ class Classifier:
             raise ValueError(_too_long(options, longest))
         self._longest = options.max_length or longest
         self._widest = positions
-        self._tokens = _conversation_tokens(options, self._longest)
+        self._tokens = ConversationTokens(
+            load_tokenizer(options.tokenizer or str(_folder(options))),
+            template=options.template,
+            max_length=self._longest,
+            overlong=options.overlong,
+        )
 
     def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         """The scores, in order; a text says why there is none."""
@@ -212,7 +158,7 @@ class Classifier:
         )
 
 
-def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]:
+def classifier_problems(options: ClassifierSection) -> Iterator[tuple[str, str]]:
     """What is wrong with a reward model, as far as its small files tell; no weights are read, and nothing is computed.
 
     That is ``config.json``, the tokenizer, the chat template, and the names of the tensors in safetensors files.
@@ -224,9 +170,10 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
     from transformers import AutoConfig
 
     factory, more = _factory(options)
+    folder = _folder(options)
     try:
-        check_model_files(Path(options.path).expanduser())
-        config = AutoConfig.from_pretrained(options.path, trust_remote_code=False, **more)
+        check_model_files(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **more)
     except Exception as error:  # whatever a broken file makes transformers raise
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
         return
@@ -244,7 +191,7 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
         return
     try:
-        stored = _stored_names(Path(options.path).expanduser())
+        stored = _stored_names(folder)
     except Exception as error:  # safetensors has an error of its own for broken files
         yield "path", f"{options.path}: its weights cannot be read: {_first_line(error)}"
         stored = None
@@ -259,6 +206,12 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
     yield from conversation_problems(options.tokenizer, options.template, vocabulary, model=options.path)
 
 
+def _folder(options: ClassifierSection) -> Path:
+    if options.path is None:
+        raise ValueError("a classifier needs path, the folder of its model")
+    return Path(options.path).expanduser()
+
+
 def _stored_names(folder: Path) -> list[str] | None:
     """The tensors in a model's safetensors files; ``None`` where it has none."""
     from safetensors import safe_open
@@ -271,22 +224,23 @@ def _stored_names(folder: Path) -> list[str] | None:
     return names if files else None
 
 
-def _factory(options: ClassifierOptions) -> tuple[Any, Mapping[str, Any]]:
+def _factory(options: ClassifierSection) -> tuple[Any, Mapping[str, Any]]:
     """What makes such a model, and what it is told."""
     import transformers
 
-    if options.kind == "value":
+    if options.head == "value":
         return transformers.AutoModelForTokenClassification, {"num_labels": 1}
     return transformers.AutoModelForSequenceClassification, {}
 
 
-def _load(options: ClassifierOptions) -> Any:
+def _load(options: ClassifierSection) -> Any:
     factory, more = _factory(options)
+    folder = _folder(options)
     try:
-        check_model_files(Path(options.path).expanduser())
+        check_model_files(folder)
         with _LOADING:
             model, info = factory.from_pretrained(
-                options.path,
+                folder,
                 dtype=options.dtype,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -301,14 +255,14 @@ def _load(options: ClassifierOptions) -> Any:
     return model
 
 
-def _no_head(options: ClassifierOptions, missing: Sequence[str]) -> str:
+def _no_head(options: ClassifierSection, missing: Sequence[str]) -> str:
     return (
-        f"{options.path} is no reward model of kind={options.kind}: its files lack {', '.join(missing[:3])}, which "
+        f"{options.path} is no reward model with head={options.head}: its files lack {', '.join(missing[:3])}, which "
         "would be random numbers"
     )
 
 
-def _too_long(options: ClassifierOptions, longest: int) -> str:
+def _too_long(options: ClassifierSection, longest: int) -> str:
     return f"max_length is {options.max_length}, but {options.path} reads {longest} tokens at most"
 
 
@@ -325,7 +279,7 @@ def _reserved(model: Any) -> int:
     return max((end + 1 for end in ends if end is not None), default=0)
 
 
-def _label(options: ClassifierOptions, config: Any) -> int:
+def _label(options: ClassifierSection, config: Any) -> int:
     names = [str(config.id2label[number]) for number in range(config.num_labels)]
     label = options.label
     if label is None:
@@ -339,12 +293,3 @@ def _label(options: ClassifierOptions, config: Any) -> int:
     if str(label) in names:
         return names.index(str(label))
     raise ValueError(f"{options.path} has no label {label!r}; it has {', '.join(names[:8])}")
-
-
-def _conversation_tokens(options: ClassifierOptions, longest: int) -> ConversationTokens:
-    return ConversationTokens(
-        load_tokenizer(options.tokenizer or options.path),
-        template=options.template,
-        max_length=longest,
-        overlong=options.overlong,
-    )

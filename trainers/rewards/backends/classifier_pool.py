@@ -15,9 +15,10 @@ from typing import Any, Protocol, Self
 
 from textenvs.messages import Messages
 
-from ..service import BackendError, OutageError, ScoringRequest
-from .classifier import Classifier, ClassifierOptions
-from .conversation import score_prepared, scored_part
+from ...config.reward_model import ClassifierSection
+from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
+from .classifier import Classifier
+from .conversation import score_prepared, score_range, scored_part
 
 log = logging.getLogger("trainers")
 
@@ -68,13 +69,13 @@ class LocalWorker:
 
     lost = False
 
-    def __init__(self, options: ClassifierOptions) -> None:
-        self._options = options
+    def __init__(self, options: ClassifierSection, device: str = "auto") -> None:
+        self._options, self._device = options, device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="textenvs-reward")
         self._model: Any = None
 
     async def start(self) -> None:
-        self._model = await self._in_thread(Classifier, self._options)
+        self._model = await self._in_thread(Classifier, self._options, self._device)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         return await self._in_thread(getattr(self._model, method), *arguments)
@@ -96,11 +97,11 @@ class ClassifierPool:
         losses: Workers lost so far.
     """
 
-    def __init__(self, make: Callable[[int], Worker], count: int) -> None:
+    def __init__(self, options: ClassifierSection, count: int, make: Callable[[int], Worker]) -> None:
         if count < 1:
             raise ValueError(f"there must be at least 1 worker, not {count}")
         self.losses = 0
-        self._make = make
+        self._options, self._count, self._make = options, count, make
         self._idle: asyncio.Queue[tuple[int, Worker]] = asyncio.Queue()
         self._ready: dict[int, Worker] = {}
         self._starting: set[asyncio.Task[None]] = set()
@@ -110,18 +111,22 @@ class ClassifierPool:
         self._closed = False
 
     @classmethod
-    async def start(cls, make: Callable[[int], Worker], count: int = 1) -> Self:
+    async def start(
+        cls, options: ClassifierSection, count: int = 1, make: Callable[[int], Worker] | None = None
+    ) -> Self:
         """Start the workers, and wait for all of them.
 
         Args:
-            make: Makes worker number ``i``, also when it is made again.
-            count: How many.
+            options: The model.
+            count: How many workers.
+            make: Makes worker number ``i``, also when it is made again; ``None`` is a :class:`LocalWorker`.
 
         Raises:
             ValueError: There is no such model, or it does not fit its options; or ``count`` is below 1.
             WorkerLostError: One died while it started.
         """
-        pool = cls(make, count)
+        make = make or (lambda _: LocalWorker(options))
+        pool = cls(options, count, make)
         made = [make(number) for number in range(count)]
         try:
             await asyncio.gather(*(worker.start() for worker in made))
@@ -131,6 +136,11 @@ class ClassifierPool:
         for number, worker in enumerate(made):
             pool._put(number, worker)
         return pool
+
+    def model_options(self) -> ModelOptions:
+        """Recommended batching options: a batch for each worker at a time."""
+        low, high = score_range(self._options.transform)
+        return ModelOptions(concurrency=self._count, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """See :class:`~trainers.rewards.RewardBackend`.

@@ -6,6 +6,7 @@ is meant (or after the last one, where the whole conversation is) is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -49,6 +50,11 @@ def scored_part(request: ScoringRequest) -> Messages:
         BackendError: There is no such turn.
     """
     return tuple(request.messages[: replies(request)[-1] + 1])
+
+
+def score_range(transform: str) -> tuple[float, float]:
+    """No score lies outside."""
+    return (-math.inf, math.inf) if transform == "identity" else (0.0, 1.0)
 
 
 async def score_prepared(

@@ -8,12 +8,11 @@ the request has no score. No number is ever looked for inside of a text.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -24,14 +23,13 @@ from textenvs.chat import (
     ChatSpec,
     InvalidReply,
     PromptTooLong,
-    SpecLike,
     client_for,
 )
 from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
 from textenvs.judges.llm import LLMJudge, conversation_data
-from textenvs.options import PositiveInt, Weight, checked
 
+from ...config.reward_model import JudgeSection
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
 from .conversation import replies
 
@@ -43,71 +41,51 @@ class JudgeBackend:
     """Scores conversations with a judge.
 
     Args:
-        model: A :class:`~textenvs.chat.ChatSpec`, a mapping of its options, or a model's name.
-        rubric: A name in :data:`RUBRICS`, or a text file with instructions; ``{low}`` and ``{high}`` in it stand for
-            the range. It speaks of ``"conversation"``, and of ``"reference"`` if it is to see the ground truth.
-        low: The worst score.
-        high: The best score.
-        votes: Verdicts on each request; all must be had.
-        vote: What becomes of them: their ``mean`` or their ``median``.
-        tools: Whether the judge sees tool calls and their results.
-        tries: How often the model is asked for one verdict, at most.
+        options: The model behind its service, and the rubric. ``{low}`` and ``{high}`` in a rubric stand for the range;
+            it speaks of ``"conversation"``, and of ``"reference"`` if it is to see the ground truth.
 
     Attributes:
         needs_reference: Whether the rubric compares with the task's ground truth.
 
     Raises:
-        ValueError: An option outside the above, no such rubric, several votes at a temperature of 0 (which are one), or
-            no key where one is needed.
+        ValueError: An option of the client that there is not, no such rubric, several votes at a temperature of 0
+            (which are one), or no key where one is needed.
         ImportError: The extra ``chat`` is not installed.
     """
 
-    @checked
-    def __init__(
-        self,
-        model: SpecLike,
-        *,
-        rubric: str = "helpful",
-        low: Weight = 0.0,
-        high: Weight = 1.0,
-        votes: PositiveInt = 1,
-        vote: Literal["mean", "median"] = "mean",
-        tools: bool = False,
-        tries: int = 2,
-    ) -> None:
-        self._spec = ChatSpec.of(model)
-        if not low < high:
-            raise ValueError(f"low ({low}) must be below high ({high})")
-        if votes > 1 and self._spec.temperature == 0:
-            raise ValueError(f"{votes} votes at a temperature of 0 are one; raise the judge's temperature, or votes=1")
-        self.low, self.high = float(low), float(high)
-        self._votes, self._vote, self._tools = votes, vote, tools
-        text = _rubric(rubric)
+    def __init__(self, options: JudgeSection) -> None:
+        named = {"model": options.model, "base_url": options.base_url}
+        spec = ChatSpec.of({**options.chat, **{name: value for name, value in named.items() if value is not None}})
+        if not options.low < options.high:
+            raise ValueError(f"low ({options.low}) must be below high ({options.high})")
+        if options.votes > 1 and spec.temperature == 0:
+            raise ValueError(
+                f"{options.votes} votes at a temperature of 0 are one; raise the judge's temperature, or votes=1"
+            )
+        self._options, self._spec = options, spec
+        text = _rubric(options.rubric)
         self.needs_reference = '"reference"' in text
-        instructions = text.replace("{low}", f"{low:g}").replace("{high}", f"{high:g}")
-        ChatClient(self._spec)  # a key that is missing is found now
-        # Several votes are worth asking for only where they may differ.
+        ChatClient(spec)  # a key that is missing is found now
         self._judge = LLMJudge(
-            self._spec,
-            instructions,
-            _verdict(self.low, self.high),
-            tries=tries,
-            temperature=0.0 if votes == 1 else 1.0,
+            spec,
+            text.replace("{low}", f"{options.low:g}").replace("{high}", f"{options.high:g}"),
+            _verdict(float(options.low), float(options.high)),
+            tries=options.tries,
+            # Several votes are worth asking for only where they may differ.
+            temperature=0.0 if options.votes == 1 else 1.0,
         )
 
-    def model_options(self, **changes: Any) -> ModelOptions:
-        """How the service had best ask: each request by itself, many at a time; and the range."""
+    def model_options(self) -> ModelOptions:
+        """Recommended batching options: each request by itself, many at a time."""
         spec = self._spec
-        longest = (spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * self._judge.tries
-        best = ModelOptions(
+        return ModelOptions(
             max_batch_size=1,
             max_wait_s=0.0,
             concurrency=spec.concurrency,
-            timeout_s=longest,
-            low=self.low,
-            high=self.high,
+            timeout_s=(spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * self._judge.tries,
+            low=self._options.low,
+            high=self._options.high,
         )
-        return dataclasses.replace(best, **changes)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """See :class:`~trainers.rewards.RewardBackend`."""
@@ -117,7 +95,7 @@ class JudgeBackend:
         try:
             data = self._data(request)
             # A vote's tries are samples of their own, so the votes' first ones are that far apart.
-            verdicts = [self._judge.judge(data, sample=vote * self._judge.tries) for vote in range(self._votes)]
+            verdicts = [self._judge.judge(data, sample=vote * self._judge.tries) for vote in range(self._options.votes)]
             scores = [verdict.score for verdict in await asyncio.gather(*verdicts)]
         except BackendError as error:
             return error
@@ -127,13 +105,13 @@ class JudgeBackend:
             return OutageError(f"the judge could not be asked: {error}")
         except (BudgetExceeded, CacheError, ValueError) as error:  # nothing of this passes with time
             return BackendError(f"{type(error).__name__}: {error}", final=True)
-        return statistics.fmean(scores) if self._vote == "mean" else statistics.median(scores)
+        return statistics.fmean(scores) if self._options.vote == "mean" else statistics.median(scores)
 
     def _data(self, request: ScoringRequest) -> dict[str, Any]:
         last = replies(request)[-1]
         # A whole conversation is judged with what the user said in the end; a turn, by what was known then.
         messages = request.messages if request.turn is None else request.messages[: last + 1]
-        data: dict[str, Any] = {"conversation": conversation_data(messages, tools=self._tools)}
+        data: dict[str, Any] = {"conversation": conversation_data(messages, tools=self._options.tools)}
         if self.needs_reference:
             if request.ground_truth is None:
                 raise BackendError("the rubric compares with a reference, and the task has no ground truth", final=True)

@@ -16,105 +16,39 @@ Another 4xx is the fault of a request, which the service finds by halving the ba
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from textenvs.messages import text_of
-from textenvs.options import NonNegativeInt, PositiveInt, Seconds
 from trainers.engines.http import Answer, Client, UnreachableError, error_text
 
-from ..service import BackendError, ModelOptions, OutageError, ScoringRequest, checked_fields
+from ...config.reward_model import ServiceSection
+from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
 from .conversation import (
     ConversationTokens,
-    Overlong,
     conversation_problems,
     load_tokenizer,
     replies,
     score_prepared,
+    score_range,
     scored_part,
 )
 
 _HEALTH_S = 10.0
 
 
-@checked_fields
-@dataclass(frozen=True)
-class PoolingOptions:
-    """A served reward model, and how it is asked.
-
-    Args:
-        url: Of the server, for example ``http://localhost:8000``.
-        model: Its name there; ``None`` takes the first that the server names.
-        endpoint: See the module.
-        input: ``tokens``: conversations are rendered here, and a batch is one request. ``messages``: the server renders
-            them by its own template, and each is a request of its own. ``/score`` takes texts and needs neither.
-        tokenizer: Folder or name of the tokenizer, for ``tokens``.
-        template: A file with a Jinja template, for ``tokens``, where the tokenizer has none or another one.
-        max_length: Tokens of a conversation, for ``tokens``; ``None`` takes the server's limit.
-        overlong: What becomes of longer ones: an ``error``, for that request alone, or their beginning is cut off
-            (``left``), which the server does itself where it renders.
-        label: Number of the label that is the score, where there are several.
-        transform: ``identity``, ``sigmoid``, or ``softmax`` over the labels.
-        api_key_env: The environment variable with the key, where the server wants one.
-        connections: Requests at a time, for ``messages``.
-        timeout_s: Seconds that one request may take.
-
-    Raises:
-        ValueError: A value outside the above, or values that do not go together.
-    """
-
-    url: str
-    model: str | None = None
-    endpoint: Literal["classify", "pooling", "score"] = "classify"
-    input: Literal["tokens", "messages"] = "tokens"
-    tokenizer: str | None = None
-    template: str | None = None
-    max_length: PositiveInt | None = None
-    overlong: Overlong = "error"
-    label: NonNegativeInt | None = None
-    transform: Literal["identity", "sigmoid", "softmax"] = "identity"
-    api_key_env: str | None = None
-    connections: PositiveInt = 32
-    timeout_s: Seconds = 60.0
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url must begin with http:// or https://, not be {self.url!r}")
-        renders = self.endpoint != "score" and self.input == "tokens"
-        if renders and self.tokenizer is None:
-            raise ValueError("input=tokens renders conversations here: name a tokenizer, or let the server render them")
-        for name in ("tokenizer", "template", "max_length"):
-            if not renders and getattr(self, name) is not None:
-                raise ValueError(f"{name} has no effect where conversations are not rendered here")
-        if self.endpoint == "score" and (self.label is not None or self.transform == "softmax"):
-            raise ValueError("/score gives one number: it takes no label, and transform=softmax makes 1 of it")
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """No score lies outside."""
-        return (-math.inf, math.inf) if self.transform == "identity" else (0.0, 1.0)
-
-    def model_options(self, **changes: Any) -> ModelOptions:
-        """How the service had best ask: it batches again by itself, so a few batches at a time."""
-        low, high = self.range
-        best = ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=2 * self.timeout_s, low=low, high=high)
-        return dataclasses.replace(best, **changes)
-
-
 class PoolingBackend:
     """A client of such a server. Made by :meth:`connect`."""
 
-    def __init__(self, options: PoolingOptions, client: Client, model: str, tokens: ConversationTokens | None) -> None:
+    def __init__(self, options: ServiceSection, client: Client, model: str, tokens: ConversationTokens | None) -> None:
         self.options, self._client, self._model, self._tokens = options, client, model, tokens
         self._places = asyncio.Semaphore(options.connections)
 
     @classmethod
-    async def connect(cls, options: PoolingOptions) -> Self:
+    async def connect(cls, options: ServiceSection) -> Self:
         """Look at the server, and make its client.
 
         Raises:
@@ -122,10 +56,10 @@ class PoolingBackend:
             ValueError: It has not the model, wants a key that is not there, or the tokenizer cannot be loaded.
             ImportError: The extra ``vllm-client`` is not installed.
         """
-        if problem := _key_problem(options):
+        for _, problem in _option_problems(options):
             raise ValueError(problem)
         key = None if options.api_key_env is None else os.environ[options.api_key_env]
-        client = Client(options.url, key, extra="vllm-client")
+        client = Client(str(options.url), key, extra="vllm-client")
         try:
             answer = await _get(client, "/v1/models")
             served = _served(answer, options)
@@ -146,6 +80,12 @@ class PoolingBackend:
             await client.close()
             raise
         return cls(options, client, served[0], tokens)
+
+    def model_options(self) -> ModelOptions:
+        """Recommended batching options: the server batches again by itself, so a few batches at a time."""
+        low, high = score_range(self.options.transform)
+        timeout_s = 2 * self.options.timeout_s
+        return ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=timeout_s, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """See :class:`~trainers.rewards.RewardBackend`.
@@ -235,22 +175,30 @@ class PoolingBackend:
         await self._client.close()
 
 
-def pooling_problems(options: PoolingOptions) -> Iterator[tuple[str, str]]:
+def pooling_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
     """What is wrong on this side of the connection: the key, and how conversations become tokens. Nobody is asked.
 
     Yields:
         The option to change, and what is wrong.
     """
-    if problem := _key_problem(options):
-        yield "api_key_env", problem
+    yield from _option_problems(options)
     if options.tokenizer is not None:
         yield from conversation_problems(options.tokenizer, options.template)
 
 
-def _key_problem(options: PoolingOptions) -> str | None:
-    if options.api_key_env is None or os.environ.get(options.api_key_env):
-        return None
-    return f"the environment variable {options.api_key_env} has no key in it for {options.url}"
+def _option_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
+    if options.url is None or not options.url.startswith(("http://", "https://")):
+        yield "url", f"url must begin with http:// or https://, not be {options.url!r}"
+    renders = options.endpoint != "score" and options.input == "tokens"
+    if renders and options.tokenizer is None:
+        yield "tokenizer", "input=tokens renders conversations here: name a tokenizer, or let the server render them"
+    for name in ("tokenizer", "template", "max_length"):
+        if not renders and getattr(options, name) is not None:
+            yield name, f"{name} has no effect where conversations are not rendered here"
+    if options.endpoint == "score" and (options.label is not None or options.transform == "softmax"):
+        yield "endpoint", "/score gives one number: it takes no label, and transform=softmax makes 1 of it"
+    if options.api_key_env is not None and not os.environ.get(options.api_key_env):
+        yield "api_key_env", f"the environment variable {options.api_key_env} has no key in it for {options.url}"
 
 
 def _transformed(logits: Sequence[float], label: int, transform: str) -> float:
@@ -280,7 +228,7 @@ async def _get(client: Client, path: str) -> Answer:
     return answer
 
 
-def _served(answer: Answer, options: PoolingOptions) -> tuple[str, int | None]:
+def _served(answer: Answer, options: ServiceSection) -> tuple[str, int | None]:
     """The model's name, and how much it reads, as far as the server says."""
     try:
         models = {str(each["id"]): each.get("max_model_len") for each in answer.body["data"]}

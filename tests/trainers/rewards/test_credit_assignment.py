@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch
-from trainers.rewards.redistribution import (
+from trainers.rewards.credit_assignment import (
     MOVED,
     RedistributionError,
     discounted,

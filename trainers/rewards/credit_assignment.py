@@ -156,6 +156,26 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
     return turns
 
 
+def overlong_penalty(tokens: int, limit: int, buffer: int, factor: float = 1.0) -> float:
+    """0 up to ``limit - buffer`` tokens, then evenly down to ``-factor`` at the limit (DAPO, arXiv 2503.14476, eq. 13).
+
+    Args:
+        tokens: That the response has.
+        limit: That it may have.
+        buffer: Over how many of them the penalty grows; at least 1, at most ``limit``.
+        factor: At least 0.
+
+    Raises:
+        ValueError: The buffer or the factor is outside its range.
+    """
+    if not 1 <= buffer <= limit:
+        raise ValueError(f"buffer must be at least 1 and at most limit={limit}, not {buffer}")
+    if not factor >= 0:
+        raise ValueError(f"factor must be at least 0, not {factor!r}")
+    over = min(max(tokens - (limit - buffer), 0), buffer)
+    return -factor * over / buffer if over else 0.0
+
+
 def _by_user(function: Callable[[Trajectory], Any], name: str, trajectory: Trajectory) -> Trajectory:
     turns = trajectory.num_turns
     if not turns:
@@ -189,6 +209,6 @@ def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
     try:
         return load_function(str(path), name, "reward_credit")
     except RefusedError as error:
-        raise RedistributionError(str(error)) from error
+        raise RedistributionError(f"{path}: {error}") from error
     except Exception as error:
         raise RedistributionError(f"{path}: {''.join(traceback.format_exception(error)).rstrip()}") from error

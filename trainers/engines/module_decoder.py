@@ -1,0 +1,137 @@
+"""Models without a fused forward pass: transformers' own modules, over the blocks of the torch engine.
+
+The modules see one sequence, the flat batch, with the position of each token. They ask for attention by the name
+:data:`ATTENTION`, and get the engine's: keys and values go to their blocks, and each request attends to its own. So
+whatever a family does between its attentions (mixtures of experts, norms, scaled embeddings) is transformers' code, as
+in the learner. A family whose tokens meet elsewhere too, in a recurrent state or a convolution, is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from trainers.engines.blocks import blocks_for
+from trainers.engines.decoder import Chunk, Decoder, FlatBatch
+from trainers.engines.weights import tied_names
+
+ATTENTION = "textenvs_blocks"  #: by which transformers finds this attention
+
+
+class ModuleDecoder(Decoder):
+    """A causal language model of any family that transformers computes with its attention interface.
+
+    Raises:
+        ValueError: The model does not leave attention to the interface, attends in a way that is not supported (a soft
+            cap, sinks, keys and values of different sizes), or has layers whose tokens meet elsewhere; quantised.
+    """
+
+    def _take_model(self, model: PreTrainedModel, threads: int) -> None:
+        if (quantised := getattr(model.config, "quantization_config", None)) is not None:
+            raise ValueError(f"the torch engine does not serve quantised models ({quantised}): dequantise it before")
+        self._module = copy.deepcopy(model).eval().requires_grad_(False)
+        for parameter in self._module.parameters():
+            parameter.data = parameter.data.to(self.device, self.dtype)
+        for name, buffer in self._module.named_buffers():  # they keep their type: frequencies of rotary embeddings
+            owner, _, leaf = name.rpartition(".")
+            setattr(self._module.get_submodule(owner), leaf, buffer.to(self.device))
+        self._module.config._attn_implementation = ATTENTION
+        self.parameters = self._module.state_dict(keep_vars=True)
+        self._tied = tied_names(self.parameters)
+        self._try_out()
+
+    @torch.no_grad()
+    def _try_out(self) -> None:
+        """Two tokens in the first block: whether every layer asks for attention as this supports it."""
+        config, zeros = self._module.config, np.zeros((1, self.max_context), np.int32)
+        table = np.zeros((1, blocks_for(self.max_context)), np.int64)
+        step = _Step(self, self.plan(np.zeros(0, np.int64), np.full(1, 2), [Chunk(0, 0, 2)], zeros, table))
+        self._forward(step)
+        if sorted(step.layers) != list(range(config.num_hidden_layers)):
+            raise ValueError(
+                f"the torch engine does not support model type {config.model_type!r}: its layers "
+                f"{sorted(set(range(config.num_hidden_layers)) - set(step.layers))} do not use transformers' attention "
+                "interface. Use another engine"
+            )
+
+    def logits(self, batch: FlatBatch) -> Tensor:
+        """Compute a step: write keys and values of all its tokens; float32 logits ``[len(batch.last), vocab]``."""
+        return self._forward(_Step(self, batch))
+
+    def _forward(self, step: _Step) -> Tensor:
+        batch = step.batch
+        output = self._module(
+            input_ids=batch.tokens[None],
+            position_ids=batch.positions[None],
+            use_cache=False,
+            logits_to_keep=batch.last,
+            step=step,
+        )
+        return output.logits[0].float()
+
+    def attend(self, step: _Step, layer: int, qkv: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+        """Attention of one layer, ``[1, n, heads, head_dim]`` from queries, keys, values ``[1, heads, n, head_dim]``.
+
+        Args:
+            step: What is computed.
+            layer: Its index.
+            qkv: Rotated queries and keys, and values.
+            options: Of the attention interface.
+        """
+        query, key, value = qkv
+        wanted = (self._kv_heads, self._head_dim)
+        lacks = [f"{name} of attention" for name in ("softcap", "s_aux") if options.get(name) is not None]
+        lacks += [
+            f"{name} of {(part.shape[1], part.shape[3])} heads and numbers instead of {wanted}"
+            for name, part in (("keys", key), ("values", value))
+            if (part.shape[1], part.shape[3]) != wanted
+        ]
+        if lacks:
+            raise ValueError(
+                f"the torch engine does not support {lacks[0]}, which model type {self._module.config.model_type!r} "
+                "has. Use another engine"
+            )
+        batch, cache = step.batch, self._kv[layer]
+        cache.index_copy_(0, batch.cells, torch.cat([key[0], value[0]]).transpose(0, 1))
+        flat = query[0].transpose(0, 1)
+        scale, window = options.get("scaling"), options.get("sliding_window")
+        parts = [self._attend(flat[each.begin : each.end], cache, each, scale, window) for each in batch.groups]
+        return torch.cat(parts).view(1, *flat.shape)
+
+
+@dataclass
+class _Step:
+    """What the modules hand through to attention.
+
+    Args:
+        decoder: Whose blocks.
+        batch: What is computed.
+        layers: Those that attended, in order.
+    """
+
+    decoder: ModuleDecoder
+    batch: FlatBatch
+    layers: list[int] = field(default_factory=list)
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    step: _Step | None = options.get("step")
+    if step is None:
+        raise ValueError(
+            f"the torch engine does not support {type(module).__name__}: it gives attention none of the arguments of "
+            "the model's call. Use another engine"
+        )
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    step.layers.append(layer)
+    return step.decoder.attend(step, layer, (query, key, value), options), None
+
+
+AttentionInterface.register(ATTENTION, _attention)
