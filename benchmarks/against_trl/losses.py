@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +13,18 @@ from transformers import PreTrainedModel
 
 from textenvs.messages import user
 from trainers.learner import Learner, OptimizerSettings
+from trainers.learner.fsdp import whole
 from trainers.trajectory import Trajectory
 
 from .theirs import Given
 from .work import columns, surrogate
 
 Precision = Literal["float32", "bfloat16"]
+
+
+def _keep_gradient(gradients: dict[str, Tensor], name: str, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    gradients[name] = whole(parameter.grad).clone()
 
 
 def compare_losses(
@@ -40,7 +47,8 @@ def compare_losses(
     settings = OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None)
     learner = Learner(model, optimizer=settings, device=device, dtype=dtype)
     for name, parameter in learner.actor.lm.named_parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p, name=name: gradients.update({name: p.grad.clone()}))
+        keep = partial(_keep_gradient, gradients, name)
+        parameter.register_post_accumulate_grad_hook(keep)
     ours = learner.update_actor(trajectories, given, surrogate)["loss"]
 
     usual, trainer.rollout_func = trainer.rollout_func, Given(trajectories)

@@ -89,11 +89,11 @@ def run(folder: Path, *what: str) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(300)
 def test_the_losses_are_equal_and_both_sides_are_timed(tmp_path: Path) -> None:
-    single, turns = run(tmp_path, "single", "turns")
+    single, turns, large = run(tmp_path, "single", "turns", "large")
     assert (single["new_tokens"], turns["episodes"]) == (4 * 48, 4)
-    for found in (single, turns):
-        assert found["loss"]["apart"] < 1e-6
-        assert found["loss"]["gradients_apart"] < 1e-4
+    for found, loss, gradients in ((single, 1e-6, 1e-4), (turns, 1e-6, 1e-4), (large, 0.1, 0.1)):  # in bfloat16
+        assert found["loss"]["apart"] < loss
+        assert found["loss"]["gradients_apart"] < gradients
         assert abs(found["loss"]["ours"]) > 1e-4, "or nothing was compared"
         assert min(found["seconds"]["ours"].values()) > 0
         assert min(found["seconds"]["trl"].values()) > 0
