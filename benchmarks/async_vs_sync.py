@@ -34,10 +34,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, user
 from trainers.engines.base import Generation, Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 

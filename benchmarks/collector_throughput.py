@@ -29,10 +29,10 @@ from typing import Any
 import torch
 
 import textenvs
+from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, user
 from trainers.engines.base import Engine, Generation, Sampling
-from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.gc_tuning import tuned_gc
 from trainers.rollout.collector import Collector

@@ -22,7 +22,7 @@ from typing import Any
 
 from collector_throughput import SlowUser, make_renderer
 
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.gc_tuning import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec

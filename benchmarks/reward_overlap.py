@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, user
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec

@@ -173,6 +173,29 @@ def selected_tokens(
     return {"selected": chosen.astype(np.float64)}
 
 
+def has_gradient(
+    section: ActorSection, advantages: Floats, mask: NDArray[np.bool_], offsets: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which episodes the policy's gradient depends on: the others need not be computed.
+
+    An advantage of 0 everywhere, as in a group whose episodes all earned the same, leaves every loss but ``kl_cov``
+    without a gradient; an entropy bonus and a KL have one for every token.
+
+    Args:
+        section: Which loss, and its terms.
+        advantages: ``[N]``.
+        mask: bool ``[N]``; the tokens that the policy is trained on.
+        offsets: Of :func:`offsets_of`, ``[E + 1]``.
+
+    Returns:
+        bool ``[E]``.
+    """
+    if section.entropy_coeff or section.use_kl_loss or section.policy_loss == "kl_cov":
+        return np.ones(len(offsets) - 1, np.bool_)
+    before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
+    return np.diff(before[offsets]) > 0
+
+
 #: The key of ``actor`` that is each option of a loss.
 LOSS_KEYS = {
     "clip_low": "clip_ratio_low",

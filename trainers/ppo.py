@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .algorithms.advantages import NEEDS_TERMS
 from .config import PPOConfig, load_config, show_help
@@ -52,9 +53,11 @@ from .cluster.nsight import captures
 from .cluster.plan import Machine, describe
 from .cluster.recipe import MadeThere
 from .config.running import TrainerSection
-from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss, selected_tokens
+from .config.schema import ActorSection
+from .credit import credit, critic_loss, has_gradient, norm_length, offsets_of, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .interrupts import Interrupts, leave
+from .learner import Learner
 from .policy import PolicyError, positions
 from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.profile import profiled
@@ -213,7 +216,7 @@ def learn(
             if train_actor and (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(config.actor.loss_agg_mode, offsets_of(part), mask, norm_length(config))
                 more = {"weight": weight, "share": mask / mask.sum()}
-                found = learner.update_actor(part, given | more, MadeThere(policy_loss, actor))
+                found = _update_actor(learner, actor, part, given | more, mask)
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
                 if (outside := found.pop("outside_clip", None)) is not None:
                     metrics.setdefault("actor/outside_clip_first", outside)
@@ -225,6 +228,30 @@ def learn(
                 value_loss_fn = MadeThere(critic_loss, config.critic)
                 _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
+
+
+def _update_actor(
+    learner: Learner | LearnerGroup,
+    actor: ActorSection,
+    part: Sequence[Trajectory],
+    given: Mapping[str, NDArray[np.float64]],
+    mask: NDArray[np.bool_],
+) -> dict[str, float]:
+    """A step of the actor on a mini-batch, of which only the episodes that the gradient depends on are computed.
+
+    Weights are of the whole mini-batch; means of metrics are over what is computed.
+    """
+    offsets = offsets_of(part)
+    needed = has_gradient(actor, given["advantages"], mask, offsets)
+    without = 1.0 - float(needed.mean())
+    if not needed.any():  # the optimizer's momentum takes its step all the same
+        counted = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
+        needed[np.where(counted, [len(each.token_ids) for each in part], np.inf).argmin()] = True
+    tokens = np.repeat(needed, np.diff(offsets))
+    part = [each for each, wanted in zip(part, needed, strict=True) if wanted]
+    given = {name: column[tokens] for name, column in given.items()}
+    given["share"] = given["share"] / given["share"].sum()
+    return learner.update_actor(part, given, MadeThere(policy_loss, actor)) | {"episodes_without_gradient": without}
 
 
 def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]) -> None:

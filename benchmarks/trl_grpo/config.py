@@ -121,7 +121,8 @@ def resolved(config: PPOConfig | Sequence[str]) -> PPOConfig:
     """
     given: Mapping[str, str] = {}
     if not isinstance(config, PPOConfig):
-        config, given = resolve(config)
+        config, flags = resolve(config)
+        given = flags.sources
     problems = [Problem(key, text, given.get(key, "")) for key, text in _problems(config, given)]
     if problems:
         raise ConfigError(problems)

@@ -18,7 +18,7 @@ from trainers.algorithms.covariance import clip_cov_tokens, kl_cov_tokens
 from trainers.algorithms.kl import FixedKL
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
-from trainers.credit import credit, critic_loss, policy_loss, selected_tokens
+from trainers.credit import credit, critic_loss, has_gradient, policy_loss, selected_tokens
 from trainers.trajectory import Trajectory
 
 SIZES = ((2, 1), (3,), (1, 2), (2,))  # action tokens by turn; two groups of two
@@ -275,3 +275,53 @@ def test_the_critics_loss_is_half_the_squared_error_to_the_return(clip):
     loss, sums = critic_loss(section)(values, given)
     torch.testing.assert_close(loss, (given["weight"] * most / 2).sum())
     torch.testing.assert_close(sums["clipped"], (given["weight"] * (most > error)).sum())
+
+
+# --- episodes without a gradient
+
+OFFSETS = np.array([0, 3, 5, 9])
+WITHOUT = np.array([0.0, 0.0, 0.0, -1.0, 0.5, 0.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("name", sorted(policy_losses.LOSS_OPTIONS))
+def test_an_episode_that_is_left_out_has_no_gradient_and_changes_no_other(name: str) -> None:
+    section = config(f"actor.policy_loss={name}", "actor.entropy_coeff=0", "algorithm.adv_estimator=grpo").actor
+    mask = np.ones(9, np.bool_)
+    needed = has_gradient(section, WITHOUT, mask, OFFSETS)
+    assert needed.tolist() == ([True, True, True] if name == "kl_cov" else [False, True, False])
+
+    rng = np.random.default_rng(3)
+    old = torch.from_numpy(rng.uniform(-2, 0, 9))
+    new = old + torch.from_numpy(rng.normal(0, 0.4, 9))
+    weight = torch.from_numpy(rng.uniform(0.1, 1, 9))
+
+    def gradient(episodes: np.ndarray) -> np.ndarray:
+        tokens = torch.from_numpy(np.repeat(episodes, np.diff(OFFSETS)))
+        logprobs = new.clone().requires_grad_()
+        part = {
+            "old_logprobs": old[tokens],
+            "advantages": torch.from_numpy(WITHOUT)[tokens],
+            "trajectory": torch.from_numpy(np.repeat(np.arange(3), np.diff(OFFSETS)))[tokens],
+            "weight": weight[tokens],
+            "share": torch.full((int(tokens.sum()),), 0.1),
+            "selected": torch.zeros(9)[tokens],
+        }
+        policy_loss(section)(logprobs[tokens], torch.zeros(int(tokens.sum())), part)[0].backward()
+        assert logprobs.grad is not None
+        return logprobs.grad.numpy()
+
+    whole = gradient(np.ones(3, np.bool_))
+    assert np.abs(whole).max() > 0
+    np.testing.assert_allclose(gradient(needed), whole, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("term", ["actor.entropy_coeff=0.01", "actor.use_kl_loss=true"])
+def test_a_term_for_every_token_needs_every_episode(term: str) -> None:
+    section = config("actor.entropy_coeff=0", term).actor
+    assert has_gradient(section, WITHOUT, np.ones(9, np.bool_), OFFSETS).all()
+
+
+def test_tokens_that_are_not_trained_on_need_no_episode() -> None:
+    section = config("actor.entropy_coeff=0").actor
+    mask = np.array([True] * 3 + [False] * 2 + [True] * 4)
+    assert not has_gradient(section, WITHOUT, mask, OFFSETS).any()

@@ -97,7 +97,7 @@ def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
     path = tmp_path / "talks.jsonl"
     path.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     said = refused(
-        capsys, arguments(tmp_path / "run", f"warm_start.files={path}", PLAYED), "error: ", f"{path} line 1: "
+        capsys, arguments(tmp_path / "run", f"warm_start.files={path}", PLAYED), "error: ", f"{path} row 1: "
     )
     assert "must end with the assistant's message" in said
 

@@ -209,6 +209,6 @@ def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
     try:
         return load_function(str(path), name, "reward_credit")
     except RefusedError as error:
-        raise RedistributionError(str(error)) from error
+        raise RedistributionError(f"{path}: {error}") from error
     except Exception as error:
         raise RedistributionError(f"{path}: {''.join(traceback.format_exception(error)).rstrip()}") from error

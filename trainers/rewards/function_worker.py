@@ -64,14 +64,14 @@ def load_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
     """The function of this name in a Python file; what the file itself raises is not caught."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise RefusedError(f"{path} is not a Python file")
+        raise RefusedError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles of the file look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise RefusedError(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
+        raise RefusedError(f"it has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
     return function  # type: ignore[no-any-return]
 
 

@@ -21,12 +21,12 @@ import vllm_kit
 import vllm_serve
 from transformers import PreTrainedModel
 
+from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.engines.base import MIN_TEMPERATURE, Engine
 from trainers.engines.blocks import SIZE
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
-from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm import served

@@ -9,11 +9,11 @@ from typing import Any
 
 from fragile import Fragile
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 
 ANY = Sampling(max_new_tokens=100)
 TOKENS = 10

@@ -14,6 +14,7 @@ from fake_sglang import FakeSGLang
 from fake_vllm import FakeVLLM, ServerBehavior
 from transformers import PreTrainedModel
 
+from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.assembly import engines
 from trainers.assembly.engines import check_engine, engine_of
 from trainers.assembly.errors import SetupError
@@ -21,7 +22,6 @@ from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import resolve
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.vllm.served import ServedVLLM
 from trainers.policy import Policy

@@ -10,10 +10,10 @@ import pytest
 from fragile import Fragile
 from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Reply
-from trainers.engines.simclock import run_simulated
 
 # ---------------------------------------------------------------- weights
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from benchmarks.simulation.clock import SimulatedClockLoop, run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.base import EngineDeadError, EngineError, Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import SimulatedClockLoop, run_simulated
 
 ANY = Sampling(max_new_tokens=100)
 

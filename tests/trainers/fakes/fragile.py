@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.simulation.scripted import ScriptedEngine
 from trainers.engines.base import Generation, Sampling, UpdateMode
-from trainers.engines.scripted import ScriptedEngine
 
 
 class Fragile(ScriptedEngine):

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_models import save_model, talk
 
+from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
-from trainers.engines.simclock import run_simulated
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends import ClassifierPool, Worker, WorkerLostError
 from trainers.rewards.backends.classifier import Classifier

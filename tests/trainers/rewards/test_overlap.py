@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.engines.simclock import run_simulated
+from benchmarks.simulation.clock import run_simulated
 from trainers.rewards.batching import Overlap
 
 Spans = list[tuple[int, int]]

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rewards.backends import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import assistant, user
-from trainers.engines.simclock import run_simulated
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, UnscoredError
 
 

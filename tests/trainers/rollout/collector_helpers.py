@@ -8,9 +8,9 @@ from typing import Any
 
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 

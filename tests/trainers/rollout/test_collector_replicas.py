@@ -13,11 +13,11 @@ from collector_helpers import Characters, tokens, turn_of
 from fragile import Fragile
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Trajectory

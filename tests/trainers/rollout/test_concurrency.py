@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.engines.base import Generation, Sampling
-from trainers.engines.scripted import Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Collector
 from trainers.rollout.concurrency import Concurrency
 from trainers.rollout.environments import Backend, EnvSpec

@@ -9,9 +9,9 @@ import pytest
 from collector_helpers import collect, collector_of, engine_of, says, slow_env, task_of, tokens, wordy
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Reply
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.slots import CollectionError

@@ -17,6 +17,8 @@ from fake_service import FakeService, garbage
 from rollout_fakes import SyncEnv
 from test_multiturn import Questions
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs import Task, TextEnv, Turn
 from textenvs.chat import close_clients
 from textenvs.messages import Message, user
@@ -24,8 +26,6 @@ from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
 from trainers import ppo
 from trainers.engines.base import EngineDeadError, EngineError
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.report.reporter import Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec

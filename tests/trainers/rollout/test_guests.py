@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, Sampling
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.guests import Guests, Pin
 from trainers.rollout.slots import CollectionError, Slots

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.tally import Lengths

@@ -10,12 +10,12 @@ import pytest
 from collector_helpers import Characters, collect, collector_of, engine_of, says, tokens, turn_of
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from textenvs import Task, TextEnv, Turn
 from textenvs.lookahead import FuturePolicy, Lookahead
 from textenvs.messages import Message, assistant, user
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec

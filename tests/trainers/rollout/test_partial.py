@@ -9,9 +9,9 @@ import pytest
 from collector_helpers import ROLES, collector_of, engine_of, tokens
 from rollout_fakes import AsyncEnv
 
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.base import Sampling
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory

@@ -12,7 +12,7 @@ import pytest
 from collector_helpers import collect, engine_of, says, tokens
 from rollout_fakes import AsyncEnv
 
-from trainers.engines.scripted import Reply
+from benchmarks.simulation.scripted import Reply
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.slots import ConsecutiveErrorsError
 from trainers.trajectory import Status, Trajectory

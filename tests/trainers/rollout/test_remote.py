@@ -3,7 +3,7 @@
 from collector_helpers import collect, prompt_text, tokens
 from served import registered, running
 
-from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.rollout.environments import EnvSpec
 
 ENV = "textenv/gsm8k-interact"

@@ -10,8 +10,8 @@ import pytest
 from collector_helpers import collect, engine_of, says, tokens, turn_of
 from rollout_fakes import AsyncEnv
 
-from trainers.engines.scripted import Call, Reply
-from trainers.engines.simclock import run_simulated
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
 from trainers.rollout.rewards import SoFar
 from trainers.trajectory import Status, Trajectory
 

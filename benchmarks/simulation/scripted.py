@@ -1,8 +1,8 @@
 """An engine without a model: chosen replies, latencies and failures, for tests and simulations.
 
 It keeps the whole protocol (stop tokens, limits, versions per token, the three update modes, cancellation, death), on
-the running event loop's clock; under :mod:`trainers.engines.simclock` seconds of latency cost nothing. Token ``i`` of a
-reply exists ``latency + (i + 1) * per_token`` seconds after the request began, and has the version in force then. A
+the running event loop's clock; under :mod:`benchmarks.simulation.clock` seconds of latency cost nothing. Token ``i`` of
+a reply exists ``latency + (i + 1) * per_token`` seconds after the request began, and has the version in force then. A
 request costs one timer, however long its reply.
 """
 
