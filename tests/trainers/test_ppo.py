@@ -332,15 +332,10 @@ def test_engine_and_learner_agree_where_a_family_runs_through_its_modules(tmp_pa
     model = AutoModelForCausalLM.from_config(kind(**sizes, **heads, **ends, **shape, max_position_embeddings=256))
     for one in (tokenizer, model):
         one.save_pretrained(tmp_path / "model")
-    options = [
-        f"model.path={tmp_path}/model",
-        "rollout.n=4",
-        "actor.old_logprobs=recompute",
-        "trainer.total_iterations=3",
-    ]
-    given = [*SMALL, *QUICK, f"trainer.default_local_dir={tmp_path}/run", *options]
-    skipped = ("warm_start.", "algorithm.adv_estimator=")
-    config = load_config([each for each in given if not each.startswith(skipped)] + ["algorithm.adv_estimator=grpo"])[0]
+    given = [each for each in (*SMALL, *QUICK) if not each.startswith(("warm_start.", "algorithm."))]
+    given += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run", "rollout.n=4"]
+    given += ["algorithm.adv_estimator=grpo", "actor.old_logprobs=recompute", "trainer.total_iterations=3"]
+    config = load_config(given)[0]
 
     async def go():
         async with assemble(config) as run:
