@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .algorithms.batch import TermsError
-from .assembly.errors import SetupError
+from .builders.errors import SetupError
 from .checkpoints import CheckpointError
 from .cluster.group import RankError
 from .cluster.plan import PlanError

@@ -34,10 +34,10 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
 
-from .assembly.cluster import cluster_of, plan_of
-from .assembly.engines import check_engine, engine_of
-from .assembly.errors import SetupError
-from .assembly.policy import set_threads
+from .builders.cluster import cluster_of, plan_of
+from .builders.engines import check_engine, engine_of
+from .builders.errors import SetupError
+from .builders.policy import set_threads
 from .cli import run_command
 from .cluster.plan import PlanError
 from .config.schema import EngineSection, ModelSection

@@ -40,18 +40,18 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.text import excerpt
 
 from .algorithms.aggregation import token_weights
-from .assembly.cluster import plan_of
-from .assembly.engines import check_engine
-from .assembly.environments import check_environments, other_validation, try_openings
-from .assembly.folder import run_folder
-from .assembly.policy import tokenizer_of, with_scripts_there_are
-from .assembly.reward_checks import reward_problems
+from .builders.cluster import plan_of
+from .builders.engines import check_engine
+from .builders.environments import check_environments, other_validation, try_openings
+from .builders.folder import run_folder
+from .builders.policy import tokenizer_of, with_scripts_there_are
+from .builders.reward_checks import reward_problems
 from .cli import run_command
 from .cli_errors import EXPECTED
 from .cluster.group import LearnerGroup
+from .cluster.lazy_factory import LazyFactory
 from .cluster.nsight import captures
 from .cluster.plan import Machine, describe
-from .cluster.recipe import MadeThere
 from .config.running import TrainerSection
 from .config.schema import ActorSection
 from .credit import credit, critic_loss, has_gradient, norm_length, offsets_of, policy_loss, selected_tokens
@@ -63,7 +63,7 @@ from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
-from .rollout.tally import ended
+from .rollout.stats import ended
 from .run import Run, assemble
 from .trajectory import Trajectory
 
@@ -225,7 +225,7 @@ def learn(
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
-                value_loss_fn = MadeThere(critic_loss, config.critic)
+                value_loss_fn = LazyFactory(critic_loss, config.critic)
                 _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
@@ -251,7 +251,7 @@ def _update_actor(
     part = [each for each, wanted in zip(part, needed, strict=True) if wanted]
     given = {name: column[tokens] for name, column in given.items()}
     given["share"] = given["share"] / given["share"].sum()
-    return learner.update_actor(part, given, MadeThere(policy_loss, actor)) | {"episodes_without_gradient": without}
+    return learner.update_actor(part, given, LazyFactory(policy_loss, actor)) | {"episodes_without_gradient": without}
 
 
 def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]) -> None:

@@ -16,10 +16,10 @@ import torch
 
 from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
-from .assembly.cluster import cluster_of, driver_device, plan_of
-from .assembly.collection import collector_of, trace_of
-from .assembly.engines import check_engine, engine_of, sleeps
-from .assembly.environments import (
+from .builders.cluster import cluster_of, driver_device, plan_of
+from .builders.collection import collector_of, trace_of
+from .builders.engines import check_engine, engine_of, sleeps
+from .builders.environments import (
     backend_of,
     check_environments,
     check_tools,
@@ -29,13 +29,13 @@ from .assembly.environments import (
     try_openings,
     validation_tasks,
 )
-from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
-from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .assembly.policy import policy_of, set_threads, with_scripts_there_are
-from .assembly.publication import Publisher
-from .assembly.reward_checks import check_rewards, try_multiturn
-from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
-from .assembly.rewards import custom_reward, multiturn_reward, overlong_reward, redistribution_of, reward_function_of
+from .builders.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
+from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
+from .builders.policy import policy_of, set_threads, with_scripts_there_are
+from .builders.publication import Publisher
+from .builders.reward_checks import check_rewards, try_multiturn
+from .builders.reward_model import RewardModels, reward_models_of, start_early, try_served
+from .builders.rewards import custom_reward, multiturn_reward, overlong_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup, RankError
 from .config import PPOConfig
 from .config.describe import all_keys

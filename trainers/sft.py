@@ -31,11 +31,11 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .assembly.environments import env_kwargs, tools_for
-from .assembly.errors import SetupError
-from .assembly.folder import held, refuse_ppo_folder, run_folder, write_config
-from .assembly.learner import check_learner, learner_options
-from .assembly.policy import careless_left_out, demonstrations_of, policy_of, set_threads
+from .builders.environments import env_kwargs, tools_for
+from .builders.errors import SetupError
+from .builders.folder import held, refuse_ppo_folder, run_folder, write_config
+from .builders.learner import check_learner, learner_options
+from .builders.policy import careless_left_out, demonstrations_of, policy_of, set_threads
 from .cli import run_command
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
@@ -72,7 +72,7 @@ def fit(
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
         device: Where to compute.
-        options: More of the learner's, see :mod:`trainers.assembly.learner`. Adapters are merged in the end.
+        options: More of the learner's, see :mod:`trainers.builders.learner`. Adapters are merged in the end.
         stop: Asked after every step whether it was the last.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainers.algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, NEEDS_TERMS
-from trainers.assembly.folder import run_folder
+from trainers.builders.folder import run_folder
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
 from trainers.config.load import Problem
@@ -97,7 +97,7 @@ FIXED: Sequence[str] = (
 #: Why keys have no meaning, by how they begin.
 WHY_NOT: Mapping[str, str] = {
     "critic.": "GRPO has no critic",
-    "cluster.": "this is one process on one device; for more, use TRL with trainers.hosts.trl (docs/adapters/trl.md)",
+    "cluster.": "one process on one device; for more: TRL with trainers.integrations.trl (docs/adapters/trl.md)",
     "ray_init.": "TRL does not use Ray",
     "data.": "leave such rows out of the files: TRL plays all of them",
     "engine.": "the embedded engine plays; for vLLM, configure TRL itself (docs/adapters/trl.md)",

@@ -24,22 +24,22 @@ from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
 from trainers.algorithms.batch import ActionBatch
-from trainers.assembly.environments import (
+from trainers.builders.environments import (
     check_environments,
     make_env,
     training_kwargs,
     validation_kwargs,
     validation_tasks,
 )
-from trainers.assembly.errors import SetupError
-from trainers.assembly.folder import held, run_folder, would_replace
-from trainers.assembly.learner import learner_settings
-from trainers.assembly.policy import policy_of, set_threads, threads_for, with_scripts_there_are
+from trainers.builders.errors import SetupError
+from trainers.builders.folder import held, run_folder, would_replace
+from trainers.builders.learner import learner_settings
+from trainers.builders.policy import policy_of, set_threads, threads_for, with_scripts_there_are
 from trainers.cluster.in_flight import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
 from trainers.credit import estimator_options
-from trainers.hosts.trl import textenv_reward
+from trainers.integrations.trl import textenv_reward
 from trainers.policy import Policy
 from trainers.registry import Result
 from trainers.report.loggers import open_loggers
@@ -272,8 +272,8 @@ def refuse_processes(processes: int, devices: int = 1) -> None:
     if processes > 1:
         raise SetupError(
             f"this is one process, and this is one of {processes} (WORLD_SIZE, as `accelerate launch` and torchrun "
-            "set it): start it with plain python. For several, use TRL's own trainer with trainers.hosts.trl, which "
-            "works with them (docs/adapters/trl.md)"
+            "set it): start it with plain python. For several, use TRL's own trainer with trainers.integrations.trl, "
+            "which works with them (docs/adapters/trl.md)"
         )
     if devices > 1:
         raise SetupError(f"it uses one GPU, and torch sees {devices}: choose one, CUDA_VISIBLE_DEVICES=0")
@@ -286,7 +286,7 @@ def _step(checkpoint: Path) -> int:
 
 def _write_model(trainer: Any, folder: Path) -> None:
     """A folder that transformers loads; adapters are merged into the weights."""
-    from trainers.hosts.trl.engine import adapters_of
+    from trainers.integrations.trl.engine import adapters_of
 
     if (adapters := adapters_of(trainer)) is None:
         trainer.save_model(str(folder))

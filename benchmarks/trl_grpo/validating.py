@@ -9,8 +9,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from trainers.hosts.trl import TextEnvRollout
-from trainers.hosts.trl.credit import TurnCreditGRPOTrainer
+from trainers.integrations.trl import TextEnvRollout
+from trainers.integrations.trl.credit import TurnCreditGRPOTrainer
 from trainers.learner.optim import OptimizerSettings
 from trainers.trajectory import Trajectory
 

@@ -15,8 +15,8 @@ from benchmarks.trl_grpo import trainer as trl_grpo
 from benchmarks.trl_grpo.config import FIELDS, READ, WHY_NOT, grpo_arguments, resolved
 from benchmarks.trl_grpo.trainer import training_episodes, validation_episodes
 from textenvs.integrations.trl import dataset_of
-from trainers.assembly.errors import SetupError
-from trainers.assembly.learner import learner_settings
+from trainers.builders.errors import SetupError
+from trainers.builders.learner import learner_settings
 from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
@@ -267,7 +267,7 @@ def test_adapters_on_a_trained_base_go_on_and_are_merged_in_the_end(tmp_path):
 
 def test_several_processes_and_several_gpus_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SetupError, match="one of 2 .*accelerate launch.*trainers.hosts.trl"):
+    with pytest.raises(SetupError, match="one of 2 .*accelerate launch.*trainers.integrations.trl"):
         TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"])
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setattr(GRPOConfig, "n_gpu", property(lambda self: 2))

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers import checkpoints
-from trainers.assembly.errors import SetupError
-from trainers.assembly.folder import checkpoint_to_resume
+from trainers.builders.errors import SetupError
+from trainers.builders.folder import checkpoint_to_resume
 from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from trainers.config.running import TrainerSection
 

@@ -20,13 +20,13 @@ from reward_models import save_model
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
-from trainers.assembly import vllm
-from trainers.assembly.cluster import plan_of
-from trainers.assembly.engines import check_engine, engine_of
-from trainers.assembly.environments import backend_of
-from trainers.assembly.folder import checkpoint_to_resume, run_folder
-from trainers.assembly.reward_checks import check_rewards
-from trainers.assembly.reward_model import try_served
+from trainers.builders import vllm
+from trainers.builders.cluster import plan_of
+from trainers.builders.engines import check_engine, engine_of
+from trainers.builders.environments import backend_of
+from trainers.builders.folder import checkpoint_to_resume, run_folder
+from trainers.builders.reward_checks import check_rewards
+from trainers.builders.reward_model import try_served
 from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig

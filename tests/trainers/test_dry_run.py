@@ -13,7 +13,7 @@ import trainers.run
 from textenvs import Task, TextEnv, list_environments
 from textenvs.registry import constructor, make, parameters
 from trainers import tiny
-from trainers.assembly.environments import other_validation, training_kwargs, validation_kwargs, validation_tasks
+from trainers.builders.environments import other_validation, training_kwargs, validation_kwargs, validation_tasks
 from trainers.config import load_config, render, resolve
 from trainers.config.yaml12 import Loader
 

@@ -16,7 +16,7 @@ from trainers.config import resolve
 from trainers.config.load import ConfigError
 from trainers.engines.base import Generation
 from trainers.engines.torch_engine import TorchEngine
-from trainers.rollout.slots import Slots
+from trainers.rollout.group_scheduler import GroupScheduler
 
 
 @given(
@@ -47,7 +47,7 @@ def test_there_are_slots_for_all_that_may_run(
         )
     except ConfigError:  # a window that this staleness does not allow
         return
-    books = Slots(
+    books = GroupScheduler(
         group_size=n,
         groups_per_batch=groups,
         staleness=staleness,

@@ -10,11 +10,11 @@ from ppo_runs import QUICK, arguments, in_process, main
 from program_envs import Wordy
 
 from textenvs.messages import user
-from trainers.assembly.environments import backend_of, longest_prompt, overlong_of
-from trainers.assembly.errors import SetupError
+from trainers.builders.environments import backend_of, longest_prompt, overlong_of
+from trainers.builders.errors import SetupError
 from trainers.config import PPOConfig, resolve
 from trainers.config.load import ConfigError
-from trainers.rollout.openings import measure
+from trainers.rollout.prompt_filter import measure
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_tokenizer
 

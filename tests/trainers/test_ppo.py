@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, MistralConfig, Qwen3MoeConfig
 
 from trainers import checkpoints
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
-from trainers.assembly.learner import learner_settings
+from trainers.builders.learner import learner_settings
 from trainers.config import load_config, resolve
 from trainers.credit import credit
 from trainers.ppo import main, train

@@ -14,7 +14,7 @@ from ppo_runs import comparable
 from transformers import AutoModelForCausalLM
 
 from trainers import tiny
-from trainers.assembly.publication import Publisher
+from trainers.builders.publication import Publisher
 from trainers.config import load_config
 from trainers.config.model import ModelSection
 from trainers.ppo import train

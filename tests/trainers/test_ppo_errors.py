@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from trainers import checkpoints, tiny
-from trainers.assembly.environments import other_validation
+from trainers.builders.environments import other_validation
 from trainers.config import resolve
 from trainers.engines.base import EngineDeadError
 from trainers.ppo import main, warn
-from trainers.rollout.slots import FilterExhaustedError
+from trainers.rollout.group_scheduler import FilterExhaustedError
 
 
 def test_mistakes_in_keys_start_nothing(tmp_path, capsys):

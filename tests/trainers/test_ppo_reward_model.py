@@ -13,7 +13,7 @@ from reward_models import save_model
 from trainers.checkpoints import Checkpoints
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards.backends.classifier import Classifier
-from trainers.rollout.slots import CollectionError, ConsecutiveErrorsError
+from trainers.rollout.group_scheduler import CollectionError, ConsecutiveErrorsError
 from trainers.trajectory import Trajectory, read_parquet
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainers import tiny
-from trainers.assembly.learner import learner_options
+from trainers.builders.learner import learner_options
 from trainers.config import ConfigError, render, resolve
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection

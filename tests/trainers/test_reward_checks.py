@@ -16,8 +16,8 @@ from ppo_runs import MODEL, QUICK, SMALL, refused
 from reward_models import save_model
 
 from trainers import run, sft, tiny
-from trainers.assembly.errors import SetupError
-from trainers.assembly.reward_checks import check_rewards
+from trainers.builders.errors import SetupError
+from trainers.builders.reward_checks import check_rewards
 from trainers.config import resolve
 from trainers.ppo import main
 

@@ -10,8 +10,8 @@ import pytest
 from ppo_runs import QUICK, arguments, in_process, refused
 
 from trainers import sft
-from trainers.assembly.errors import SetupError
-from trainers.assembly.folder import held
+from trainers.builders.errors import SetupError
+from trainers.builders.folder import held
 from trainers.checkpoints import Checkpoints
 from trainers.config import resolve
 from trainers.config.running import TrainerSection
@@ -61,7 +61,7 @@ def test_how_to_go_on_after_a_full_disk_is_true_for_how_the_run_was_started(tmp_
 
 
 def test_a_folder_is_free_again_when_its_process_is_killed(tmp_path):
-    code = f"from trainers.assembly.folder import held\nwith held(__import__('pathlib').Path({str(tmp_path)!r})):\n"
+    code = f"from trainers.builders.folder import held\nwith held(__import__('pathlib').Path({str(tmp_path)!r})):\n"
     code += " print('held', flush=True)\n input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
@@ -78,7 +78,7 @@ def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("trainers.assembly.folder.lock", none)
+    monkeypatch.setattr("trainers.builders.folder.lock", none)
     with held(tmp_path), held(tmp_path):
         pass
 

@@ -10,8 +10,8 @@ from trl_runs import batch, tiny_policy, trl_trainer
 
 from textenvs.integrations.trl import textenv_dataset
 from trainers.algorithms.advantages import rloo
-from trainers.hosts.trl import TextEnvRollout, term_rewards, textenv_reward
-from trainers.hosts.trl.credit import TurnCreditGRPOTrainer, token_advantages
+from trainers.integrations.trl import TextEnvRollout, term_rewards, textenv_reward
+from trainers.integrations.trl.credit import TurnCreditGRPOTrainer, token_advantages
 
 BYTES = "program_envs:tests/bytes"
 

@@ -20,9 +20,9 @@ from textenvs.integrations.trl import KEY, dataset_of, spec_of, textenv_dataset
 from textenvs.messages import user
 from trainers import tiny
 from trainers.engines.base import EngineError, Sampling
-from trainers.hosts.trl import RolloutError, TextEnvRollout, term_rewards, textenv_reward
-from trainers.hosts.trl.rollout import check_groups, check_lockstep
-from trainers.hosts.trl.rounds import RoundEngine, _generation, answer
+from trainers.integrations.trl import RolloutError, TextEnvRollout, term_rewards, textenv_reward
+from trainers.integrations.trl.rollout import check_groups, check_lockstep
+from trainers.integrations.trl.rounds import RoundEngine, _generation, answer
 
 BYTES = "program_envs:tests/bytes"
 #: What the prompts of these tests may name beyond what ships.

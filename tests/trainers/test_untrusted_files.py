@@ -23,7 +23,7 @@ TRAINERS = Path(__file__).parents[2] / "trainers"
 BETWEEN_OUR_PROCESSES = {
     "engines/vllm/server/transfer.py",
     "rewards/function_worker.py",
-    "cluster/parcel.py",
+    "cluster/serialization.py",
     "cluster/rank.py",
 }
 

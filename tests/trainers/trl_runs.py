@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 from trainers import tiny
-from trainers.hosts.trl import textenv_reward
+from trainers.integrations.trl import textenv_reward
 
 TEXTS = ["How many apples? #### 12", '<tool_call>{"name": "calc", "arguments": {"answer": 3}}</tool_call>', "tool user"]
 

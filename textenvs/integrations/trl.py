@@ -1,8 +1,8 @@
 """TRL's ``GRPOTrainer``: rows that name episodes, and environments whose tools are methods (``environment_factory``).
 
 TRL's other place for an environment, ``rollout_func``, needs the model's tokens and is therefore in
-:class:`trainers.hosts.trl.TextEnvRollout`. TRL gives it nothing of a row but the prompt, so the prompt's last message
-carries the :class:`EpisodeSpec` under the key :data:`KEY`, which chat templates do not look at.
+:class:`trainers.integrations.trl.TextEnvRollout`. TRL gives it nothing of a row but the prompt, so the prompt's last
+message carries the :class:`EpisodeSpec` under the key :data:`KEY`, which chat templates do not look at.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Event:
         kind: What.
         number: Of the call that it belongs to; any for ``gone``.
         value: rank 0's result (``done``), a :class:`~trainers.cluster.rank.Failure` (``failed``), a
-            :class:`~trainers.cluster.watch.Pulse` (``pulse``), or how it went, in words (``gone``).
+            :class:`~trainers.cluster.watch.Heartbeat` (``pulse``), or how it went, in words (``gone``).
     """
 
     rank: int

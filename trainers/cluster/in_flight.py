@@ -21,7 +21,7 @@ def surplus_groups(config: PPOConfig) -> int:
 
 
 def training_episodes(config: PPOConfig) -> int:
-    """Episodes of training that staleness allows in flight: the capacity of :class:`trainers.rollout.slots.Slots`."""
+    """Episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
     rollout = config.rollout
     groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
     return groups * (rollout.n + (config.algorithm.adv_estimator in NEEDS_GREEDY))

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from trainers.cluster.watch import Pulse
+from trainers.cluster.watch import Heartbeat
 
 # Where a thread of a rank stands while it waits for other ranks. FSDP's hooks are in the same package, but they end
 # before the layers compute, so only what is innermost counts.
@@ -168,7 +168,7 @@ class RankHost:
             except BaseException as error:  # even SystemExit: the rank answers
                 return Failure.of(error)
 
-    def pulse(self) -> Pulse:
+    def pulse(self) -> Heartbeat:
         """How it goes; from another thread than :meth:`run`'s."""
         return self._watched.look()
 
@@ -188,11 +188,11 @@ class _Watched:
     def __exit__(self, *error: object) -> None:
         self._thread = None
 
-    def look(self) -> Pulse:
+    def look(self) -> Heartbeat:
         now = time.monotonic()
         frame = None if self._thread is None else sys._current_frames().get(self._thread)
         if frame is None:
-            return Pulse(0.0, False, "is idle")
+            return Heartbeat(0.0, False, "is idle")
         code = frame.f_code
         where = f"was in {code.co_name} ({code.co_filename}:{frame.f_lineno})"
         seen: list[Any] = []
@@ -204,4 +204,4 @@ class _Watched:
         if tuple(seen) != self._seen:
             self._seen, self._since = tuple(seen), now
         waiting = any(part in file for file in files[:_INNERMOST] for part in _COLLECTIVE)
-        return Pulse(now - self._since, waiting, where)
+        return Heartbeat(now - self._since, waiting, where)

@@ -20,7 +20,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Pulse:
+class Heartbeat:
     """A sign of life.
 
     Args:
@@ -66,7 +66,7 @@ class Watch:
         self._silence, self._stall, self._grace = silence, stall, grace
         self._heard = dict.fromkeys(range(ranks), now)
         self._pending = set(range(ranks))
-        self._pulses: dict[int, Pulse] = {}
+        self._pulses: dict[int, Heartbeat] = {}
         self._failed: dict[int, float] = {}  # in the order of time
         self._gone: dict[int, str] = {}
         self._first: float | None = None  # when the first rank had done it
@@ -83,7 +83,7 @@ class Watch:
         """This rank is not there any more."""
         self._gone.setdefault(rank, how)
 
-    def pulse(self, rank: int, pulse: Pulse, now: float) -> None:
+    def pulse(self, rank: int, pulse: Heartbeat, now: float) -> None:
         """This rank lives."""
         self._heard[rank] = now
         self._pulses[rank] = pulse

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .service import RewardService, ScoringRequest
 
 if TYPE_CHECKING:
-    from trainers.rollout.rewards import SoFar
+    from trainers.rollout.rewards import TurnContext
 
 
 def reward_of(
@@ -25,8 +25,8 @@ def reward_of(
     *,
     per: Literal["episode", "turn"] = "episode",
     weight: float = 1.0,
-    truth: Callable[[SoFar], Any] | None = None,
-) -> Callable[[SoFar, int], Awaitable[float] | None]:
+    truth: Callable[[TurnContext], Any] | None = None,
+) -> Callable[[TurnContext, int], Awaitable[float] | None]:
     """A function for ``Collector(rewards=...)``; scoring starts when it is called, and nothing waits for it.
 
     Args:
@@ -45,7 +45,7 @@ def reward_of(
     if not math.isfinite(weight):
         raise ValueError(f"weight must be finite, not {weight}")
 
-    def reward(so_far: SoFar, turn: int) -> Awaitable[float] | None:
+    def reward(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
         if per == "episode" and not so_far.over:
             return None
         messages, said = so_far.messages, None

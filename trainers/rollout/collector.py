@@ -1,7 +1,8 @@
 """The collector: episodes run side by side, and the trainer gets batches of complete groups.
 
-An asyncio shell around the books (:mod:`trainers.rollout.slots`): one task an episode (:mod:`trainers.rollout.play`),
-started as soon as the books allow it, and no barrier between episodes, turns or batches anywhere. The trainer's loop::
+An asyncio shell around the scheduler (:mod:`trainers.rollout.group_scheduler`): one task an episode
+(:mod:`trainers.rollout.play`), started as soon as the scheduler allows it, and no barrier between episodes, turns or
+batches anywhere. The trainer's loop::
 
     async with Backend(EnvSpec("textenv/gsm8k-interact")) as backend:
         async with Collector(engine, renderer, backend, tasks=1000, group_size=8, groups_per_batch=16) as collector:
@@ -28,13 +29,13 @@ from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, Up
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .environments import Backend
-from .guests import Guests, Pin
+from .eval_gate import EvalGate, WeightLock
+from .group_scheduler import CollectionError, GroupScheduler, Ticket
 from .lag import LoopLag
 from .play import Episode, Player
 from .renderer import Renderer
 from .rewards import Score, Scores
-from .slots import CollectionError, Slots, Ticket
-from .tally import LengthBias, Tally, ages
+from .stats import LengthBias, Stats, ages
 from .tasks import TaskOrder, derive_seed
 from .timeline import Load, Timeline, loop_time
 from .trace import Lane, TraceFile
@@ -86,7 +87,7 @@ class Collector:
         backend: The environments.
         tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, or a function
             from group number to task index.
-        group_size: Episodes of one task that are compared with each other; see :class:`Slots` for this and for
+        group_size: Episodes of one task that are compared with each other; see :class:`GroupScheduler` for this and for
             ``groups_per_batch``, ``staleness``, ``window``, ``surplus``, ``retries``, ``max_running``,
             ``filter_zero_variance``, ``max_consecutive_filtered`` and ``max_consecutive_errors``.
         groups_per_batch: Groups a batch.
@@ -178,7 +179,7 @@ class Collector:
             partial_max_age=partial_max_age,
             scores=Scores(rewards, reward_timeout) if rewards else None,
         )
-        self._slots = Slots(
+        self._slots = GroupScheduler(
             group_size=group_size,
             groups_per_batch=groups_per_batch,
             staleness=staleness,
@@ -196,7 +197,7 @@ class Collector:
         self._concurrency = Concurrency(self._slots.capacity) if max_running == "auto" else None
         if self._concurrency is not None:
             self._slots.max_running = self._concurrency.limit
-        self._guests, self._pin = Guests(self._slots, self._pump), Pin()
+        self._guests, self._pin = EvalGate(self._slots, self._pump), WeightLock()
         self._steering: asyncio.Task[None] | None = None
         what = getattr(tasks, "identity", "custom") if callable(tasks) else tasks
         self._identity = {"seed": seed, "tasks": what}
@@ -217,7 +218,7 @@ class Collector:
         self._load = Load(engine_slots or self._slots.max_running or self._slots.capacity)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
         self._trace = trace
-        self._tally = Tally()
+        self._tally = Stats()
         self._length_bias = LengthBias()
         self._delivered_at: float | None = None  # when collecting began, or the last batch went out
 
@@ -265,8 +266,8 @@ class Collector:
                 their retries.
 
         Raises:
-            ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights. Nothing
-                has changed then: episodes go on with the old weights, and the update may be tried again.
+            ValueError: The version does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights.
+                Nothing has changed then: episodes go on with the old weights, and the update may be tried again.
             EngineError: The engine failed half-way, and is not at the old version any more; collecting stops. (One that
                 lost a part and goes on without it is a warning.)
         """
@@ -393,7 +394,7 @@ class Collector:
         :mod:`~trainers.rollout.timeline`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
         ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_cut``; ``replies_continued``;
         ``staleness_mean``, ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
-        (:class:`~trainers.rollout.tally.LengthBias`).
+        (:class:`~trainers.rollout.stats.LengthBias`).
         """
         slots, phases = self._slots, self._load.phases
         now = {
@@ -572,7 +573,7 @@ class Collector:
         bias = self._length_bias.deliver(dict(zip(self._slots.taken, groups, strict=True)), self._slots.gone)
         if bias is not None:
             stats["length_bias"] = bias
-        tally, self._tally = self._tally, Tally()
+        tally, self._tally = self._tally, Stats()
         stats |= tally.stats()
         if self._trace is not None:
             shown = ("running", "ready", "in_flight")

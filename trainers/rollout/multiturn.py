@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from textenvs.lookahead import Lookahead, MultiturnReward
 
-from .rewards import SoFar
+from .rewards import TurnContext
 
 Credit = Literal["value", "difference"]
 
@@ -45,7 +45,7 @@ class MultiturnScore:
         self._before: WeakKeyDictionary[Any, tuple[int, asyncio.Task[MultiturnReward]]] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()
 
-    def __call__(self, so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+    def __call__(self, so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         """The turn's terms, to be awaited; ``None`` in evaluation.
 
         Raises:

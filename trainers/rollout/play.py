@@ -23,7 +23,7 @@ from ..trajectory import Status, Trajectory
 from .environments import Backend, EnvError, EnvSpec, EnvTimeoutError, Lease
 from .episode import EpisodeTokens
 from .renderer import Renderer, Tools
-from .rewards import Outstanding, RewardError, Scores, SoFar
+from .rewards import PendingRewards, RewardError, Scores, TurnContext
 from .tasks import derive_seed
 from .timeline import Load, Timeline
 
@@ -65,7 +65,7 @@ class _Progress:
     """How far an episode has come, for whoever has to end it."""
 
     timeline: Timeline
-    rewards: Outstanding | None
+    rewards: PendingRewards | None
     spec: EnvSpec
     tokens: EpisodeTokens | None = None
     messages: Messages = ()
@@ -223,7 +223,7 @@ class Player:
             error.add_note(f"in episode {episode.episode_id}, task_index {episode.options.get('task_index')}")
             raise
 
-    async def _settle(self, rewards: Outstanding, progress: _Progress) -> None:
+    async def _settle(self, rewards: PendingRewards, progress: _Progress) -> None:
         if rewards.pending:
             progress.timeline.phase("rewards")
         assert progress.tokens is not None  # or nothing would have been asked for
@@ -268,7 +268,7 @@ class Player:
                 elif tokens.context_size >= limit:
                     end = _End(Status.TRUNCATED_CONTEXT)
             if progress.rewards is not None:
-                so_far = SoFar(
+                so_far = TurnContext(
                     **names,
                     messages=conversation,
                     reply=text,

@@ -4,7 +4,7 @@ A score is asked once a turn, right after the environment has answered, and retu
 turn earns beside the environment's reward, or ``None`` where it has nothing to say (a score of whole episodes answers
 only where ``so_far.over``)::
 
-    def helpful(so_far: SoFar, turn: int) -> Awaitable[float] | None:
+    def helpful(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
         return judge.score(so_far.messages) if so_far.over else None
 
     Collector(..., rewards={"helpful": helpful})
@@ -31,7 +31,7 @@ from textenvs.messages import Messages
 from textenvs.text import quoted
 
 from ..trajectory import is_reward
-from .slots import CollectionError
+from .group_scheduler import CollectionError
 from .timeline import loop_time
 from .trace import Lane
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SoFar:
+class TurnContext:
     """An episode as it stands after a turn.
 
     Args:
@@ -81,7 +81,7 @@ class SoFar:
 
 Earned: TypeAlias = float | Mapping[str, float]
 #: ``score(so_far, turn)``; turns count from 0.
-Score: TypeAlias = Callable[[SoFar, int], Awaitable[Earned] | None]
+Score: TypeAlias = Callable[[TurnContext, int], Awaitable[Earned] | None]
 
 
 class RewardError(Exception):
@@ -112,12 +112,12 @@ class Scores:
         self.scores = dict(scores)
         self.timeout = timeout
 
-    def open(self, lanes: Callable[[str], Lane] | None = None) -> Outstanding:
+    def open(self, lanes: Callable[[str], Lane] | None = None) -> PendingRewards:
         """For one episode; ``lanes`` give a reward its place in a trace."""
-        return Outstanding(self.scores, self.timeout, lanes)
+        return PendingRewards(self.scores, self.timeout, lanes)
 
 
-class Outstanding:
+class PendingRewards:
     """The rewards of one episode that were asked for."""
 
     def __init__(self, scores: Mapping[str, Score], timeout: float | None, lanes: Callable[[str], Lane] | None) -> None:
@@ -126,7 +126,7 @@ class Outstanding:
         self._lanes = lanes
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
 
-    def ask(self, so_far: SoFar, turn: int) -> None:
+    def ask(self, so_far: TurnContext, turn: int) -> None:
         """Ask every score for this turn's reward, and do not wait.
 
         Raises:

@@ -19,7 +19,7 @@ from textenvs.integrations import EpisodeSpec, SpecError
 from textenvs.integrations.rows import write_episodes
 from textenvs.messages import user
 from textenvs.task import Rows, Task
-from trainers.hosts.verl import EpisodeFailedError, TextEnvAgentLoopWorker
+from trainers.integrations.verl import EpisodeFailedError, TextEnvAgentLoopWorker
 
 
 def conversation_text(tokenizer, messages):
@@ -325,4 +325,4 @@ def test_options_out_of_range(options, config, tokenizer, server):
 
 
 def test_it_is_registered_under_its_name():
-    assert _agent_loop_registry["textenv"]["_target_"] == "trainers.hosts.verl.agent_loop.TextEnvAgentLoop"
+    assert _agent_loop_registry["textenv"]["_target_"] == "trainers.integrations.verl.agent_loop.TextEnvAgentLoop"

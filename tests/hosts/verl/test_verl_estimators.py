@@ -12,7 +12,7 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from trainers.algorithms.advantages import gae, turn_grpo
 from trainers.algorithms.batch import ActionBatch, gather
-from trainers.hosts.verl import TextEnvOutput
+from trainers.integrations.verl import TextEnvOutput
 from trainers.trajectory import Status, Trajectory
 
 SEEDS = st.integers(0, 2**32 - 1)

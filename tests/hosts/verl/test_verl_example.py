@@ -14,7 +14,7 @@ from verl.utils.config import validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from textenvs.cli import main
-from trainers.hosts.verl import TextEnvAgentLoop, textenv_turn_grpo
+from trainers.integrations.verl import TextEnvAgentLoop, textenv_turn_grpo
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "verl"

@@ -12,7 +12,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import episode_rows
-from trainers.hosts.verl import TextEnvAgentLoop
+from trainers.integrations.verl import TextEnvAgentLoop
 from trainers.tiny import build_model, build_tokenizer, save
 
 
@@ -29,7 +29,7 @@ def make_config(folder, *overrides):
             "ppo_trainer",
             overrides=[
                 f"actor_rollout_ref.model.path={folder}",
-                "actor_rollout_ref.model.external_lib=trainers.hosts.verl",
+                "actor_rollout_ref.model.external_lib=trainers.integrations.verl",
                 "actor_rollout_ref.rollout.name=vllm",
                 "actor_rollout_ref.rollout.calculate_log_probs=True",
                 "data.max_prompt_length=1024",

@@ -19,10 +19,10 @@ import torch
 
 from trainers.checkpoints import Checkpoints
 from trainers.cluster.group import LearnerGroup, RankError
+from trainers.cluster.lazy_factory import LazyFactory
 from trainers.cluster.plan import Machine, make_plan
 from trainers.cluster.ray.ranks import RayLearnerGroup
 from trainers.cluster.ray.runtime import RayCluster
-from trainers.cluster.recipe import MadeThere
 from trainers.config import load_config
 from trainers.learner import Learner
 from trainers.learner.checksums import DamagedError
@@ -98,7 +98,7 @@ def test_an_error_of_all_ranks_keeps_its_type_and_the_group(two):
 def test_a_loss_that_closes_over_its_settings_is_made_there(two):
     with pytest.raises(ValueError, match="importable by name"):
         update(two, helpers.scaled(2.0))
-    assert np.isfinite(update(two, MadeThere(helpers.scaled, 2.0))["loss"])
+    assert np.isfinite(update(two, LazyFactory(helpers.scaled, 2.0))["loss"])
 
 
 def test_checkpoints_go_from_two_ranks_to_one_process(two, tmp_path):

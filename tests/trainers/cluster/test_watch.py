@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.watch import Pulse, Verdict, Watch
+from trainers.cluster.watch import Heartbeat, Verdict, Watch
 
 LIMITS = {"silence": 10.0, "stall": 100.0, "grace": 3.0}
-MOVING = Pulse(0.0, False, "computes")
+MOVING = Heartbeat(0.0, False, "computes")
 
 
 def watch(ranks: int = 2) -> Watch:
@@ -50,7 +50,7 @@ def test_the_death_behind_a_survivors_error_is_the_cause(late):
 def test_the_first_error_is_the_cause_where_the_others_wait():
     call = watch(3)
     call.answered(2, 1.0, raised=True)
-    call.pulse(0, Pulse(1.0, True, "waits"), 3.9)
+    call.pulse(0, Heartbeat(1.0, True, "waits"), 3.9)
     assert call.verdict(3.9) is None
     verdict = call.verdict(4.0)
     assert verdict is not None
@@ -70,8 +70,8 @@ def test_silence_is_of_those_who_have_not_answered():
 def test_who_waits_for_others_is_not_guilty_unless_all_do():
     call = watch(2)
     for waiting, guilty in ((False, (1,)), (True, (0, 1))):
-        call.pulse(0, Pulse(100.0, True, "was in all_reduce"), 101.0)
-        call.pulse(1, Pulse(99.0, waiting, "was in my_loss"), 101.0)
+        call.pulse(0, Heartbeat(100.0, True, "was in all_reduce"), 101.0)
+        call.pulse(1, Heartbeat(99.0, waiting, "was in my_loss"), 101.0)
         verdict = call.verdict(101.0)
         assert verdict is not None
         assert verdict.ranks == guilty
@@ -92,7 +92,7 @@ def test_a_late_rank_that_was_never_heard_of_has_no_place():
     call = Watch(3, 0.0, silence=1000.0, stall=10.0, grace=3.0)
     call.answered(0, 1.0, raised=False)
     assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="did not get on for 10 s")
-    call.pulse(1, Pulse(0.0, False, "in my_loss"), 11.0)
+    call.pulse(1, Heartbeat(0.0, False, "in my_loss"), 11.0)
     assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="did not get on for 10 s (rank 1 in my_loss)")
 
 
@@ -117,7 +117,7 @@ def test_every_call_ends_and_a_good_end_needs_everybody(ranks: int, events: list
             gone.add(rank)
             call.gone(rank, f"rank {rank} died")
         elif what in ("moves", "waits"):
-            call.pulse(rank, Pulse(0.0, what == "waits", "somewhere"), now)
+            call.pulse(rank, Heartbeat(0.0, what == "waits", "somewhere"), now)
         verdict = call.verdict(now)
         if gone:
             assert verdict is not None

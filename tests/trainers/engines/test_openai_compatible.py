@@ -6,8 +6,8 @@ import pytest
 from fake_service import FakeService
 
 from textenvs.messages import user
-from trainers.assembly.engines import check_engine
-from trainers.assembly.errors import SetupError
+from trainers.builders.engines import check_engine
+from trainers.builders.errors import SetupError
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
 from trainers.engines.base import EngineError, Sampling

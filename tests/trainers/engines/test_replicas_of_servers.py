@@ -15,9 +15,9 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
-from trainers.assembly import engines
-from trainers.assembly.engines import check_engine, engine_of
-from trainers.assembly.errors import SetupError
+from trainers.builders import engines
+from trainers.builders.engines import check_engine, engine_of
+from trainers.builders.errors import SetupError
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import resolve
 from trainers.engines.base import EngineDeadError, Sampling

@@ -31,7 +31,7 @@ from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode import EpisodeTokens
-from trainers.rollout.slots import ConsecutiveErrorsError, FilterExhaustedError
+from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError
 from trainers.rollout.tasks import TaskOrder, derive_seed
 from trainers.trajectory import Status, Trajectory
 

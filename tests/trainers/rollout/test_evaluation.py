@@ -14,7 +14,7 @@ from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.slots import CollectionError
+from trainers.rollout.group_scheduler import CollectionError
 from trainers.trajectory import Status, Trajectory
 
 

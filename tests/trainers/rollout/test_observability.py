@@ -27,7 +27,7 @@ from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.lag import LoopLag
-from trainers.rollout.tally import LengthBias
+from trainers.rollout.stats import LengthBias
 from trainers.rollout.timeline import PHASES, Load, Timeline
 from trainers.rollout.trace import TraceFile, read_trace
 from trainers.trajectory import Trajectory

@@ -14,7 +14,7 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.scripted import Reply
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.slots import ConsecutiveErrorsError
+from trainers.rollout.group_scheduler import ConsecutiveErrorsError
 from trainers.trajectory import Status, Trajectory
 
 # One process of the tests runs them all, and so one Ray.

@@ -12,7 +12,7 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
-from trainers.rollout.rewards import SoFar
+from trainers.rollout.rewards import TurnContext
 from trainers.trajectory import Status, Trajectory
 
 ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}
@@ -24,13 +24,13 @@ def three_turns(call: Call, version: int) -> Reply:
 
 
 def test_a_reward_is_awaited_beside_the_next_turns_and_belongs_to_its_own() -> None:
-    asked: list[SoFar] = []
+    asked: list[TurnContext] = []
 
-    async def judge(so_far: SoFar, turn: int) -> float:
+    async def judge(so_far: TurnContext, turn: int) -> float:
         await asyncio.sleep(7.0)
         return turn + 1.0
 
-    def score(so_far: SoFar, turn: int) -> Awaitable[float]:
+    def score(so_far: TurnContext, turn: int) -> Awaitable[float]:
         asked.append(so_far)
         return judge(so_far, turn)
 
@@ -52,10 +52,10 @@ def test_a_reward_is_awaited_beside_the_next_turns_and_belongs_to_its_own() -> N
 
 @pytest.mark.parametrize("options", [{}, {"max_response_tokens": 9}], ids=["by the environment", "by a budget"])
 def test_a_score_of_whole_episodes_answers_once_however_they_end(options: dict[str, Any]) -> None:
-    async def graded(so_far: SoFar) -> Mapping[str, float]:
+    async def graded(so_far: TurnContext) -> Mapping[str, float]:
         return {"accuracy": 0.25, "half": 1.0}
 
-    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         return graded(so_far) if so_far.over else None
 
     (batch,) = run_simulated(collect(engine_of(three_turns), rewards={"grade": score}, **ONE, **options))
@@ -74,20 +74,20 @@ def returns(value: Any) -> Any:
     return lambda so_far, turn: answer()
 
 
-async def hang(so_far: SoFar, turn: int) -> float:
+async def hang(so_far: TurnContext, turn: int) -> float:
     await asyncio.Event().wait()
     return 0.0
 
 
-async def broken(so_far: SoFar, turn: int) -> float:
+async def broken(so_far: TurnContext, turn: int) -> float:
     raise KeyError("no such model")
 
 
-async def cancels(so_far: SoFar, turn: int) -> float:
+async def cancels(so_far: TurnContext, turn: int) -> float:
     raise asyncio.CancelledError
 
 
-def refuses(so_far: SoFar, turn: int) -> Awaitable[float]:
+def refuses(so_far: TurnContext, turn: int) -> Awaitable[float]:
     raise ConnectionError("the service is down")
 
 
@@ -112,7 +112,7 @@ def test_a_reward_that_fails_is_a_status_and_never_a_zero(score: Any, cause: str
     ended: list[Trajectory] = []
     first = True
 
-    def once(so_far: SoFar, turn: int) -> Any:
+    def once(so_far: TurnContext, turn: int) -> Any:
         nonlocal first
         bad, first = first, False
         return score(so_far, turn) if bad else None
@@ -130,7 +130,7 @@ def test_a_reward_that_fails_is_a_status_and_never_a_zero(score: Any, cause: str
 
 
 def test_who_waits_for_rewards_holds_no_environment() -> None:
-    async def slow(so_far: SoFar, turn: int) -> float:
+    async def slow(so_far: TurnContext, turn: int) -> float:
         await asyncio.sleep(100.0)
         return 1.0
 
@@ -142,7 +142,7 @@ def test_who_waits_for_rewards_holds_no_environment() -> None:
 def test_an_episode_that_failed_waits_for_no_reward() -> None:
     cancelled = 0
 
-    async def slow(so_far: SoFar, turn: int) -> float:
+    async def slow(so_far: TurnContext, turn: int) -> float:
         nonlocal cancelled
         try:
             await asyncio.sleep(1000.0)
@@ -163,11 +163,11 @@ def test_an_episode_that_failed_waits_for_no_reward() -> None:
 
 
 def test_a_failure_is_not_kept_waiting_by_the_other_rewards() -> None:
-    async def slow(so_far: SoFar, turn: int) -> float:
+    async def slow(so_far: TurnContext, turn: int) -> float:
         await asyncio.sleep(1000.0)
         return 1.0
 
-    async def fails_once(so_far: SoFar, turn: int) -> float:
+    async def fails_once(so_far: TurnContext, turn: int) -> float:
         await asyncio.sleep(5.0)
         if not ended:
             raise KeyError("no such model")
@@ -189,12 +189,12 @@ def test_work_that_runs_by_itself_is_cancelled_when_nobody_needs_its_reward() ->
         await asyncio.sleep(1000.0)
         return 1.0
 
-    def score(so_far: SoFar, turn: int) -> Awaitable[float]:
+    def score(so_far: TurnContext, turn: int) -> Awaitable[float]:
         left_over.extend(not task.cancelled() for task in started)
         started.append(asyncio.ensure_future(slow()))
         return started[-1]
 
-    def refuses_once(so_far: SoFar, turn: int) -> Awaitable[float] | None:
+    def refuses_once(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
         return refuses(so_far, turn) if len(started) == 1 else None  # before the other one's is awaited
 
     options = {"rewards": {"slow": score, "judge": refuses_once}, "reward_timeout": None}

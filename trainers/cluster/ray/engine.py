@@ -18,9 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from trainers.cluster.buckets import Bucket, Collected
-from trainers.cluster.parcel import Parcel, unpack
 from trainers.cluster.ray.ranks import Published, said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
+from trainers.cluster.serialization import Parcel, unpack
 from trainers.engines.adapters import Adapted
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
 
@@ -114,8 +114,8 @@ class RayEngine:
         Args:
             cluster: Where.
             replica: Number of the engine: its seat in the plan.
-            make: Ray's reference to a :class:`~trainers.cluster.parcel.Parcel` with a function of no argument that
-                makes the engine, or a coroutine that does.
+            make: Ray's reference to a :class:`~trainers.cluster.serialization.Parcel` with a function of no argument
+                that makes the engine, or a coroutine that does.
             gpus: CUDA numbers of GPUs that it shares with learner ranks.
             bucket_bytes: Of weights in one object, where they are not published by a learner on Ray.
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from trainers.cluster.buckets import Bucket, Collected, cut
 from trainers.cluster.group import Event, LearnerGroup, RankError
-from trainers.cluster.parcel import Parcel, pack, unpack
 from trainers.cluster.rank import Failure, RankHost
 from trainers.cluster.ray.runtime import RayCluster, import_ray
-from trainers.cluster.watch import Pulse
+from trainers.cluster.serialization import Parcel, pack, unpack
+from trainers.cluster.watch import Heartbeat
 
 _PULSE_S = 1.0
 _LINES = 3  # of Ray's words on a death
@@ -101,7 +101,7 @@ class _Rank:
         result = self._host.run(method, args, kwargs)
         return result if self._host.rank == 0 or isinstance(result, Failure) else None
 
-    def pulse(self) -> Pulse:
+    def pulse(self) -> Heartbeat:
         """In another thread than ``run``."""
         return self._host.pulse()
 

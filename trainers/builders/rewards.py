@@ -20,10 +20,10 @@ from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
 from ..rollout.engine_policy import EnginePolicy
+from ..rollout.group_scheduler import CollectionError
 from ..rollout.multiturn import MultiturnScore
 from ..rollout.renderer import Renderer
-from ..rollout.rewards import Score, SoFar
-from ..rollout.slots import CollectionError
+from ..rollout.rewards import Score, TurnContext
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import SetupError
@@ -57,14 +57,14 @@ def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
         raise SetupError(f"algorithm.reward_credit: {error}") from error
 
 
-def task_finder(config: PPOConfig) -> Callable[[SoFar], Task]:
+def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
     """From an episode to the task that it plays."""
     sets = []
     for kwargs in (training_kwargs(config), validation_kwargs(config)):
         with closing(make_env(config.env.id, kwargs)) as env:
             sets.append((kwargs, env.tasks))
 
-    def task_of(so_far: SoFar) -> Task:
+    def task_of(so_far: TurnContext) -> Task:
         assert so_far.spec is not None
         assert so_far.task_index is not None
         return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
@@ -72,7 +72,7 @@ def task_finder(config: PPOConfig) -> Callable[[SoFar], Task]:
     return task_of
 
 
-def check_name(config: PPOConfig, key: str, name: str, so_far: SoFar) -> None:
+def check_name(config: PPOConfig, key: str, name: str, so_far: TurnContext) -> None:
     """Whether the environment has left a reward's name free.
 
     Raises:
@@ -94,7 +94,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     """
     instead, task_of = config.custom_reward_function.replace, task_finder(config)
 
-    async def terms(so_far: SoFar) -> dict[str, float]:
+    async def terms(so_far: TurnContext) -> dict[str, float]:
         earned = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
         if so_far.over:
             task = task_of(so_far)
@@ -107,7 +107,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
             )
         return earned
 
-    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         check_name(config, "custom_reward_function", "custom", so_far)
         return terms(so_far) if so_far.over or (instead and so_far.reward) else None
 
@@ -122,7 +122,7 @@ def overlong_reward(config: PPOConfig) -> Score:
     async def terms(tokens: int) -> dict[str, float]:
         return {"overlong": overlong_penalty(tokens, limit, section.len, section.penalty_factor)}
 
-    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         check_name(config, "overlong_buffer", "overlong", so_far)
         return terms(so_far.response_tokens) if so_far.over and so_far.training else None
 

@@ -1,8 +1,8 @@
 """TRL's ``GRPOTrainer`` on these environments: whole conversations through ``rollout_func``. See docs/adapters/trl.md.
 
 :class:`TextEnvRollout` plays the episodes, token-exact; :func:`textenv_reward` pays for them;
-:class:`trainers.hosts.trl.credit.TurnCreditGRPOTrainer` gives each turn's tokens an advantage of their own. Only that
-last one imports TRL.
+:class:`trainers.integrations.trl.credit.TurnCreditGRPOTrainer` gives each turn's tokens an advantage of their own. Only
+that last one imports TRL.
 """
 
 from .rewards import term_rewards, textenv_reward

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainers.rollout.slots import (
+from trainers.rollout.group_scheduler import (
     ConsecutiveErrorsError,
     FilterExhaustedError,
-    Slots,
+    GroupScheduler,
     StalenessError,
     Ticket,
 )
@@ -36,7 +36,7 @@ def played(version: int, reward: float = 0.0, status: Status = Status.COMPLETED,
     )
 
 
-def start_all(slots: Slots) -> list[Ticket]:
+def start_all(slots: GroupScheduler) -> list[Ticket]:
     return list(iter(slots.start, None))
 
 
@@ -74,7 +74,7 @@ class Books(RuleBasedStateMachine):
             "max_consecutive_filtered": 10**6,
             "max_consecutive_errors": 10**6,
         }
-        self.slots = Slots(**self.options)
+        self.slots = GroupScheduler(**self.options)
         self.updates = self.taken = 0
         self.running: dict[Ticket, int] = {}  # with the version when it started
         self.started: set[Ticket] = set()
@@ -180,7 +180,7 @@ class Books(RuleBasedStateMachine):
         unfinished = set(range(frontier["next_group"])) - set(self.delivered) - self.dropped
         assert frontier["in_flight"] == sorted(unfinished), "neither skipped nor repeated"
         self.updates = self.taken  # the trainer's state is that after its last update
-        self.slots = Slots(**self.options, version=self.updates)
+        self.slots = GroupScheduler(**self.options, version=self.updates)
         self.slots.restore(frontier)
         assert self.slots.frontier() | {"version": 0} == frontier | {"version": 0}
         self.running.clear()
@@ -235,7 +235,7 @@ TestBooks = Books.TestCase
 # ---------------------------------------------------------------- the bound is reached, and the plain rule breaks it
 
 
-def steady_ages(slots: Slots, rounds: int) -> list[int]:
+def steady_ages(slots: GroupScheduler, rounds: int) -> list[int]:
     """The oldest token's age in each batch of a trainer that lets everything run as early as it may."""
     ages = []
     for round_ in range(rounds):
@@ -253,12 +253,12 @@ def steady_ages(slots: Slots, rounds: int) -> list[int]:
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_the_staleness_allowed_is_used(staleness: int) -> None:
-    ages = steady_ages(Slots(group_size=2, groups_per_batch=3, staleness=staleness), 8)
+    ages = steady_ages(GroupScheduler(group_size=2, groups_per_batch=3, staleness=staleness), 8)
     assert max(ages) == staleness
 
 
 def test_a_batch_that_is_too_old_is_not_handed_out() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1, staleness=1, version=5)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=1, version=5)
     ticket = slots.start()
     assert ticket is not None
     slots.finish(ticket, played(3, name="old"))
@@ -267,7 +267,7 @@ def test_a_batch_that_is_too_old_is_not_handed_out() -> None:
 
 
 def test_nothing_starts_between_a_batch_and_its_update_without_staleness() -> None:
-    slots = Slots(group_size=2, groups_per_batch=2)
+    slots = GroupScheduler(group_size=2, groups_per_batch=2)
     for ticket in start_all(slots):
         slots.finish(ticket, played(0))
     assert slots.take() is not None
@@ -277,7 +277,7 @@ def test_nothing_starts_between_a_batch_and_its_update_without_staleness() -> No
 
 
 def test_updates_that_would_age_what_is_in_flight_are_refused() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1, staleness=1, version=4)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=1, version=4)
     slots.update(7)  # nothing is in flight: any version will do
     start_all(slots)
     with pytest.raises(ValueError, match="from version 7 to 8 with 0 batch"):
@@ -293,7 +293,7 @@ def test_updates_that_would_age_what_is_in_flight_are_refused() -> None:
 def test_strict_order_waits_for_the_oldest_and_a_window_does_not() -> None:
     delivered = {}
     for window in (1, 2, 3):
-        slots = Slots(group_size=1, groups_per_batch=2, staleness=2, window=window)
+        slots = GroupScheduler(group_size=1, groups_per_batch=2, staleness=2, window=window)
         _straggler, *others = start_all(slots)
         for ticket in others:
             slots.finish(ticket, played(0, name=str(ticket.group)))
@@ -303,7 +303,7 @@ def test_strict_order_waits_for_the_oldest_and_a_window_does_not() -> None:
 
 
 def test_a_straggler_is_overtaken_by_less_than_the_window() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1, staleness=3, window=3)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=3, window=3)
     straggler = slots.start()
     assert straggler is not None
     overtaken = 0
@@ -323,7 +323,7 @@ def test_a_straggler_is_overtaken_by_less_than_the_window() -> None:
 
 def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
     """What sampling more groups than needed is for, with a filter: the first that are complete and differ are taken."""
-    slots = Slots(group_size=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
+    slots = GroupScheduler(group_size=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
 
     def play(group: int, *rewards: float) -> None:
         for sibling, reward in enumerate(rewards):
@@ -351,7 +351,7 @@ def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
 
 
 def test_oversampling_takes_the_first_that_are_complete_and_withdraws_the_rest() -> None:
-    slots = Slots(group_size=2, groups_per_batch=2, surplus=1, max_running=5)
+    slots = GroupScheduler(group_size=2, groups_per_batch=2, surplus=1, max_running=5)
     assert len(start_all(slots)) == 5
     for ticket in [Ticket(1, 0), Ticket(1, 1)]:
         slots.finish(ticket, played(0, name=str(ticket.group)))
@@ -372,7 +372,7 @@ def test_oversampling_takes_the_first_that_are_complete_and_withdraws_the_rest()
 
 
 def test_with_staleness_a_surplus_is_kept_for_the_next_batch() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1, staleness=1, surplus=1)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=1, surplus=1)
     slow, *others = start_all(slots)
     for ticket in others:
         slots.finish(ticket, played(0, name=str(ticket.group)))
@@ -386,7 +386,7 @@ def test_with_staleness_a_surplus_is_kept_for_the_next_batch() -> None:
 
 
 def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
-    slots = Slots(group_size=3, groups_per_batch=2, max_running=2)
+    slots = GroupScheduler(group_size=3, groups_per_batch=2, max_running=2)
     assert start_all(slots) == [Ticket(0, 0), Ticket(0, 1)]
     slots.finish(Ticket(0, 0), played(0))
     assert start_all(slots) == [Ticket(0, 2)]
@@ -400,7 +400,7 @@ def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
 
 
 def test_a_group_goes_on_with_two_siblings_and_is_dropped_with_one() -> None:
-    slots = Slots(group_size=3, groups_per_batch=1, staleness=1, retries=1)
+    slots = GroupScheduler(group_size=3, groups_per_batch=1, staleness=1, retries=1)
 
     def play(group: int, failing: set[int]) -> None:
         while ticket := next((t for t in tickets if t.group == group), None):
@@ -421,7 +421,9 @@ def test_a_group_goes_on_with_two_siblings_and_is_dropped_with_one() -> None:
 
 
 def test_a_greedy_episode_is_played_with_each_group_and_kept_apart() -> None:
-    slots = Slots(group_size=2, groups_per_batch=1, staleness=1, retries=0, greedy=True, filter_zero_variance=True)
+    slots = GroupScheduler(
+        group_size=2, groups_per_batch=1, staleness=1, retries=0, greedy=True, filter_zero_variance=True
+    )
     tickets = start_all(slots)
     assert len(tickets) == slots.capacity == 6
     assert [t.sibling for t in tickets if slots.is_greedy(t)] == [2, 2]
@@ -446,7 +448,7 @@ def test_a_greedy_episode_is_played_with_each_group_and_kept_apart() -> None:
 
 
 def test_a_dropped_group_is_replaced_within_the_same_batch() -> None:
-    slots = Slots(group_size=1, groups_per_batch=2, retries=0)
+    slots = GroupScheduler(group_size=1, groups_per_batch=2, retries=0)
     first, second = start_all(slots)
     slots.finish(first, played(0, status=Status.ERROR_ENGINE))
     replacement = slots.start()
@@ -459,7 +461,7 @@ def test_a_dropped_group_is_replaced_within_the_same_batch() -> None:
 
 
 def test_a_trajectory_without_a_sampled_token_is_a_failure() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1, retries=0)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1, retries=0)
     ticket = slots.start()
     empty = Trajectory(*(np.zeros(0, t) for t in (np.int32, bool, np.float32, np.int32, np.int32, np.float64)))
     assert ticket is not None
@@ -468,7 +470,7 @@ def test_a_trajectory_without_a_sampled_token_is_a_failure() -> None:
 
 
 def test_groups_without_difference_are_replaced_until_it_is_too_much() -> None:
-    slots = Slots(group_size=2, groups_per_batch=1, filter_zero_variance=True, max_consecutive_filtered=2)
+    slots = GroupScheduler(group_size=2, groups_per_batch=1, filter_zero_variance=True, max_consecutive_filtered=2)
 
     def play(rewards: tuple[float, float]) -> None:
         for ticket in start_all(slots):
@@ -487,7 +489,7 @@ def test_groups_without_difference_are_replaced_until_it_is_too_much() -> None:
 
 
 def test_errors_in_a_row_stop_the_run_and_a_success_or_an_excuse_does_not_count() -> None:
-    slots = Slots(group_size=1, groups_per_batch=4, retries=9, max_consecutive_errors=2)
+    slots = GroupScheduler(group_size=1, groups_per_batch=4, retries=9, max_consecutive_errors=2)
 
     def end(status: Status, **kwargs: bool) -> None:
         ticket = slots.start()
@@ -503,7 +505,7 @@ def test_errors_in_a_row_stop_the_run_and_a_success_or_an_excuse_does_not_count(
 
 
 def test_an_excused_abort_costs_no_retry() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1, retries=0)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1, retries=0)
     for attempt in range(5):
         ticket = slots.start()
         assert ticket == Ticket(0, 0, attempt)
@@ -513,7 +515,7 @@ def test_an_excused_abort_costs_no_retry() -> None:
 
 
 def test_an_episode_ends_once() -> None:
-    slots = Slots(group_size=1, groups_per_batch=1)
+    slots = GroupScheduler(group_size=1, groups_per_batch=1)
     ticket = slots.start()
     assert ticket is not None
     slots.finish(ticket, played(0))
@@ -535,14 +537,14 @@ def test_an_episode_ends_once() -> None:
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Slots(**({"group_size": 2, "groups_per_batch": 2} | options))
+        GroupScheduler(**({"group_size": 2, "groups_per_batch": 2} | options))
 
 
 def test_a_malformed_frontier_is_refused() -> None:
-    good = Slots(group_size=1, groups_per_batch=1).frontier()
+    good = GroupScheduler(group_size=1, groups_per_batch=1).frontier()
     with pytest.raises(ValueError, match="ascending numbers below next_group=2"):
-        Slots(group_size=1, groups_per_batch=1).restore(good | {"next_group": 2, "in_flight": [2]})
-    used = Slots(group_size=1, groups_per_batch=1)
+        GroupScheduler(group_size=1, groups_per_batch=1).restore(good | {"next_group": 2, "in_flight": [2]})
+    used = GroupScheduler(group_size=1, groups_per_batch=1)
     used.start()
     with pytest.raises(ValueError, match="before the first episode"):
         used.restore(good)

@@ -18,7 +18,7 @@ from textenvs.registry import constructor, parameters
 from ..config.environment import EnvSection
 from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, Kind, tools_of
-from ..rollout.openings import measure
+from ..rollout.prompt_filter import measure
 from ..rollout.renderer import Renderer, Tools
 from .errors import SetupError
 

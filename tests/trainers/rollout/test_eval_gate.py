@@ -17,8 +17,8 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.guests import Guests, Pin
-from trainers.rollout.slots import CollectionError, Slots
+from trainers.rollout.eval_gate import EvalGate, WeightLock
+from trainers.rollout.group_scheduler import CollectionError, GroupScheduler
 from trainers.trajectory import Trajectory
 
 evaluations = st.lists(
@@ -244,7 +244,7 @@ async def settled(*gone: Awaitable[Any]) -> None:
 
 
 async def test_who_gives_up_waiting_holds_nobody_back() -> None:
-    pin, blocks = Pin(), Blocks()
+    pin, blocks = WeightLock(), Blocks()
     reader = blocks.enter("first", pin.held)
     await settled()
     writer = blocks.enter("update", pin.moved)
@@ -273,7 +273,7 @@ async def test_who_gives_up_waiting_holds_nobody_back() -> None:
 async def test_a_turn_that_comes_with_a_cancellation_is_given_back() -> None:
     """The holder leaves and the waiter is cancelled in the same step of the event loop."""
     for first, second in (("held", "moved"), ("moved", "held"), ("moved", "moved")):
-        pin, blocks = Pin(), Blocks()
+        pin, blocks = WeightLock(), Blocks()
         holder = blocks.enter("holder", getattr(pin, first))
         await settled()
         waiter = blocks.enter("waiter", getattr(pin, second))
@@ -291,8 +291,8 @@ async def test_a_turn_that_comes_with_a_cancellation_is_given_back() -> None:
 
 
 async def test_a_place_that_comes_with_a_cancellation_is_given_back() -> None:
-    slots, blocks, freed = Slots(group_size=1, groups_per_batch=2, max_running=1), Blocks(), []
-    guests = Guests(slots, lambda: freed.append(slots.guests))
+    slots, blocks, freed = GroupScheduler(group_size=1, groups_per_batch=2, max_running=1), Blocks(), []
+    guests = EvalGate(slots, lambda: freed.append(slots.guests))
     one = blocks.enter("one", guests.place)
     await settled()
     two, three = blocks.enter("two", guests.place), blocks.enter("three", guests.place)
@@ -312,8 +312,8 @@ async def test_a_place_that_comes_with_a_cancellation_is_given_back() -> None:
 
 
 async def test_guests_wait_for_the_books_and_enter_when_the_limit_grows() -> None:
-    slots, blocks = Slots(group_size=1, groups_per_batch=4, max_running=2), Blocks()
-    guests = Guests(slots, lambda: None)
+    slots, blocks = GroupScheduler(group_size=1, groups_per_batch=4, max_running=2), Blocks()
+    guests = EvalGate(slots, lambda: None)
     assert slots.start()
     assert slots.start()
     tasks = [blocks.enter(str(n), guests.place) for n in range(3)]

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class MadeThere:
+class LazyFactory:
     """Calls ``make(settings)``'s result, which is made at the first call, in the process that calls.
 
     A loss that closes over its settings cannot be pickled; this can.
@@ -29,4 +29,4 @@ class MadeThere:
         return self._made[0](*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MadeThere, (self.make, self.settings)
+        return LazyFactory, (self.make, self.settings)

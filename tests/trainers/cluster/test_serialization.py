@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.buckets import Collected, WeightsError, cut
-from trainers.cluster.parcel import pack, unpack
-from trainers.cluster.recipe import MadeThere
+from trainers.cluster.lazy_factory import LazyFactory
+from trainers.cluster.serialization import pack, unpack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_sent_says_so():
 
 
 def test_a_recipe_is_pickled_by_what_makes_it():
-    made = pickle.loads(pickle.dumps(MadeThere(sorted_by, [3, 1])))
+    made = pickle.loads(pickle.dumps(LazyFactory(sorted_by, [3, 1])))
     assert made(2) == [1, 2, 3]
     assert made(9) == [1, 3, 9]
 

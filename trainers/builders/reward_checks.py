@@ -3,7 +3,7 @@
 The checks of a configuration (:mod:`trainers.config.checks`) look at keys alone. These look at what the keys mean: the
 small files of a model, its template, a key in the environment, a judge's options. No weights are read, no process is
 started, and no service is asked; :func:`try_multiturn` and
-:func:`trainers.assembly.reward_model.reward_models_of` do that, before the first step of training.
+:func:`trainers.builders.reward_model.reward_models_of` do that, before the first step of training.
 """
 
 from __future__ import annotations

@@ -11,20 +11,21 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from .slots import Slots
+from .group_scheduler import GroupScheduler
 
 
-class Guests:
+class EvalGate:
     """Places for episodes that are not in the books, taken before those of the books.
 
-    Evaluation goes first because weight updates wait for it (:class:`Pin`): shared evenly, both would wait longer.
+    Evaluation goes first because weight updates wait for it (:class:`WeightLock`):
+    shared evenly, both would wait longer.
 
     Args:
         slots: The books, whose ``max_running`` is for guests too. While guests wait, no episode of the books starts.
         left: Called when a guest's place is free again.
     """
 
-    def __init__(self, slots: Slots, left: Callable[[], None]) -> None:
+    def __init__(self, slots: GroupScheduler, left: Callable[[], None]) -> None:
         self._slots = slots
         self._left = left
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -57,7 +58,7 @@ class Guests:
                 place.set_result(None)
 
 
-class Pin:
+class WeightLock:
     """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
 
     First come, first served: who comes while an update waits is after it. So evaluations that follow each other without

@@ -1,7 +1,7 @@
 """For verl's trainers that make padded batches: ``trainer.use_v1=False``, one-step-off and fully asynchronous ones.
 
 They put an episode's sum at its end, wherever its turns were rewarded. ``rollout.agent.agent_loop_manager_class=
-trainers.hosts.verl.TextEnvAgentLoopManager`` puts the turn rewards back. The default trainer needs none of this.
+trainers.integrations.verl.TextEnvAgentLoopManager`` puts the turn rewards back. The default trainer needs none of this.
 """
 
 from __future__ import annotations

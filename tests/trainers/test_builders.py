@@ -8,11 +8,11 @@ import pytest
 
 import textenvs
 from textenvs.messages import assistant, user
-from trainers.assembly import environments, reward_model, rewards
-from trainers.assembly import policy as policies
-from trainers.assembly.engines import engine_of
-from trainers.assembly.errors import SetupError
-from trainers.assembly.policy import threads_for
+from trainers.builders import environments, reward_model, rewards
+from trainers.builders import policy as policies
+from trainers.builders.engines import engine_of
+from trainers.builders.errors import SetupError
+from trainers.builders.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
 from trainers.engines.base import Sampling

@@ -12,10 +12,10 @@ import torch
 
 from ..cluster.group import LearnerGroup
 from ..cluster.in_flight import slots
-from ..cluster.parcel import pack
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
+from ..cluster.serialization import pack
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.openai_compatible import refuse_training

@@ -1,7 +1,7 @@
 """verl (0.9): an agent loop for any textenv, and estimators that see its turn rewards.
 
-``actor_rollout_ref.model.external_lib=trainers.hosts.verl`` imports this in every process of a run that needs it. That
-registers the agent loop ``textenv`` (the rows' ``agent_name``) and the advantage estimator ``textenv_turn_grpo``
+``actor_rollout_ref.model.external_lib=trainers.integrations.verl`` imports this in every process that needs it.
+That registers the agent loop ``textenv`` (the rows' ``agent_name``) and the advantage estimator ``textenv_turn_grpo``
 (``algorithm.adv_estimator``). See docs/adapters/verl.md.
 """
 

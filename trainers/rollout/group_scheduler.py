@@ -1,8 +1,8 @@
 """The collector's books: which episode may start, which groups the trainer gets, and how old their tokens can be.
 
-A pure state machine: no I/O, no clock, no asyncio. The shell around it calls :meth:`Slots.start` until it answers
-``None``, :meth:`Slots.finish` when an episode has ended, :meth:`Slots.take` when the trainer wants a batch and
-:meth:`Slots.update` when new weights are out.
+A pure state machine: no I/O, no clock, no asyncio. The shell around it calls :meth:`GroupScheduler.start` until it
+answers ``None``, :meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` when the trainer
+wants a batch and :meth:`GroupScheduler.update` when new weights are out.
 
 Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task; it has a number, in the order of admission. A
 group is *in flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A
@@ -31,8 +31,9 @@ A group dropped before it only moves it forward; a retried sibling samples later
 With a surplus, (*) admits S groups more, and the argument does not hold for them. So a group is *withdrawn* as soon as
 it could not be in the next batch any more: whenever a batch is taken, those with an episode begun from weights more
 than η versions older than the next one will be trained on are dropped, and what runs of them is to be cancelled
-(:meth:`Slots.withdrawn`). The version that the next batch is trained on changes only when a batch is taken, so what is
-left is young enough until then. While more than η updates are owed nothing is admitted: it would be too old at birth.
+(:meth:`GroupScheduler.withdrawn`). The version that the next batch is trained on changes only when a batch is taken, so
+what is left is young enough until then. While more than η updates are owed nothing is admitted: it would be too old at
+birth.
 
 The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
 breaks the bound: a group admitted while the trainer still trains on the batch before is a version too old from the
@@ -99,7 +100,7 @@ class _Group:
     born: int | None = None  # the version of the weights when its first episode began
 
 
-class Slots:
+class GroupScheduler:
     """The books; see the module's docstring for the rules.
 
     Args:

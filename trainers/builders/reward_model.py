@@ -30,7 +30,7 @@ from ..rewards.backends import (
     Worker,
     WorkerLostError,
 )
-from ..rollout.rewards import Score, SoFar
+from ..rollout.rewards import Score, TurnContext
 from .environments import make_env, training_kwargs
 from .errors import SetupError
 from .reward_checks import changes
@@ -220,7 +220,7 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
     # Others than judges know nothing of the task.
     find = task_finder(config) if any(section.kind == "judge" for section in models.values()) else None
 
-    def truth(so_far: SoFar) -> Any:
+    def truth(so_far: TurnContext) -> Any:
         assert find is not None
         return find(so_far).ground_truth
 
@@ -240,9 +240,9 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
 def _score(
     section: RewardModelSection,
     service: RewardService,
-    truth: Callable[[SoFar], Any] | None,
+    truth: Callable[[TurnContext], Any] | None,
     replace: bool,
-    check: Callable[[SoFar], None],
+    check: Callable[[TurnContext], None],
 ) -> Score:
     per: Literal["episode", "turn"] = "turn" if section.per_turn else "episode"
     ask = reward_of(service, section.name, per=per, weight=section.weight, truth=truth)
@@ -250,7 +250,7 @@ def _score(
     async def terms(earned: dict[str, float], asked: Awaitable[float] | None) -> dict[str, float]:
         return earned if asked is None else {**earned, section.name: await asked}
 
-    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         check(so_far)
         asked = ask(so_far, turn)
         instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}

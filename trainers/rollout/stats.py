@@ -18,7 +18,7 @@ Tokens: TypeAlias = NDArray[np.int32]
 _ENDED = "episodes_"  # before a status
 
 
-class Tally:
+class Stats:
     """Counts over the episodes that ended between two batches.
 
     Attributes:
