@@ -21,7 +21,7 @@ TOY_OPTIONS = {"rounds": 1, "micro_batch": 4096, "trl_micro_batch": 4, "trl_gene
 
 
 def run(job: Job) -> bool:
-    """Both kinds of work; whether the losses were the same."""
+    """Each kind of work; whether the losses were the same."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     try:
         import gymnasium  # noqa: F401 - for an error here
@@ -30,7 +30,7 @@ def run(job: Job) -> bool:
         job.emit(what="skipped", why=f"{error.name} is not installed here, so there is nothing to compare with")
         return True
     from benchmarks.against_trl.times import clock_of, compare
-    from benchmarks.against_trl.work import TINY, WORKS, Shape, Work
+    from benchmarks.against_trl.work import LARGE, TINY, WORKS, Shape, Work
 
     toy, device = job.sizes == TOY, job.device.type
     options: dict[str, Any] = {"threads": 1, "tolerance": 1e-4, "device": device, "clock": clock_of(device)}
@@ -47,6 +47,8 @@ def run(job: Job) -> bool:
             job.emit(what=work.name, trl_version=trl.__version__, **found)
 
     for name, work in WORKS.items():
-        work, shape = (replace(work, tasks=2, group=2), TINY) if toy else (work, Shape())
+        large = name == "large"
+        shape = replace(TINY, bfloat16=large) if toy else LARGE if large else Shape()
+        work = replace(work, tasks=2, group=2) if toy else work
         job.try_to(0.0 if toy else 30.0, partial(measure, work, shape), what=name)
     return not apart

@@ -71,7 +71,7 @@ async def test_server_and_its_children_end(way: str) -> None:
     else:
         del process
         log.unlink()
-    assert not any(map(running, started))
+    await until(lambda: not any(map(running, started)))  # a killed process is there for a moment
 
 
 async def test_tail_has_the_first_error_and_the_last_lines() -> None:
