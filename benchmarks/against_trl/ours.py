@@ -130,3 +130,5 @@ class Ours:
         for part in (self._collector, self._backend, self._engine):
             self._loop.run_until_complete(part.close())
         self._loop.close()
+        if torch.distributed.is_initialized():  # of learners in bfloat16; TRL would take it for its own
+            torch.distributed.destroy_process_group()

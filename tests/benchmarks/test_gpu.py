@@ -158,7 +158,7 @@ def test_trl_is_compared_with(job):
     assert good
     assert [line["what"] for line in lines] == ["single", "turns", "large"]
     for line in lines:
-        assert line["loss"]["gradients_apart"] < 1e-4
+        assert line["loss"]["gradients_apart"] < (0.1 if line["what"] == "large" else 1e-4)  # in bfloat16
         assert line["ratio"] > 0
 
 
