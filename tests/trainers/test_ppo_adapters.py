@@ -129,7 +129,7 @@ def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Pa
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("learner-ranks")
+@pytest.mark.xdist_group("ray")
 def test_two_ranks_begin_with_a_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
     """Each has its shard of it: together they have the weights that one process has, and learn from there."""
     model, adapter = started
@@ -142,9 +142,9 @@ def test_two_ranks_begin_with_a_saved_adapter(started: tuple[Path, Path], tmp_pa
         place = [f"trainer.default_local_dir={tmp_path}/{ranks}", f"cluster.learner_ranks={ranks}"]
         config, _ = load_config([*options, *more, *place])
         async with assemble(config) as made:
-            weights.append(made.learner.weights())
+            weights.append(dict(made.learner.weights()))
             await train(made)
-            weights.append(made.learner.weights())
+            weights.append(dict(made.learner.weights()))
 
     for ranks in (1, 2):
         asyncio.run(go(ranks))

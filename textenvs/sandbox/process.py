@@ -180,6 +180,9 @@ class Run:
         if name in ("stdout", "stderr"):
             self._read[name] = held[: self._limits.output_bytes]
             if len(held) > self._limits.output_bytes:
+                # So much is the code's. The line that says that it started may come later, or be lost with the box: who
+                # writes quickly must not look like a box that was never made.
+                self._started = True
                 self._stop("output")
         elif name == "status":
             if not self._started and b"started\n" in held:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainers.learner.models import Critic, Policy
 from trainers.learner.parallel import Meshes
@@ -85,6 +86,22 @@ def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: O
 def whole(tensor: Tensor) -> Tensor:
     """The full tensor, on every rank; of a sharded one, all ranks must ask together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def cpu_copies(
+    state: Iterable[tuple[str, Tensor]], form: Callable[[Tensor], Tensor] = lambda value: value, *, keep: bool
+) -> dict[str, Tensor]:
+    """Whole tensors, copies on the CPU; tied ones stay tied. All ranks together; those without ``keep`` get none."""
+    copies = WeakTensorKeyDictionary()  # merged tensors are gone at once
+    result = {}
+    for name, value in state:
+        if value not in copies:  # every rank gathers a tied one once
+            gathered = whole(value.detach())
+            copies[value] = form(gathered).to("cpu", copy=True) if keep else None
+            del gathered
+        if keep:
+            result[name] = copies[value]
+    return result
 
 
 class Ranks:

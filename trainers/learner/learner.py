@@ -12,7 +12,7 @@ share of the trajectories.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainers.engines.adapters import compact
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Ranks, offload_policy, rank_device, whole
+from trainers.learner.fsdp import Ranks, cpu_copies, offload_policy, rank_device
 from trainers.learner.inputs import inputs_of
 from trainers.learner.lora import (
     LoRASettings,
@@ -406,7 +405,7 @@ class Learner:
         Adapters are merged into the matrices that they stand on, so any engine takes them. All ranks call this
         together, and the first one has the tensors: the others get none, and never more than one at a time.
         """
-        return _copies(merged_state(self.actor.lm), keep=self.ranks.first)
+        return cpu_copies(merged_state(self.actor.lm), keep=self.ranks.first)
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
@@ -428,7 +427,7 @@ class Learner:
             ValueError: There is no adapter.
         """
         self._need_lora()
-        return _copies(base_state(self.actor.lm), compact, keep=self.ranks.first)
+        return cpu_copies(base_state(self.actor.lm), compact, keep=self.ranks.first)
 
     def adapter_weights(self) -> dict[str, Tensor]:
         """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that have the base.
@@ -580,22 +579,6 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=True or a path")
         return self.critic
-
-
-def _copies(
-    state: Iterable[tuple[str, Tensor]], form: Callable[[Tensor], Tensor] = lambda value: value, *, keep: bool
-) -> dict[str, Tensor]:
-    """Whole tensors, copies on the CPU; tied ones stay tied. All ranks together; those without ``keep`` get none."""
-    copies = WeakTensorKeyDictionary()  # merged tensors are gone at once
-    result = {}
-    for name, value in state:
-        if value not in copies:  # every rank gathers a tied one once
-            gathered = whole(value.detach())
-            copies[value] = form(gathered).to("cpu", copy=True) if keep else None
-            del gathered
-        if keep:
-            result[name] = copies[value]
-    return result
 
 
 def _precision(dtype: str | None, device: torch.device) -> torch.dtype:

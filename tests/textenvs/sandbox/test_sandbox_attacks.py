@@ -22,6 +22,7 @@ from sandbox_boxes import HASTY, SMALL, box_of
 
 import textenvs.sandbox
 from textenvs.sandbox.backends import BACKENDS
+from textenvs.sandbox.process import Run
 
 
 @pytest.fixture(params=BACKENDS)
@@ -199,6 +200,12 @@ def test_endless_output_ends(box, token, stream):
     assert getattr(result, stream) == "x" * SMALL.output_bytes
     assert f"more than {SMALL.output_bytes} bytes" in result.describe()
     assert len(result.describe(max_chars=500)) < 700
+
+
+def test_output_before_the_news_that_the_code_started_is_the_codes_own():
+    run = Run({}, SMALL)
+    run._take("stderr", b"x" * (SMALL.output_bytes + 1))
+    assert run._conclude().status == "output", "or a program could leave its score out by writing quickly"
 
 
 def test_output_up_to_the_limit_is_whole(box, token):
