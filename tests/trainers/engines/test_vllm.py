@@ -296,7 +296,12 @@ async def test_sleeping_holds_requests_until_it_wakes(vllm: VLLM) -> None:
 async def test_an_engine_that_cannot_go_back_says_that_it_is_dead(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     new = lively_model(seed=1, **SERVED).state_dict()
     async with engine_of(vllm) as engine:
-        running = asyncio.create_task(engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True)))
+
+        async def ask() -> None:  # again and again: the fault must find a request under way, however fast the server is
+            while True:
+                await engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True))
+
+        running = asyncio.create_task(ask())
         while engine.stats()["generated_tokens"] < 10:
             await asyncio.sleep(0.001)
         for file in engine._publisher._folder.iterdir():  # the weights that it has now
