@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
@@ -53,6 +53,23 @@ class ModelSource:
             assert self._place is not None
             check_model_files(self._place)
             self.config = AutoConfig.from_pretrained(self._place, trust_remote_code=False)
+
+    def check_files(self) -> None:
+        """Look at the headers of a folder's files, without reading any numbers.
+
+        Raises:
+            ValueError: There are none, one is missing, or has another length than its header says.
+        """
+        if self._place is not None:
+            files = _files(Path(self._place))
+            if not files:
+                raise ValueError(f"{self} has neither {_ONE_FILE} nor {_INDEX}")
+            for path in sorted(set(files.values())):
+                try:
+                    with safe_open(path, framework="pt"):
+                        pass
+                except (OSError, SafetensorError) as error:
+                    raise ValueError(f"{path} cannot be read: {error}") from error
 
     def skeleton(self) -> Any:
         """The model in float32 (the optimizer's precision) without its numbers: parameters are on ``meta``.
@@ -167,7 +184,7 @@ class ModelSource:
     def _whole(self) -> PreTrainedModel:
         assert self._place is not None
         pair: Any = AutoModelForCausalLM.from_pretrained(
-            self._place, dtype="auto", trust_remote_code=False, use_safetensors=True, output_loading_info=True
+            self._place, dtype=torch.float32, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
         if missing := sorted(pair[1]["missing_keys"]):  # transformers would begin with random numbers
             raise ValueError(f"{self} has no {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}")
