@@ -18,7 +18,6 @@ from ..cluster.ray.runtime import RayCluster
 from ..cluster.serialization import pack
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
-from ..engines.openai_compatible import refuse_training
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
 from ..engines.torch_engine import TorchEngine
@@ -181,7 +180,11 @@ def check_engine(config: PPOConfig) -> None:
     """
     try:
         if config.engine.name == "openai":
-            refuse_training()
+            raise ValueError(
+                "an OpenAI-compatible service gives text, without token ids and without a way to new weights, so "
+                "nothing can be trained on it; train with engine.name=torch, vllm or sglang, and evaluate such a "
+                "service with `textenvs evaluate`"
+            )
         if config.engine.name in ("vllm", "sglang"):
             for replica in range(config.engine.engines):
                 server_options(config, replica)
