@@ -11,7 +11,6 @@ The server is a process that this engine starts, or one that runs already. What 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig
@@ -168,7 +168,9 @@ class ServedEngine(ABC):
         self._health = ServerHealth(
             self.kind, self.health_path, self._client, self._server, options, on_death=self._tell_all
         )
-        self._updater = self.updater_class(self._client, options, parameters, folder)
+        first_gpu = ((launch or Launch()).gpu or 0) % max(1, torch.cuda.device_count())
+        apart = options.base_url is not None or first_gpu > 0  # else it has this process's GPU
+        self._updater = self.updater_class(self._client, options, parameters, folder, apart=apart)
 
     # What is different from server to server
 
@@ -303,11 +305,10 @@ class ServedEngine(ABC):
                 task.cancel()
         await asyncio.gather(*(task for task in ending if task is not None), return_exceptions=True)
         self._flights.clear()
-        with contextlib.suppress(EngineError):
-            await self._updater.close()
-        await self._client.close()
         if self._server is not None:
             await asyncio.to_thread(self._server.stop, keep_log=died)
+        await self._updater.close()
+        await self._client.close()
 
     # One request
 

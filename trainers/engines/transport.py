@@ -10,13 +10,13 @@ import contextlib
 import shutil
 import socket
 import tempfile
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
@@ -26,7 +26,10 @@ from trainers.engines.parameters import Bucket, buckets
 from trainers.engines.process_group import broadcast, make_group
 from trainers.engines.server import ServerOptions, free_port
 
+_Result = TypeVar("_Result")
 Kind = Literal["weights", "base", "adapter"]
+
+_LEAVE_S = 10.0  # to leave a process group
 
 
 class Receiver(Protocol):
@@ -44,8 +47,8 @@ class Receiver(Protocol):
         ...
 
     @property
-    def device(self) -> str:
-        """What they compute on: ``cpu``, ``cuda``."""
+    def backend(self) -> str:
+        """Of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own."""
         ...
 
     async def join_group(self, group: Mapping[str, Any]) -> None:
@@ -149,7 +152,7 @@ class DiskTransport(WeightTransport):
 class ProcessGroupTransport(WeightTransport):
     """This process is rank 0 and broadcasts, the server's workers receive.
 
-    NCCL where the server computes on another GPU than this process, which was never run; else gloo. The group is made
+    NCCL where the server has GPUs of its own, which was never run; else gloo. The group is made
     at the first update and kept.
     """
 
@@ -172,7 +175,7 @@ class ProcessGroupTransport(WeightTransport):
         try:
             await _both(
                 self._receiver.receive(tensors, described, kind),
-                asyncio.to_thread(_broadcast, group, values, described["backend"]),
+                _in_thread(lambda: _broadcast(group, values, described["backend"])),
             )
         except BaseException:
             await self.close()  # the two sides no longer agree on what comes next
@@ -182,23 +185,22 @@ class ProcessGroupTransport(WeightTransport):
         """See :meth:`WeightTransport.close`."""
         joined, self._joined = self._joined, None
         if joined is not None:
-            with contextlib.suppress(EngineError):
-                await self._receiver.leave_group(joined[1])
-            await asyncio.to_thread(dist.destroy_process_group, joined[0])
+            with contextlib.suppress(EngineError, TimeoutError):
+                await asyncio.wait_for(self._receiver.leave_group(joined[1]), _LEAVE_S)
+            with contextlib.suppress(TimeoutError):  # where something is still under way in it
+                await asyncio.wait_for(_in_thread(lambda: dist.destroy_process_group(joined[0])), _LEAVE_S)
 
     async def _join(self) -> tuple[dist.ProcessGroup, Mapping[str, Any]]:
-        # NCCL wants a GPU for each rank, and a server that shares this process's GPU leaves none.
-        apart = self._receiver.device == "cuda" and torch.cuda.device_count() > self._receiver.ranks
         group: dict[str, Any] = {
             "address": self._options.master_address or _own_address(self._base_url),
             "port": free_port(),
             "name": f"textenvs-{uuid.uuid4().hex[:8]}",
             "size": 1 + self._receiver.ranks,
-            "backend": "nccl" if apart else "gloo",
+            "backend": self._receiver.backend,
             "timeout_s": self._options.update_timeout_s,
         }
         made, _ = await _both(
-            asyncio.to_thread(lambda: make_group(rank=0, **group)),
+            _in_thread(lambda: make_group(rank=0, **group)),
             self._receiver.join_group(group),
         )
         return made, group
@@ -246,6 +248,31 @@ async def _both(work: Any, request: Any) -> tuple[Any, Any]:
         for task in tasks:
             task.cancel()
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    """Do something in a thread that this process does not wait for when it ends: the server may be gone."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(result: _Result | None, error: BaseException | None) -> None:
+        if not future.done():
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: whoever waited is gone
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="weights", daemon=True).start()
+    return future
 
 
 def _broadcast(group: dist.ProcessGroup, values: list[Tensor], backend: str) -> None:

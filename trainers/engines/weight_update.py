@@ -39,16 +39,20 @@ class WeightUpdater(ABC):
         options: How weights travel, and how long a step may take.
         parameters: Of the model.
         folder: The model's, for what goes with weights on a disk.
+        apart: Whether the server does not compute on this process's GPU, which NCCL cannot share between two ranks.
     """
 
     kind = "server"  #: in messages
     exact_checksums = True  #: whether the server's checksums can be computed here
 
-    def __init__(self, client: Client, options: ServerOptions, parameters: Parameters, folder: Path) -> None:
+    def __init__(
+        self, client: Client, options: ServerOptions, parameters: Parameters, folder: Path, *, apart: bool
+    ) -> None:
         self.begun = False  #: whether the server may have taken something since the update began
         self.ranks = 1
         self.device = "cpu"
         self._client, self._options, self._parameters = client, options, parameters
+        self._apart = apart
         self._dtype: torch.dtype | None = None
         self._transport = make_transport(self, options, folder, client.base_url)
         # Checksums of the last update: what they must be, and the server's.
@@ -71,6 +75,11 @@ class WeightUpdater(ABC):
         """
         self.device, self.ranks, self._dtype = device, ranks, dtype
         self._versions[label] = version
+
+    @property
+    def backend(self) -> str:
+        """See :class:`.transport.Receiver`."""
+        return "nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo"
 
     def version_of(self, label: str) -> int:
         """The version that the server calls by this name.

@@ -33,8 +33,8 @@ class VLLMUpdater(WeightUpdater):
 
     kind = "vLLM"
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._base: str | None = None  # what the workers have below adapters
 
     def check(self, weights: Any) -> None:
