@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from . import hub, tiny
 from .config.schema import ModelSection
+from .learner.source import ModelSource
 from .untrusted_model import check_model_files
 
 
@@ -20,16 +22,83 @@ class PolicyError(ValueError):
     """The model cannot be loaded or built; the message says why and what to do."""
 
 
-@dataclass(frozen=True)
 class Policy:
-    """A causal language model in float32 on the CPU, and its tokenizer, which has a chat template.
+    """A causal language model and its tokenizer, which has a chat template.
 
-    Learner and engines copy the model to the device and the type that they compute in. It is float32 whatever
-    ``model.dtype`` is: the learner's master weights are copies of it, and must be what the file holds.
+    A learner reads the files of a model that is given as a folder (:attr:`source`), and so do servers; the model as an
+    object (:attr:`model`) is loaded when somebody asks for it. Whoever uses it copies it to the device and the type
+    that it computes in.
+
+    Args:
+        model: A folder with safetensors, or a model on the CPU.
+        tokenizer: Of the model.
     """
 
-    model: PreTrainedModel
-    tokenizer: Any
+    def __init__(self, model: PreTrainedModel | Path, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._folder = None if isinstance(model, PreTrainedModel) else model.absolute()
+        self._model = model if isinstance(model, PreTrainedModel) else None
+        self._skeleton: PreTrainedModel | None = None
+
+    @property
+    def source(self) -> Path | PreTrainedModel:
+        """What a learner is made of: the folder, where there is one that holds this model."""
+        return self._folder or self.model
+
+    @property
+    def skeleton(self) -> PreTrainedModel:
+        """The model's configuration, layers and shapes; its parameters may have no memory (torch's ``meta``)."""
+        if self._model is None and self._skeleton is None:
+            assert self._folder is not None
+            self._skeleton = ModelSource(self._folder).skeleton()
+        found = self._model or self._skeleton
+        assert found is not None
+        return found
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say.
+
+        Raises:
+            PolicyError: They cannot be read.
+        """
+        if self._model is None:
+            assert self._folder is not None
+            try:
+                self._model = AutoModelForCausalLM.from_pretrained(
+                    self._folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+                ).eval()
+            except (OSError, ValueError, SafetensorError) as error:
+                raise _not_loaded(str(self._folder), error) from error
+        assert self._model is not None
+        return self._model
+
+    def own(self) -> PreTrainedModel:
+        """The model, to be changed in place: from now on it is another one than the folder holds."""
+        model, self._folder = self.model, None
+        return model
+
+    def keep_in(self, folder: Path) -> None:
+        """Write model and tokenizer to a folder, if the model is in none yet; it is the source from then on."""
+        if self._folder is None:
+            tiny.save(folder, self.model, self.tokenizer)
+            self._folder = folder.absolute()
+
+    def link_to(self, folder: Path) -> None:
+        """Have the files in a folder too, because the one that they are in may go; it is the source from then on."""
+        assert self._folder is not None
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self._folder, folder, copy_function=_link)
+        self._folder = folder.absolute()
+
+    def release(self) -> None:
+        """Give the model's memory back, if a folder holds it."""
+        if self._folder is not None:
+            self._model = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Who gets it in another process reads the folder there.
+        return self.__dict__ | {"_skeleton": None} | ({} if self._folder is None else {"_model": None})
 
 
 def resolve_device(name: str) -> torch.device:
@@ -46,7 +115,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_context: int, seed: int) -> Policy:
-    """Load or build the policy, in float32 on the CPU. No code of the folder is run, and no pickle of it is read.
+    """Find or build the policy. No code of a folder is run, and no pickle of it is read.
 
     Args:
         section: Which model.
@@ -73,18 +142,18 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
         )
         return Policy(model, tokenizer)
     folder = _folder(section.path, weights=True)
+    policy = Policy(folder, tokenizer)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-        )
+        ModelSource(folder).check_files()
+        words = policy.skeleton.config.get_text_config().vocab_size
     except (OSError, ValueError, SafetensorError) as error:
-        raise _not_loaded(section, error) from error
-    if len(tokenizer) > model.config.vocab_size:
+        raise _not_loaded(section.path, error) from error
+    if len(tokenizer) > words:
         raise PolicyError(
-            f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only "
-            f"{model.config.vocab_size}; they do not belong together"
+            f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only {words}; they do "
+            "not belong together"
         )
-    return Policy(model.eval(), tokenizer)
+    return policy
 
 
 def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) -> Any:
@@ -103,7 +172,7 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise _not_loaded(section, error) from error
+        raise _not_loaded(section.path, error) from error
     if tokenizer.chat_template is None:
         raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
     # What transformers makes of a folder without tokenizer.json knows no words.
@@ -124,7 +193,7 @@ def positions(section: ModelSection) -> int | None:
     try:
         text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
     except (OSError, ValueError) as error:
-        raise _not_loaded(section, error) from error
+        raise _not_loaded(section.path, error) from error
     found = getattr(text, "max_position_embeddings", None)
     return found if isinstance(found, int) else None
 
@@ -143,8 +212,15 @@ def _folder(path: str, *, weights: bool) -> Path:
     return folder
 
 
-def _not_loaded(section: ModelSection, error: Exception) -> PolicyError:
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def _not_loaded(path: str, error: Exception) -> PolicyError:
     return PolicyError(
-        f"model.path={section.path}: transformers cannot load it ({error}); give a folder with config.json, weights "
+        f"model.path={path}: transformers cannot load it ({error}); give a folder with config.json, weights "
         "and tokenizer, a name on the Hugging Face hub, or `tiny`"
     )

@@ -29,7 +29,7 @@ from .builders.environments import (
     try_openings,
     validation_tasks,
 )
-from .builders.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
+from .builders.folder import START, checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
@@ -159,7 +159,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             reporter.say(line)
         if (elsewhere := other_validation(config)) is not None:
             reporter.say(elsewhere)
-        longest = None if config.model.path == "tiny" else policy.model.config.get_text_config()
+        longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
         await try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
         overlong = await overlong_of(config, renderer, reporter.say)
         await try_multiturn(config)
@@ -168,6 +168,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             models = await stack.enter_async_context(reward_models_of(config, plan))
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
+            if not config.trainer.val_only:
+                policy.link_to(folder / START)  # checkpoints go when later ones are there
             for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
                 reporter.say(f"the configuration differs from the checkpoint's: {change}")
         elif warm_start_wanted(config):
@@ -193,6 +195,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         version = 0 if checkpoint is None else checkpoint.iteration
         engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
         stack.push_async_callback(engine.close)
+        policy.release()
         reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
         if config.multiturn_reward.enable:
             ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)

@@ -81,7 +81,7 @@ def fit(
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
     learner = Learner(
-        policy.model,
+        policy.source,
         optimizer=OptimizerSettings(
             lr=section.lr,
             betas=(0.9, 0.99),
@@ -108,7 +108,7 @@ def fit(
         on_step(step, metrics)
         if stop():
             break
-    policy.model.load_state_dict(learner.weights())
+    policy.own().load_state_dict(learner.weights())
 
 
 def examples_of(
@@ -215,7 +215,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
 def refuse_full_disk(folder: Path, policy: Policy) -> None:
     """Raise ``SetupError`` where the model will not fit, an old one being there until the new one is whole."""
-    needed = sum(parameter.numel() * parameter.element_size() for parameter in policy.model.parameters())
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in policy.skeleton.parameters())
     if (free := shutil.disk_usage(folder).free) < needed:
         raise SetupError(
             f"{folder}: the model needs {needed / 2**20:.0f} MiB there, and {free / 2**20:.0f} MiB are free: make room"

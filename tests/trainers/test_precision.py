@@ -19,7 +19,7 @@ from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.engines.decoder import FAMILIES, Decoder
 from trainers.learner import Learner
-from trainers.learner.models import load_causal_lm
+from trainers.learner.source import ModelSource
 from trainers.policy import Policy, load
 
 SHAPE = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": 300}
@@ -113,7 +113,7 @@ def test_engine_and_learner_turn_by_the_same_angles(family):
 def test_a_model_whose_buffers_were_rounded_is_refused():
     model = tiny.build_model(300, hidden=32, layers=1).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"buffer model\.rotary_emb\.\w*inv_freq was rounded to bfloat16.*from_pretra"):
-        load_causal_lm(model)
+        ModelSource(model)
 
 
 # ------------------ where the ratio starts

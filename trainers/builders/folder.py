@@ -17,6 +17,7 @@ from ..report.loggers import METRICS_FILE
 from .errors import SetupError
 
 LOCK_FILE = ".lock"
+START = "start"  #: the model that several ranks begin with, where no other folder has it
 CONFIG_FILE = "config.yaml"
 _ELSEWHERE = "give this run a folder of its own (trainer.experiment_name=NAME, or another trainer.default_local_dir)"
 

@@ -20,7 +20,7 @@ from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
 from ..policy import Policy, resolve_device
 from .errors import SetupError
-from .folder import run_folder
+from .folder import START, run_folder
 from .policy import threads_for
 
 
@@ -60,14 +60,14 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
     options = learner_options(model, run)
     try:
         options["parallel"].shape(ranks if ranks > 1 else world_size())
-        check_model(policy.model.config, options["parallel"])
+        check_model(policy.skeleton.config, options["parallel"])
         if options["lora"] is not None:
-            target_names(policy.model.base_model, options["lora"])
-            saved_pairs(policy.model.base_model, options["lora"])
+            target_names(policy.skeleton.base_model, options["lora"])
+            saved_pairs(policy.skeleton.base_model, options["lora"])
         if model.attn_implementation is not None:  # the learner's own copy will have it; here it is tried
-            before = policy.model.config._attn_implementation
-            policy.model.set_attn_implementation(model.attn_implementation)
-            policy.model.set_attn_implementation(before)
+            before = policy.skeleton.config._attn_implementation
+            policy.skeleton.set_attn_implementation(model.attn_implementation)
+            policy.skeleton.set_attn_implementation(before)
     except (ValueError, ImportError) as error:
         raise SetupError(f"the learner: {error}") from error
     if options["lora"] is not None and importlib.util.find_spec("peft") is None:
@@ -87,14 +87,16 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":
         try:
-            return Learner(policy.model, **settings, device=resolve_device(config.model.device))
+            return Learner(policy.source, **settings, device=resolve_device(config.model.device))
         except (ValueError, ImportError) as error:
             raise SetupError(f"the learner: {error}") from error
     settings |= {"device": config.model.device, "threads": threads_for(policy, config.trainer.threads)}
     assert cluster is not None
+    folder = run_folder(config.trainer)
+    policy.keep_in(folder / START)  # each rank reads its part
     group = RayLearnerGroup(
         cluster,
-        policy.model,
+        policy.source,
         settings,
         bucket_bytes=section.bucket_mib * 2**20,
         nsight=nsight_of(section.nsight, config.trainer.profile_steps),
@@ -103,7 +105,7 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
         start_timeout=section.start_timeout_s,
     )
     try:
-        group.check_folder(run_folder(config.trainer))
+        group.check_folder(folder)
     except ValueError as error:
         group.close()
         raise SetupError(str(error)) from error
@@ -118,8 +120,9 @@ def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
 
     Engines are made of the policy, and the learner stands on it as it was before.
     """
-    if (lora := learner_options(config.model, config.trainer)["lora"]) is not None:
-        merge_saved(policy.model.base_model, lora)
+    lora = learner_options(config.model, config.trainer)["lora"]
+    if lora is not None and lora.adapter is not None:
+        merge_saved(policy.own().base_model, lora)
 
 
 def learner_settings(config: PPOConfig) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def threads_for(policy: Policy, wanted: int | None) -> int | None:
     """
     if wanted is not None:
         return wanted
-    return 1 if sum(weight.numel() for weight in policy.model.parameters()) < _ONE_THREAD_BELOW else None
+    return 1 if sum(weight.numel() for weight in policy.skeleton.parameters()) < _ONE_THREAD_BELOW else None
 
 
 def set_threads(policy: Policy, wanted: int | None) -> None:

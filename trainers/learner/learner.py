@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from trainers.engines.adapters import compact
 from trainers.learner.checkpoint import Background, replace_folder
+from trainers.learner.flops import FLOPs
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, cpu_copies, offload_policy, rank_device
 from trainers.learner.inputs import inputs_of
@@ -34,7 +35,7 @@ from trainers.learner.lora import (
     merged_state,
     write_adapter,
 )
-from trainers.learner.models import Critic, Policy, Source, load_causal_lm
+from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
     IDLE,
@@ -50,6 +51,7 @@ from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_mesh
 from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
 from trainers.learner.prefixes import can_share
 from trainers.learner.setup import Setup, attention_of
+from trainers.learner.source import ModelSource, Source
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.trajectory import Trajectory
@@ -97,8 +99,9 @@ class Learner:
         peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
 
     Raises:
-        ValueError: A model that the learner cannot train rightly (see :func:`trainers.learner.models.check_head`) or
-            cannot cut as ``parallel`` says (no process group is started then), or a setting outside its range.
+        ValueError: A model that the learner cannot train rightly (see
+            :meth:`trainers.learner.source.ModelSource.check_head`) or cannot cut as ``parallel`` says (no process
+            group is started then), or a setting outside its range.
         ModuleNotFoundError: ``lora`` without peft.
     """
 
@@ -143,8 +146,14 @@ class Learner:
             raise ValueError("activation_offload moves activations to the CPU, where this model is already")
         offloading = offload_policy(offload, self.device)
         attention = attention_of(attn_implementation, remove_padding, parallel)
-        policy = load_causal_lm(actor)
-        check_model(policy.config, parallel)
+        sources = {"actor": ModelSource(actor)}
+        for role, asked in (("reference", reference), ("critic", critic)):
+            if asked is not False and not (role == "reference" and reference is True and lora is not None):
+                sources[role] = sources["actor"] if asked is True else ModelSource(asked)
+        for role, source in sources.items():
+            check_model(source.config, parallel)
+            if role != "critic":
+                source.check_head()
         meshes = make_meshes("always" if offload and fsdp == "auto" else fsdp, self.device, precision, parallel)
         if offload and meshes is None:
             raise ValueError("offload=True is a part of FSDP2; use fsdp='auto' or 'always'")
@@ -157,17 +166,6 @@ class Learner:
         self._sequence = None if meshes is None else meshes.sequence
         settings = optimizer or OptimizerSettings()
 
-        self.actor = Policy(policy, chunk_size)
-        self.reference: Policy | WithoutAdapters | None = None
-        if reference is True and lora is not None:
-            self.reference = WithoutAdapters(self.actor)
-        elif reference is not False:
-            source = self.actor.lm if reference is True else reference
-            self.reference = Policy(load_causal_lm(source), chunk_size).requires_grad_(False)
-        self.critic: Critic | None = None
-        if critic is not False:
-            source = self.actor.lm if critic is True else critic
-            self.critic = Critic(load_causal_lm(source).base_model)
         setup = Setup(
             device=self.device,
             dtype=precision,
@@ -180,7 +178,19 @@ class Learner:
             activation_offload=activation_offload,
             compile=compile,
         )
-        self._flops = {name: setup.apply(each, learns=name != "reference") for name, each in self._models().items()}
+        self._flops: dict[str, FLOPs] = {}
+        made: dict[str, Any] = {}
+        for role, source in sources.items():  # one after another, so that one at a time is half made
+            lm = source.skeleton()
+            made[role] = Critic(lm.base_model) if role == "critic" else Policy(lm, chunk_size)
+            if role == "reference":
+                made[role].requires_grad_(False)
+            self._flops[role] = setup.apply(made[role], source, learns=role != "reference")
+        self.actor: Policy = made["actor"]
+        self.critic: Critic | None = made.get("critic")
+        self.reference: Policy | WithoutAdapters | None = made.get("reference")
+        if reference is True and lora is not None:
+            self.reference = WithoutAdapters(self.actor)
         plain = meshes is None and not (remove_padding or gradient_checkpointing or compile)
         self._share = share_prefixes and plain and all(map(can_share, self._backbones()))
         self.actor_optimizer = Optimizer(self.actor, settings)

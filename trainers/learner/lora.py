@@ -176,6 +176,10 @@ def add_adapters(backbone: Any, settings: LoRASettings) -> None:
         torch.manual_seed(settings.seed)
         inject_adapter_in_model(config, backbone, adapter_name=_NAME)
         with torch.no_grad():
+            for _, layer in adapter_layers(backbone):  # peft puts them where the matrices are, which may have no memory
+                for side in (layer.lora_A[_NAME], layer.lora_B[_NAME]):
+                    side.weight = nn.Parameter(torch.zeros(side.weight.shape))
+                nn.init.kaiming_uniform_(layer.lora_A[_NAME].weight, a=math.sqrt(5))  # as peft begins
             for name, matrices in saved.items():
                 layer = backbone.get_submodule(name)
                 for side, value in zip((layer.lora_A, layer.lora_B), matrices, strict=True):

@@ -1,86 +1,24 @@
 """The models of a learner: a policy that scores tokens, a critic that values states.
 
 Both run a transformers backbone and read its outputs only where they are wanted. Nothing here knows a model family: the
-head is whatever ``get_output_embeddings`` gives, and :func:`check_head` proves, on the model itself, that backbone and
-head make the model's own logits (a family that scales or caps its logits is refused, not trained wrongly).
+head is whatever ``get_output_embeddings`` gives, and :meth:`trainers.learner.source.ModelSource.check_head` proves that
+backbone and head make the family's own logits (one that scales or caps them is refused, not trained wrongly).
 
 Models stay in evaluation mode: with dropout, the ratio of new to old probabilities would not start at 1.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.learner.logprobs import Kept, token_logprobs
 from trainers.learner.prefixes import SharedInputs, run_shared
-from trainers.untrusted_model import check_model_files
-
-Source = str | Path | PreTrainedModel
-
-
-def load_causal_lm(source: Source) -> Any:
-    """A causal language model in float32 (the optimizer's precision), from a folder or name, or a copy of an object.
-
-    No code of the folder is run, and no pickle of it is read.
-
-    Raises:
-        ValueError: See :func:`check_head` and :func:`~trainers.untrusted_model.check_model_files`, or a buffer of an
-            object was rounded.
-    """
-    if isinstance(source, PreTrainedModel):
-        _refuse_rounded_buffers(source)
-        model = copy.deepcopy(source).float()
-    else:
-        check_model_files(source)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-        )
-    model.requires_grad_(True).eval()
-    check_head(model)
-    return model
-
-
-def _refuse_rounded_buffers(model: PreTrainedModel) -> None:
-    """Raise ``ValueError`` where ``model.to(dtype)`` rounded what no file holds, such as rotary frequencies.
-
-    A folder saved from such a model would have others when it is loaded, which makes them from the configuration.
-    """
-    stored = model.state_dict().keys()
-    for name, value in model.named_buffers():
-        if name not in stored and value.is_floating_point() and value.dtype != torch.float32:
-            raise ValueError(
-                f"the model's buffer {name} was rounded to {str(value.dtype).removeprefix('torch.')}, and no saved "
-                "folder holds it: load the model with from_pretrained(dtype=...), which leaves buffers as they are, "
-                "instead of model.to(dtype)"
-            )
-
-
-@torch.no_grad()
-def check_head(model: PreTrainedModel) -> None:
-    """Compare the model's own logits with what the learner's head makes of its backbone, on a few tokens.
-
-    Raises:
-        ValueError: They differ: this family does more to its logits than a linear map.
-    """
-    input_ids = torch.arange(8, device=model.device)[None]
-    own = model(input_ids=input_ids, use_cache=False).logits[0].float().log_softmax(-1)
-    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state[0]
-    head = model.get_output_embeddings()
-    ours, _ = token_logprobs(hidden, head.weight, own.argmax(-1), bias=getattr(head, "bias", None))
-    gap = float((own.amax(-1) - ours).abs().max())
-    if not gap < 1e-3:
-        raise ValueError(
-            f"{type(model).__name__} does more to its logits than a linear head (log-probabilities differ by "
-            f"{gap:.3g}; soft-capped or scaled logits?): the learner would train another model than engines sample from"
-        )
 
 
 class Policy(nn.Module):

@@ -1,7 +1,8 @@
 """How a model is made ready to learn: attention, adapters, cut matrices, checkpointing, compilation, shards.
 
 The order matters. Adapters come before anything that must see them; tensor parallelism before FSDP2, which shards what
-is left of a matrix; compilation before FSDP2, whose hooks stay outside.
+is left of a matrix; compilation before FSDP2, whose hooks stay outside. Until then a model has shapes alone: a rank
+reads what it keeps.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import OffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 from trainers.learner.attention import OWN, ULYSSES, VARLEN
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
-from trainers.learner.lora import LoRASettings, add_adapters
+from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
 from trainers.learner.parallel import Meshes, Parallel, check_model, refuse_sliding_windows
+from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
 
 
@@ -50,11 +52,12 @@ class Setup:
     activation_offload: bool
     compile: bool
 
-    def apply(self, model: Policy | Critic, *, learns: bool) -> FLOPs:
+    def apply(self, model: Policy | Critic, source: ModelSource, *, learns: bool) -> FLOPs:
         """Make a model ready, in place.
 
         Args:
-            model: In float32, on the CPU, whole.
+            model: In float32, without its numbers (:meth:`~trainers.learner.source.ModelSource.skeleton`).
+            source: Has its numbers.
             learns: Whether it is trained.
 
         Returns:
@@ -79,9 +82,6 @@ class Setup:
             if isinstance(model, Policy):
                 head.requires_grad_(False)
         flops = count(backbone, head)
-        if self.meshes is None or self.meshes.tensor is not None:
-            model.to(self.device)
-        # Else FSDP2 moves it a group of layers at a time and keeps this rank's shards: no device ever has it whole.
         if self.meshes is not None and self.meshes.tensor is not None:
             cut_matrices(transformer_layers(model), self.meshes.tensor)
         elif self.device.type == "cpu" and self.dtype == torch.float32 and is_faster() and not self.compile:
@@ -93,6 +93,12 @@ class Setup:
                 layer.compile(dynamic=True)
         if self.meshes is not None:
             shard(model, self.meshes, self.dtype, self.offload)
+        offloaded = isinstance(self.offload, CPUOffloadPolicy)
+        materialize(model, self.device, torch.device("cpu") if offloaded else self.device)
+        if self.meshes is None:
+            model.to(self.device)  # adapters and the value head, which have their numbers
+        prefix = "" if isinstance(model, Policy) else f"{outer.base_model_prefix}."
+        source.fill((f"{prefix}{name}", value) for name, value in base_state(outer))
         return flops
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from learner_helpers import VOCAB, some_masked_trajectories
+from safetensors.torch import save_file
 
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
@@ -45,10 +47,14 @@ def _work(rank: int, world: int, cases: dict[str, Case], folder: str) -> None:
 
 
 def make_learner(family: str = "qwen2", *, lr: float = 1e-3, model: dict[str, Any] | None = None, **settings: Any):
-    """A tiny learner with a critic and a reference, the same on every rank."""
+    """A tiny learner with a critic and a reference, the same on every rank, read from a folder."""
     shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | (model or {})
     settings = {"max_tokens_per_micro_batch": 40, "critic": True, "reference": True} | settings
-    return Learner(build_model(VOCAB, family=family, **shape), optimizer=OptimizerSettings(lr=lr), **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        built = build_model(VOCAB, family=family, **shape)  # whose own save_pretrained writes on the first rank alone
+        Path(folder, "config.json").write_text(built.config.to_json_string())
+        save_file({name: value.clone() for name, value in built.state_dict().items()}, f"{folder}/model.safetensors")
+        return Learner(folder, optimizer=OptimizerSettings(lr=lr), **settings)
 
 
 def policy_loss(logprobs, entropy, batch):

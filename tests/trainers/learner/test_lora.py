@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import adapter_layers
-from trainers.learner.models import load_causal_lm
 from trainers.tiny import build_model, build_tokenizer
 
 peft = pytest.importorskip("peft")
@@ -82,7 +81,7 @@ def test_the_critic_learns_adapters_and_its_head():
 def test_the_gradient_is_that_of_the_product():
     """d/dB = scale * G A^T and d/dA = scale * B^T G, with G the gradient of the merged matrix, by a full learner."""
     learner = trained(steps=1)
-    full = load_causal_lm(base_model())
+    full = base_model()
     full.load_state_dict(learner.weights())
     full = Learner(full)
     caught = {}

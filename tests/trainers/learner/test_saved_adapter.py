@@ -18,7 +18,6 @@ from trainers.config.load import ConfigError
 from trainers.config.model import ModelSection
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import merge_saved
-from trainers.learner.models import load_causal_lm
 from trainers.saved_adapter import read_adapter
 from trainers.tiny import build_model, build_tokenizer, save
 
@@ -86,7 +85,7 @@ def test_what_is_published_is_merged_of_it(folder: Path) -> None:
     assert weights.keys() == expected.keys()
     for name, value in weights.items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
-    model = load_causal_lm(base_model())
+    model = base_model()
     merge_saved(model.base_model, settings_of(folder))
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items()), "to the last bit"
 

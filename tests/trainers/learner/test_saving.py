@@ -17,7 +17,7 @@ from ranks import TRAJECTORIES, make_learner, run_ranks
 
 from trainers.learner import LoRASettings, Parallel
 from trainers.learner.checkpoint import Background
-from trainers.learner.models import checkpoint_gradients, load_causal_lm
+from trainers.learner.models import checkpoint_gradients
 from trainers.tiny import build_model, build_tokenizer
 
 LORA = LoRASettings(rank=4, alpha=8)
@@ -215,7 +215,7 @@ def test_offloaded_checkpoints_are_checkpoints(monkeypatch):
 
     monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Counting)
     for offload in (False, True):
-        model = load_causal_lm(build_model(61, hidden=32, layers=3))
+        model = build_model(61, hidden=32, layers=3)
         checkpoint_gradients(model, offload=offload)
         model(input_ids=ids, use_cache=False).logits.logsumexp(-1).sum().backward()
         gradients.append([p.grad.clone() for p in model.parameters()])
