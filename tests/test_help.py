@@ -30,7 +30,6 @@ def programs():
         "textenvs.scoring.math_worker",
         "textenvs.envs.reasoning_gym.worker",
         "trainers.engines.sglang.launcher",
-        "trainers.engines.vllm.server",
         "trainers.rewards.function_worker",
     }
     for package in ("textenvs", "trainers"):

@@ -193,7 +193,7 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "mfu,speed"], "there is no part 'speed'; there are parity, memory, decode, mfu, trl"),
+        (["--only", "mfu,speed"], "there is no part 'speed'; there are parity, memory, decode, mfu, weights, trl"),
         (["--minutes", "0"], "--minutes must be above 0"),
     ],
 )
@@ -215,3 +215,10 @@ def test_a_wrong_shape_or_device_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--only=mfu", "--child=9", "--device=cuda", out]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+def test_weights_arrive_in_another_process(job):
+    good, (line,) = run(job, "weights")
+    assert good
+    assert line["backend"] == "gloo"
+    assert line["bytes_per_s"] > 0

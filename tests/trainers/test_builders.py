@@ -53,8 +53,15 @@ def test_a_run_of_a_tiny_model_uses_one_thread(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("engine.vllm.python=/nowhere/python",), "cannot start /nowhere/python"),
-        (("engine.max_context=2048", "actor.max_tokens_per_micro_batch=4096"), "max_context must be from 2 to"),
+        (("engine.vllm.python=/nowhere/python",), "there is no Python at /nowhere/python"),
+        (
+            (
+                f"engine.vllm.python={sys.executable}",
+                "engine.max_context=2048",
+                "actor.max_tokens_per_micro_batch=4096",
+            ),
+            "max_context must be from 2 to",
+        ),
     ],
 )
 def test_an_engine_that_cannot_be_had_says_why(options, said):

@@ -249,7 +249,7 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
             "warm_start.steps: has no effect without model.path=tiny or warm_start.enable",
         ),
         ("warm_start.files=a.jsonl warm_start.mistake_rate=0", "warm_start.mistake_rate: has no effect with warm_sta"),
-        (f"{VLLM}.tensor_parallel_size=1", f"{VLLM[17:]}.tensor_parallel_size: a vLLM server computes on one GPU"),
+        (f"{VLLM}.tensor_parallel_size=1", f"{VLLM[17:]}.tensor_parallel_size: give engine.tensor_parallel_size"),
         (f"{VLLM}.max_num_seqs=4", f"{VLLM[17:]}.max_num_seqs: is decided by other options"),
     ],
 )

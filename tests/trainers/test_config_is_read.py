@@ -20,7 +20,7 @@ from reward_models import save_model
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
-from trainers.builders import vllm
+from trainers.builders import servers
 from trainers.builders.cluster import plan_of
 from trainers.builders.engines import check_engine, engine_of
 from trainers.builders.environments import backend_of
@@ -116,7 +116,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         run_folder(config.trainer)  # of the two names
         with_other_reward_models(judge)
         asyncio.run(with_other_backends())
-        asyncio.run(with_other_engines())
+        asyncio.run(with_other_engines(tmp_path))
         with contextlib.suppress(ValueError):
             checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
     # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.
@@ -155,7 +155,7 @@ async def with_other_backends():
         pass
 
 
-async def with_other_engines():
+async def with_other_engines(folder):
     """As far as the servers, which are not there."""
     tokenizer = tiny.build_tokenizer(["a b"])
     policy = Policy(tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1), tokenizer)
@@ -168,12 +168,13 @@ async def with_other_engines():
         raise AsFarAsHere
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vllm.VLLMEngine, "connect", refuse)
-        patch.setattr(vllm, "start_server", lambda *args, **kwargs: None)
+        patch.setattr(servers, "VLLMEngine", refuse)
+        where = f"trainer.default_local_dir={folder}"
         with pytest.raises(AsFarAsHere):
-            await engine_of(resolve(["engine.name=vllm"])[0], policy, renderer)
+            await engine_of(
+                resolve(["engine.name=vllm", f"engine.vllm.python={sys.executable}", where])[0], policy, renderer
+            )
     check_engine(resolve(["engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1"])[0])
-    vllm.served_options(resolve(["engine.name=vllm", "engine.vllm.base_url=http://127.0.0.1:1"])[0], 0)
 
 
 def test_every_key_of_sft_is_read(tmp_path):
@@ -193,7 +194,7 @@ def test_every_key_of_generate_is_read(tmp_path):
     with watched() as read:
         assert generate.main([*where, f"data.output_path={tmp_path}/out.parquet", "trainer.threads=1"]) == 0
     # Those of servers and of Ray are read where a run's are, as above.
-    elsewhere = ("engine.vllm", "engine.sglang", "cluster.", "ray_init.")
+    elsewhere = ("engine.vllm", "engine.sglang", "engine.weight_transport", "cluster.", "ray_init.")
     assert [name for name in unread(GenerateConfig, read) if not name.startswith(elsewhere)] == []
 
 

@@ -21,7 +21,6 @@ from trainers.saved_adapter import read_adapter
 TRAINERS = Path(__file__).parents[2] / "trainers"
 #: Where pickles are read that processes of one run send each other.
 BETWEEN_OUR_PROCESSES = {
-    "engines/vllm/server/transfer.py",
     "rewards/function_worker.py",
     "cluster/serialization.py",
     "cluster/rank.py",

@@ -18,7 +18,6 @@ from ..cluster.ray.runtime import RayCluster
 from ..cluster.serialization import pack
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
-from ..engines.openai_compatible import refuse_training
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
 from ..engines.torch_engine import TorchEngine
@@ -28,8 +27,7 @@ from ..rollout.renderer import Renderer
 from .cluster import engine_device
 from .errors import SetupError
 from .policy import threads_for
-from .sglang import sglang_engine, sglang_folder, sglang_options
-from .vllm import served_options, vllm_engine
+from .servers import served_engine, server_folder, server_options
 
 
 async def engine_of(
@@ -58,14 +56,14 @@ async def engine_of(
         if config.cluster.backend == "ray" and not config.engine.base_urls:
             assert cluster is not None
             return await _ray_engines(config, policy, version, cluster, learner)
-        make = await _maker(config, policy, renderer, version)
+        make, limits = await _maker(config, policy, renderer, version), _limits(config)
         engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
         if len(engines) == 1 and config.engine.name == "torch":
             return engines[0]
         # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
         alone = len(config.engine.base_urls) == 1
         # What the learner publishes are copies already.
-        return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=_limits(config))
+        return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=limits)
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
 
@@ -78,11 +76,9 @@ async def _maker(
     The policy's model stays as it is, because the learner trains a copy: these are the weights of ``version`` also when
     a replica is replaced later. A server that somebody else started is not started again: its place waits for it.
     """
-    if config.engine.name == "vllm":
-        return lambda index: vllm_engine(config, policy, renderer, version, index)
-    if config.engine.name == "sglang":
-        folder = await sglang_folder(config, policy)
-        return lambda index: sglang_engine(config, policy, renderer, version, index, folder)
+    if config.engine.name in ("vllm", "sglang"):
+        folder = await server_folder(config, policy)
+        return lambda index: served_engine(config, policy, renderer, version, index, folder)
     return lambda index: _torch_engine(config, policy, renderer, version, index)
 
 
@@ -184,16 +180,13 @@ def check_engine(config: PPOConfig) -> None:
     """
     try:
         if config.engine.name == "openai":
-            refuse_training()
-        if config.engine.name == "vllm" and config.engine.tensor_parallel_size > 1:
             raise ValueError(
-                f"engine.tensor_parallel_size={config.engine.tensor_parallel_size}, and a vLLM server computes on one "
-                "GPU here: write 1 (engine.replicas uses more GPUs), or engine.name=sglang"
+                "an OpenAI-compatible service gives text, without token ids and without a way to new weights, so "
+                "nothing can be trained on it; train with engine.name=torch, vllm or sglang, and evaluate such a "
+                "service with `textenvs evaluate`"
             )
-        for replica in range(config.engine.engines):
-            if config.engine.name == "sglang":
-                sglang_options(config, replica)
-            if config.engine.name == "vllm" and config.engine.base_urls:
-                served_options(config, replica)
+        if config.engine.name in ("vllm", "sglang"):
+            for replica in range(config.engine.engines):
+                server_options(config, replica)
     except (ValueError, EngineError) as error:
         raise SetupError(f"engine.name={config.engine.name}: {error}") from error

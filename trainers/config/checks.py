@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..chat_template import refused
-from ..engines.vllm.arguments import refused_arguments
+from ..engines.vllm.options import refused_arguments
 from ..hub import is_name
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
@@ -61,6 +61,9 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
         yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
+    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.tensor_parallel_size > 1:
+        text = "is adapter, and workers that share a matrix cannot compare what they merged: use merged, or"
+        yield "model.lora_publish", f"{text} engine.tensor_parallel_size=1"
     if rollout.max_response_length >= engine.max_context:
         text = f"is {rollout.max_response_length}, which leaves no room for a prompt in {context}"
         yield "rollout.max_response_length", text

@@ -9,7 +9,20 @@ from pydantic import Field
 from .section import Names, Section
 
 
-class VLLMSection(Section):
+class ServerSection(Section):
+    """What is the same for every inference server."""
+
+    bucket_mib: int = Field(256, ge=1, description="MiB of weights that travel at once by `process_group` and `http`.")
+    update_folder: str | None = None
+    """Folder of `engine.weight_transport=disk`; null is a temporary one."""
+    master_address: str | None = None
+    """This machine's address as the server sees it, for `engine.weight_transport=process_group`; null finds it."""
+    verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
+    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
+
+
+class VLLMSection(ServerSection):
     """Of `engine.name=vllm`: a vLLM server, started by the run or running already. See docs/engines.md."""
 
     python: str | None = Field(None, min_length=1)
@@ -18,12 +31,6 @@ class VLLMSection(Section):
     base_url: Names | None = None
     """Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are replicas; null starts
     a server."""
-    transport: Literal["http", "local"] = "http"
-    """How weights travel to `base_url`: by value over HTTP, or on this machine (CUDA IPC on the same GPU, else through
-    a file)."""
-    update_folder: str | None = None
-    """Folder of the files of `transport=local`; null is shared memory."""
-    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that `base_url` may take to say that it lives.")
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes, weights included."""
     block_size: int | None = Field(None, ge=1)
@@ -33,12 +40,11 @@ class VLLMSection(Section):
     """Neither compile nor capture graphs; null does on a GPU and not on a CPU."""
     sleep_mode: bool = False
     """Give the GPU's memory back while the learner learns, where they share GPUs."""
-    start_timeout_s: float = Field(600.0, gt=0, description="Seconds until the server must be ready.")
     args: dict[str, Any] = Field(default_factory=dict)
     """More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one."""
 
 
-class SGLangSection(Section):
+class SGLangSection(ServerSection):
     """Of `engine.name=sglang`: an SGLang server, started by the run or running already. See docs/engines.md."""
 
     python: str | None = Field(None, min_length=1)
@@ -49,16 +55,6 @@ class SGLangSection(Section):
     one."""
     seeds: bool = True
     """Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`."""
-    transport: Literal["tensor", "disk", "distributed"] = "tensor"
-    """How weights travel: by value over HTTP, through a folder that both sides see, or through a process group (gloo;
-    NCCL on CUDA)."""
-    bucket_mib: int = Field(256, ge=1, description="MiB of weights in one message of `tensor` and `distributed`.")
-    update_folder: str | None = Field(None, description="Folder of `transport=disk`; null is a temporary one.")
-    master_address: str = "127.0.0.1"
-    """This machine's address as the server sees it; for `transport=distributed`."""
-    verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
-    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
-    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
     server_args: tuple[str, ...] = ()
     """More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
 
@@ -83,6 +79,10 @@ class ServingSection(Section):
     threads: int | None = Field(None, ge=1)
     """CPU threads of the engine; null is one for a model below 5 million parameters, which more only slow down, and
     torch's choice for others."""
+    weight_transport: Literal["auto", "process_group", "disk", "http"] = "auto"
+    """How weights travel to a `vllm` or `sglang` server: through a process group (gloo; NCCL to other GPUs), through a
+    folder that both sides see, or by value over HTTP. `auto` is `process_group` to a server that the run starts, `http`
+    to one in `base_url`."""
     stall_timeout_s: float = Field(60.0, gt=20)
     """Seconds that a server or a replica may have work and show no progress; then it is lost, unless it answers a probe
     within 20 s."""

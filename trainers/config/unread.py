@@ -36,7 +36,7 @@ _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
 _CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov")
 
 ENGINE: Reads = {
-    "engine.tensor_parallel_size": {"engine.name": ("vllm", "sglang")},
+    "engine.tensor_parallel_size engine.weight_transport": {"engine.name": ("vllm", "sglang")},
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
     "engine.stall_timeout_s": {
@@ -49,7 +49,9 @@ ENGINE: Reads = {
     "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
         "engine.vllm.base_url": (None,)
     },
-    "engine.vllm.transport engine.vllm.update_folder engine.vllm.health_timeout_s": {"engine.vllm.base_url": _GIVEN},
+    "engine.vllm.update_folder engine.sglang.update_folder": {"engine.weight_transport": ("disk",)},
+    "engine.vllm.master_address engine.sglang.master_address": {"engine.weight_transport": ("auto", "process_group")},
+    "engine.vllm.bucket_mib engine.sglang.bucket_mib": {"engine.weight_transport": Not("disk")},
     "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size": {
         "engine.sglang.base_url": (None,)
     },

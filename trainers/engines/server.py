@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,12 +22,13 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from trainers.engines.base import EngineDeadError, EngineError
 from trainers.engines.http import Client, error_text, refused
 
 _Result = TypeVar("_Result")
+WeightWay = Literal["auto", "process_group", "disk", "http"]
 
 _GRACE_S = 5.0  # a server has nothing to save: what has not ended by then is killed
 _TAIL_LINES, _ERROR_LINES = 15, 5  # of the log, in an error message
@@ -141,27 +144,66 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 @dataclass(frozen=True)
-class HealthOptions:
-    """How patient to be with a server.
+class ServerOptions:
+    """How an engine reaches its server, how it brings weights there, and how patient it is.
 
     Args:
+        base_url: Of a server that runs already, for example ``http://127.0.0.1:30000``; ``None`` starts one.
+        api_key: Of that server.
+        python: The Python of the server's environment, to start one with; ``None`` is this one.
+        tensor_parallel: Workers of a server that is started, which share each matrix.
+        transport: How weights travel: ``process_group`` (gloo, or NCCL to a server on other GPUs), ``disk`` through a
+            folder that both sides see, ``http`` by value. ``auto`` is ``process_group`` to a server that is started,
+            ``http`` to one that runs already.
+        bucket_bytes: Of weights that travel at once by ``process_group`` and ``http``, at most.
+        master_address: Of this machine, as the server reaches it, for ``process_group``; ``None`` finds it.
+        update_folder: Where ``disk`` writes; ``None`` is a temporary folder of this machine.
+        verify: After an update, compare the server's checksums with what was sent.
+        update_timeout_s: Seconds for one step of an update.
         start_timeout_s: Seconds until it must be ready.
         health_interval_s: Seconds between two health checks.
         health_timeout_s: Seconds that one may take; after two failures in a row the server is dead.
 
     Raises:
-        ValueError: A number is not positive.
+        ValueError: A number is not positive, the address is none, or there is no Python with the server's package.
     """
 
+    base_url: str | None = None
+    api_key: str | None = None
+    python: str | None = None
+    tensor_parallel: int = 1
+    transport: WeightWay = "auto"
+    bucket_bytes: int = 256 * 2**20
+    master_address: str | None = None
+    update_folder: Path | None = None
+    verify: bool = True
+    update_timeout_s: float = 600.0
     start_timeout_s: float = 600.0
     health_interval_s: float = 2.0
     health_timeout_s: float = 5.0
+
+    package: ClassVar[str]  #: what a server is started from
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
+        make = f"`make venv-{self.package}` makes .venv-{self.package}/bin/python"
+        if self.base_url is not None:
+            if not self.base_url.startswith(("http://", "https://")):
+                raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
+            if self.python is not None:
+                raise ValueError("base_url names a server that runs already: python would start one")
+        elif self.python is None:
+            if importlib.util.find_spec(self.package) is None:
+                raise ValueError(
+                    f"{self.package} is not installed here: give the Python of an environment that has it ({make}, for "
+                    f"the CPU; with CUDA, pip install 'textenvs[{self.package}]' into an environment of its own), or "
+                    "the base_url of a server that runs already"
+                )
+        elif shutil.which(self.python) is None:
+            raise ValueError(f"there is no Python at {self.python}; {make}")
 
 
 class ServerHealth:
@@ -182,7 +224,7 @@ class ServerHealth:
         path: str,
         client: Client,
         process: ServerProcess | None,
-        options: HealthOptions,
+        options: ServerOptions,
         *,
         on_death: Callable[[], None],
     ) -> None:

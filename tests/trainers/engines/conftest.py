@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import sglang_server
 import torch
-import vllm_kit
-import vllm_serve
+import vllm_server
 from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
@@ -29,7 +28,7 @@ from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
-from trainers.engines.vllm import served
+from trainers.engines.vllm.engine import MIN_TEMPERATURE as VLLM_COLDEST
 from trainers.tiny import build_model
 
 VOCAB = 64
@@ -174,7 +173,7 @@ COMPUTING_KITS: dict[str, MakeKit] = {
 KITS |= {f"replicas-{name}": partial(_replicas_kit, KITS[name]) for name in ("torch", "scripted")}
 COMPUTING_KITS["replicas-torch"] = KITS["replicas-torch"]
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
-SERVERS: tuple[str, ...] = ("vllm", "served_vllm", "sglang")
+SERVERS: tuple[str, ...] = ("vllm", "sglang")
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
@@ -183,8 +182,6 @@ def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
     served = []
     for name in SERVERS:
         marks = [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
-        if name == "served_vllm":  # as vllm, over HTTP: one server of each kind is enough
-            marks.append(pytest.mark.slow)
         served.append(pytest.param(name, marks=marks))
     return [*kits, *served]
 
@@ -240,50 +237,27 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
 
 
 @pytest.fixture(scope="session")
-def vllm() -> Iterator[vllm_kit.VLLM]:
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[vllm_server.Server]:
     """The server of vLLM."""
-    yield from vllm_kit.started(lively_model(**SERVED), CONTEXT)
-
-
-@pytest.fixture(scope="session", name="vllm_kit")
-def _vllm_kit(vllm: vllm_kit.VLLM) -> Kit:
-    """vLLM with a Qwen2."""
-    return Kit(
-        vllm.model,
-        lively_model(seed=1, **SERVED),
-        vllm.engine,
-        lambda model: model.state_dict(),
-        vllm.kill,
-        death="killed by SIGKILL",
-        cause=None,
-        block=vllm_kit.BLOCK,
-        shares=True,
-        seconds=100.0,
-    )
-
-
-@pytest.fixture(scope="session")
-def served_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[vllm_serve.Server]:
-    """A vLLM that was started as a user starts it."""
-    with vllm_serve.serving(tmp_path_factory.mktemp("vllm"), lively_model("qwen3", **SERVED), CONTEXT) as server:
+    with vllm_server.serving(tmp_path_factory.mktemp("vllm"), lively_model(**SERVED), CONTEXT) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def served_vllm_kit(served_vllm: vllm_serve.Server) -> Kit:
-    """The same, with a Qwen3: what the suite asks of one family, it asks of two of vLLM's."""
+def vllm_kit(vllm: vllm_server.Server) -> Kit:
+    """vLLM with a Qwen2."""
     return Kit(
-        lively_model("qwen3", **SERVED),
-        lively_model("qwen3", seed=1, **SERVED),
-        served_vllm.make,
+        lively_model(**SERVED),
+        lively_model(seed=1, **SERVED),
+        vllm.make,
         lambda model: model.state_dict(),
-        lambda engine: served_vllm.kill(),
+        lambda engine: vllm.kill(),
         death="is gone",
         cause=None,
-        block=vllm_kit.BLOCK,
+        block=vllm_server.BLOCK,
         shares=True,
         counts_in_flight=False,  # half a second late
-        coldest=served.MIN_TEMPERATURE,
+        coldest=VLLM_COLDEST,
         seconds=300.0,
     )
 

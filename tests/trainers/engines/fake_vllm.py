@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from safetensors.torch import load
+from safetensors.torch import load, load_file
+
+from trainers.engines.parameters import FUSED
+from trainers.engines.vllm.checksum import checksum
 
 VOCAB = 64
 DESCRIBED = {
     "vllm": "0.32.0",
     "vocab_size": VOCAB,
     "max_context": 768,
-    "block_size": 16,
     "dtype": "float32",
-    "gpu": None,
+    "device": "cpu",
     "sampler": True,
     "transfer": True,
     "reads_prompts": True,
@@ -39,6 +41,7 @@ class ServerBehavior:
         world: Workers.
         token_s: Seconds a token.
         refuse: Endpoints that fail, with what they say, in order.
+        lose: Parameters that updates silently leave out.
         well: What ``/health`` answers.
         hung: Nothing is computed any more.
     """
@@ -50,6 +53,7 @@ class ServerBehavior:
     world: int = 1
     token_s: float = 0.001
     refuse: dict[str, list[str]] = field(default_factory=dict)
+    lose: tuple[str, ...] = ()
     well: int = 200
     hung: bool = False
 
@@ -61,9 +65,10 @@ class FakeVLLM:
         self.manners = manners or ServerBehavior()
         self.log: list[str] = []
         self.label = "default"
-        self.uploads: dict[str, bytes] = {}
         self.weights: dict[str, Any] = {}
-        self.loaded: list[dict[str, Any]] = []  # what it was told of each
+        self.base: dict[str, Any] = {}
+        self.adapter: dict[str, Any] = {}
+        self.kinds: list[str] = []  # of the buckets that came
         self.active = self.paused = self.asleep = False
         self.running = 0
         self.made = 0
@@ -97,9 +102,8 @@ class FakeVLLM:
             return web.json_response({"error": {"message": "Not Found"}}, status=404)
         self.log.append(path)
         if said := manners.refuse.get(path):
+            self.active = False
             return _failed(said.pop(0))
-        while path == "/pause" and request.query["mode"] == "wait" and self.running:
-            await asyncio.sleep(0.001)
         body = await request.json() if request.can_read_body else {}
         handler = getattr(self, "_" + path.strip("/"), None)
         if handler is None:
@@ -138,16 +142,27 @@ class FakeVLLM:
     def _collective_rpc(self, body: dict[str, Any]) -> Any:
         if not self.manners.extension:
             raise RuntimeError(f"'CPUWorker' object has no attribute '{body['method']}'")
+        if body["method"] == "weight_checksums":
+            sums = {name: checksum(parts) for name, parts in self._fused().items()}
+            return {"results": [sums] * self.manners.world}
         return {"results": [{**DESCRIBED, **self.manners.described}] * self.manners.world}
+
+    def _fused(self) -> dict[str, list[Any]]:
+        fused: dict[str, list[Any]] = {}
+        for name, value in self.weights.items():
+            parent, _, last = name.rpartition(".")[0].rpartition(".")
+            whole = next((whole for whole, parts in FUSED.items() if last in parts), last)
+            fused.setdefault(f"{parent}.{whole}.{name.rpartition('.')[2]}", []).append(value)
+        return fused
 
     def _get_world_size(self, body: Any) -> Any:
         return {"world_size": self.manners.world}
 
+    def _weight_info(self, body: Any) -> Any:
+        return {"weight_version": self.label}
+
     def _is_sleeping(self, body: Any) -> Any:
         return {"is_sleeping": self.asleep}
-
-    def _init_weight_transfer_engine(self, body: Any) -> None:
-        assert body == {"init_info": {}}
 
     def _start_weight_update(self, body: Any) -> None:
         if self.active:
@@ -157,12 +172,12 @@ class FakeVLLM:
     def _update_weights(self, body: Any) -> None:
         assert self.active
         info = body["update_info"]
-        name = info["upload"]
-        if "piece" in info:
-            self.uploads[name] = self.uploads.get(name, b"") + base64.b64decode(info["piece"])
-        else:
-            self.loaded.append(info)
-            self.weights = load(self.uploads[name])
+        self.kinds.append(info["kind"])
+        if info["kind"] == "merge":
+            return
+        got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
+        taken = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
+        taken.update((name, value) for name, value in got.items() if name not in self.manners.lose)
 
     def _finish_weight_update(self, body: Any) -> None:
         assert self.active

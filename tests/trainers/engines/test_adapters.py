@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from some_adapters import adapted, adapter_of, merged
 
 from trainers.engines.adapters import Adapted, compact, nbytes
 from trainers.engines.base import EngineDeadError, Generation, Sampling
 from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
-from trainers.engines.vllm.checksum import checksums
-from trainers.engines.vllm.publish import Publisher
 from trainers.tiny import build_model
 
 MODEL = build_model(64, hidden=32, layers=2, seed=1)  # qwen2: biases, and tied embeddings
@@ -107,10 +103,6 @@ async def test_adapters_that_do_not_fit_are_refused_and_the_old_weights_stay(fau
     assert engine.version == 0
     assert_same(await reply_of(engine), before)
     await engine.close()
-    publisher = Publisher(STATE, torch.float32)
-    with pytest.raises(ValueError, match=FAULTS[fault]):
-        publisher.prepare(spoiled(fault), 1)
-    publisher.close()
 
 
 async def test_a_replica_that_comes_later_has_base_and_adapters() -> None:
@@ -130,32 +122,3 @@ async def test_a_replica_that_comes_later_has_base_and_adapters() -> None:
     await whole.update_weights(merged(base, 1), 1)
     assert_same(await reply_of(whole), wanted)
     await asyncio.gather(replicas.close(), whole.close())
-
-
-def test_a_publisher_writes_the_base_once_and_then_adapters_alone() -> None:
-    publisher = Publisher(STATE, torch.bfloat16)
-    whole = publisher.prepare(STATE, 0)
-    publisher.keep(whole)
-    payloads = [publisher.prepare(adapted(STATE, version), version) for version in (1, 2)]
-    bases = {payload.message["base"]["path"] for payload in payloads}
-    assert len(bases) == 1
-    (base,) = map(Path, bases)
-    files = [Path(payload.message["path"]) for payload in payloads]
-    held = load_file(base)
-    assert held.keys() == STATE.keys() - {"lm_head.weight"}
-    assert all(torch.equal(held[name], STATE[name]) for name in held), "in their own type: sums are float32"
-    assert payloads[0].message["base"]["checksums"] == checksums(held.items())
-    assert load_file(files[1]).keys() == adapter_of(STATE).keys()
-    publisher.keep(payloads[0])
-    assert not Path(whole.message["path"]).exists()
-    publisher.drop(payloads[1])  # what the engine has must be there to go back to
-    assert (base.exists(), files[0].exists(), files[1].exists()) == (True, True, False)
-    other = publisher.prepare(adapted(STATE, 3, name="other"), 3)
-    publisher.keep(other)
-    assert not base.exists()
-    assert Path(other.message["base"]["path"]).exists()
-    publisher.keep(publisher.prepare(STATE, 4))
-    assert len(list(publisher._folder.iterdir())) == 1
-    back = publisher.prepare(adapted(STATE, 5, name="other"), 5)
-    assert Path(back.message["base"]["path"]).exists()
-    publisher.close()

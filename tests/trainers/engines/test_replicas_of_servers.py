@@ -23,7 +23,7 @@ from trainers.config.load import resolve
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine
-from trainers.engines.vllm.served import ServedVLLM
+from trainers.engines.vllm.engine import VLLMEngine
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_model, build_tokenizer
@@ -53,7 +53,7 @@ async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_
     vocab = {"vocab_size": policy.model.config.vocab_size}
     servers: list[Any] = [FakeVLLM(ServerBehavior(vocab)) if name == "vllm" else FakeSGLang() for _ in range(2)]
     urls = [await server.start() for server in servers]
-    more = ["engine.sglang.verify=false"] if name == "sglang" else []
+    more = [f"engine.{name}.verify=false"]
     config = configured(
         *(f"engine.name={name}", f"engine.{name}.base_url=[{', '.join(urls)}]", *more),
         f"trainer.default_local_dir={tmp_path}",
@@ -63,7 +63,7 @@ async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_
     reply = Sampling(max_new_tokens=4, ignore_stop=True)
     try:
         assert isinstance(engine, Replicas)
-        kind = ServedVLLM if name == "vllm" else SGLangEngine
+        kind = VLLMEngine if name == "vllm" else SGLangEngine
         assert all(isinstance(replica.engine, kind) for replica in engine._replicas)
         assert engine.version == 3
         async with asyncio.timeout(60):
@@ -100,7 +100,7 @@ async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone
         asked.append((replica, version))
         return ScriptedEngine(lambda call: Reply([7, 8, 9]), vocab_size=300, max_context=64, version=version)
 
-    monkeypatch.setattr(engines, f"{name}_engine", scripted)
+    monkeypatch.setattr(engines, "served_engine", scripted)
     config = configured(f"engine.name={name}", "engine.replicas=3", f"trainer.default_local_dir={tmp_path}")
     engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=2)
     try:
@@ -126,6 +126,7 @@ async def test_a_single_server_of_our_own_is_started_again_with_the_weights_of_n
     python.chmod(0o755)
     config = configured(
         *("engine.name=sglang", f"engine.sglang.python={python}", "engine.sglang.verify=false"),
+        "engine.weight_transport=http",
         f"trainer.default_local_dir={tmp_path}",
     )
     engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=2)
@@ -183,7 +184,7 @@ async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> No
         (["engine.name=vllm", "engine.vllm.base_url=[http://x, http://x]"], "engine.vllm.base_url"),
         (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.python=p"], "engine.vllm.python"),
         (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.args.x=1"], "engine.vllm.args"),
-        (["engine.name=vllm", "engine.vllm.transport=local"], "engine.vllm.transport"),
+        (["engine.name=vllm", "engine.vllm.update_folder=x"], "engine.vllm.update_folder"),
         (["engine.vllm.base_url=http://x"], "engine.vllm.base_url"),
         (["engine.name=sglang", f"engine.sglang.{TWO}", "engine.sglang.server_args=[x]"], "engine.sglang.server_args"),
     ],

@@ -25,10 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
+from trainers.engines.parameters import Parameters, buckets, read_parameters
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine, SGLangOptions, protocol
-from trainers.engines.sglang.weights import Parameters, buckets, payload, read_parameters
+from trainers.engines.sglang.weight_update import payload
+from trainers.engines.vllm.checksum import checksum
 
 CONTEXT = 256
 LONG = Sampling(max_new_tokens=200, ignore_stop=True)
@@ -278,7 +280,7 @@ async def test_garbage_is_an_error_and_the_engine_goes_on(folder: Path, garbage:
 # Updates
 
 
-@pytest.mark.parametrize("transport", ["tensor", "disk"])
+@pytest.mark.parametrize("transport", ["http", "disk"])
 async def test_weights_travel_whole(
     folder: Path, weights: dict[str, torch.Tensor], transport: Any, tmp_path: Path
 ) -> None:
@@ -390,8 +392,7 @@ async def test_updates_are_compared_where_the_server_hashes_otherwise(
     for lose in ((), (lost,)):
         async with serving(folder) as (server, engine):
             await engine.ready()
-            assert engine._info is not None
-            object.__setattr__(engine._info, "device", "cuda")  # which the updater sees too
+            engine._updater.device = "cuda"
             await engine.update_weights(weights, 1)
             server.manners.lose = lose
             if lose:
@@ -427,14 +428,14 @@ def test_parameters_are_those_of_the_checkpoint(folder: Path, weights: dict[str,
 def test_each_rank_has_a_checksum_of_the_part_that_it_holds(weights: dict[str, torch.Tensor], ranks: int) -> None:
     parameters = Parameters({}, tied=True, kv_heads=2)
     prepared = parameters.prepare(weights, None)
-    sums = parameters.checksums(prepared, ranks)
+    sums = parameters.checksums(prepared, ranks, checksum)
     assert len(sums) == len(prepared) - 2 * (2 + 2 + 1)  # q, k, v with biases; gate, up; 2 layers
     assert {len(each) for each in sums.values()} == {ranks}
     down, keys = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.k_proj.weight"
     changed = {**prepared, down: prepared[down].clone(), keys: prepared[keys].clone()}
     changed[down][:, -1] += 1  # the last rank's column
     changed[keys][0] += 1  # the first head's row
-    after = parameters.checksums(changed, ranks)
+    after = parameters.checksums(changed, ranks, checksum)
     fused = keys.replace("k_proj", "qkv_proj")
     differ = {name: [a != b for a, b in zip(sums[name], after[name], strict=True)] for name in sums}
     assert {name for name, each in differ.items() if any(each)} == {down, fused}
@@ -446,7 +447,7 @@ def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64() -> 
     parameters = Parameters({}, tied=True, kv_heads=1)
     odd = {"model.embed_tokens.weight": torch.ones(65, 3)}
     filled = {"model.embed_tokens.weight": torch.cat([torch.ones(65, 3), torch.zeros(63, 3)])}
-    assert parameters.checksums(odd, 2) == parameters.checksums(filled, 2)
+    assert parameters.checksums(odd, 2, checksum) == parameters.checksums(filled, 2, checksum)
 
 
 def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:

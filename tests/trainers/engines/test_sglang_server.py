@@ -14,16 +14,17 @@ from sglang_server import PYTHON, Server
 from test_conformance import forward, picked
 
 from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.served import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("transport", ["disk", "distributed"])
+@pytest.mark.parametrize("transport", ["disk", "process_group"])
 async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any, tmp_path: Path) -> None:
     """Buckets far smaller than the model, twice, and each verified by the server's checksums; then by what it computes.
 
-    The third way, ``tensor``, is the one of the conformance suite.
+    The third way, ``http``, is the one of the conformance suite.
     """
     more = {"update_folder": tmp_path} if transport == "disk" else {}
     engine = await sglang.make(lively_model(), transport=transport, bucket_bytes=20_000, **more)
@@ -45,9 +46,9 @@ async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> No
     transport = engine._updater._transport
     send = transport.send
 
-    async def misspell(weights: dict[str, torch.Tensor], *rest: Any) -> None:
+    async def misspell(weights: dict[str, torch.Tensor]) -> None:
         lost = "model.layers.1.mlp.down_proj.weight"
-        await send({name.replace(".1.mlp.down", ".9.mlp.down"): value for name, value in weights.items()}, *rest)
+        await send({name.replace(".1.mlp.down", ".9.mlp.down"): value for name, value in weights.items()})
         assert lost in weights
 
     transport.send = misspell  # type: ignore[method-assign, assignment]
@@ -61,10 +62,8 @@ async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> No
 async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_path: Path) -> None:
     """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
     lively_model().save_pretrained(tmp_path)
-    options = SGLangOptions(
-        python=str(PYTHON), tensor_parallel=2, transport="distributed", bucket_bytes=20_000, **PATIENT
-    )
-    engine = SGLangEngine(tmp_path, options, max_context=256, max_slots=4, threads=1)
+    options = SGLangOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **PATIENT)
+    engine = SGLangEngine(tmp_path, options, max_context=256, launch=Launch(max_slots=4, threads=1))
     try:
         for version, seed in ((0, 0), (1, 1), (2, 2)):
             model = lively_model(seed=seed)

@@ -1,90 +1,196 @@
-"""vLLM beyond the protocol: what goes wrong between two processes, and what must then be true."""
+"""The vLLM engine against a fake server: what is sent, what was started wrongly, and what breaks.
+
+What it computes, and that a real server understands it, the conformance suite shows. What every server's engine has in
+common is tested with SGLang's fake.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from conftest import SERVED, lively_model
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from some_adapters import adapted, merged
-from vllm_kit import VLLM
+from conftest import CONTEXT, lively_model
+from fake_vllm import FakeVLLM, ServerBehavior
+from some_adapters import adapted, adapter_of
 
-from trainers.engines.base import EngineDeadError, EngineError, Sampling
-from trainers.engines.vllm.checksum import block, checksums, differing
-from trainers.engines.vllm.client import VLLMEngine, start_server
-from trainers.engines.vllm.frames import Frame, FrameError, read_frame
-from trainers.engines.vllm.publish import Payload, Publisher
-from trainers.engines.weights import tied_names
+from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
+from trainers.engines.served import Launch
+from trainers.engines.vllm.checksum import block, checksum, checksums, differing
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
+from trainers.engines.vllm.protocol import read_metrics, read_reply
 
-GREEDY = Sampling(temperature=0.0, max_new_tokens=16)
+QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "start_timeout_s": 100.0}
+LONG = Sampling(max_new_tokens=300, ignore_stop=True)
 NAME = "model.layers.1.mlp.down_proj.weight"
 
-# Frames
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    lively_model().save_pretrained(path)
+    return path
 
 
-def reader_of(data: bytes) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    return reader
+@asynccontextmanager
+async def serving(
+    folder: Path, manners: ServerBehavior | None = None, **options: Any
+) -> AsyncIterator[tuple[FakeVLLM, VLLMEngine]]:
+    server = FakeVLLM(manners)
+    url = await server.start()
+    weights = lively_model().state_dict()
+    options = QUICK | options
+    engine = VLLMEngine(folder, VLLMOptions(base_url=url, **options), max_context=CONTEXT, weights=weights)
+    try:
+        async with asyncio.timeout(100):
+            yield server, engine
+    finally:
+        await engine.close()
+        await server.stop()
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=5
+# How it is started
+
+
+@pytest.mark.parametrize(
+    ("manners", "said"),
+    [
+        (ServerBehavior(dev_mode=False), "VLLM_SERVER_DEV_MODE=1"),
+        (ServerBehavior(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
+        (ServerBehavior(described={"sampler": False}), "VLLM_USE_V2_MODEL_RUNNER=0"),
+        (ServerBehavior(described={"transfer": False}), "--weight-transfer-config"),
+        (
+            ServerBehavior(described={"reads_prompts": False}),
+            "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
+        ),
+        (ServerBehavior(details=False), "--enable-prompt-tokens-details"),
+        (ServerBehavior(described={"vocab_size": 65}), "a model with 65 tokens"),
+        (ServerBehavior(described={"max_context": 700}), "--max-model-len 768"),
+        (ServerBehavior(well=503), r"not ready after 0\.3 s"),
+    ],
 )
-arrays = st.dictionaries(
-    st.text(max_size=5),
-    st.tuples(st.sampled_from(["<i4", "<f4", "|u1"]), st.lists(st.integers(0, 255), max_size=9)),
-    max_size=3,
+async def test_a_server_that_was_started_otherwise_is_told_how(
+    folder: Path, manners: ServerBehavior, said: str
+) -> None:
+    async with serving(folder, manners, start_timeout_s=0.3 if manners.well != 200 else 100.0) as (server, engine):
+        with pytest.raises(EngineDeadError, match=said):
+            await engine.ready()
+        assert not server.paused
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"base_url": "localhost:8000"}, "http://"),
+        ({"base_url": "http://x", "python": "python"}, "start one"),
+        ({"python": "/nowhere/python"}, "make venv-vllm"),
+        ({}, "make venv-vllm"),
+        ({"base_url": "http://x", "args": {"logprobs_mode": "raw_logits"}}, r"engine\.vllm\.args\.logprobs_mode"),
+        ({"base_url": "http://x", "args": {"tensor_parallel_size": 2}}, r"engine\.tensor_parallel_size"),
+    ],
 )
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        VLLMOptions(**options)
 
 
-@given(
-    st.lists(st.tuples(st.dictionaries(st.text().filter(lambda name: name != "arrays"), values), arrays), max_size=3)
+def test_arguments_become_words_of_the_command_line() -> None:
+    args = {
+        "max_num_batched_tokens": 99,
+        "enable_prefix_caching_x": False,
+        "compilation_config": {"mode": 0},
+        "x": None,
+    }
+    options = VLLMOptions(python=sys.executable, tensor_parallel=2, args=args)
+    command, environment = options.command(Path("m"), Path("p"), 1234, 256, Launch(threads=3))
+    words = " ".join(command)
+    for said in (
+        "--model m",
+        "--tensor-parallel-size 2",
+        "--max-num-batched-tokens 99",
+        "--no-enable-prefix-caching-x",
+        '--compilation-config {"mode": 0}',
+        "--no-enable-chunked-prefill",
+    ):
+        assert said in words
+    assert "--x" not in command
+    assert "--distributed-executor-backend" not in command
+    assert environment["OMP_NUM_THREADS"] == "3"
+
+
+async def test_it_goes_on_with_a_server_that_another_client_left_in_the_middle(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        server.active = server.paused = server.asleep = True
+        made = await engine.generate([1, 2], Sampling(max_new_tokens=3))
+        assert (made.token_ids.tolist(), made.weight_version.tolist()) == ([2, 3, 4], [0, 0, 0])
+
+
+# Answers
+
+
+def body_of(spans: list[dict[str, Any]], count: int = 3, **choice: Any) -> dict[str, Any]:
+    content = [{"logprob": -0.5 * i} for i in range(count)]
+    made = {"token_ids": list(range(count)), "logprobs": {"content": content}, "finish_reason": "stop"}
+    return {
+        "choices": [{**made, "weight_versions": spans, **choice}],
+        "usage": {"prompt_tokens_details": {"cached_tokens": 2}},
+    }
+
+
+def span(version: str, start: int, end: int) -> dict[str, Any]:
+    return {"version": version, "start": start, "end": end}
+
+
+def test_an_answer_is_read_with_the_label_of_each_token() -> None:
+    made = read_reply(body_of([span("a:4", 0, 1), span("a:7", 1, 3)]))
+    assert made.token_ids == [0, 1, 2]
+    assert made.logprobs == [0.0, -0.5, -1.0]
+    assert made.labels == ["a:4", "a:7", "a:7"]
+    assert (made.finish_reason, made.cached_tokens) == ("stop", 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (body_of([span("a:4", 0, 2)]), "contradict"),
+        (body_of([span("a:4", 0, 3)], logprobs={"content": []}), "contradict"),
+        (body_of([span("a:4", 0, 3)], finish_reason="error"), "contradict"),
+        ({**body_of([span("a:4", 0, 3)]), "usage": {"prompt_tokens_details": None}}, "--enable-prompt-tokens-details"),
+        ({"choices": []}, "cannot be read"),
+        ("<html>", "cannot be read"),
+    ],
 )
-def test_frames_arrive_as_they_were_sent(sent: list[Any]) -> None:
-    frames = [
-        Frame(header, {name: np.array(numbers, kind) for name, (kind, numbers) in some.items()})
-        for header, some in sent
-    ]
-
-    async def received() -> list[Frame | None]:
-        reader = reader_of(b"".join(frame.encode() for frame in frames))
-        return [await read_frame(reader) for _ in range(len(frames) + 1)]
-
-    *got, end = asyncio.run(received())
-    assert end is None
-    for one, two in zip(frames, got, strict=True):
-        assert two is not None
-        assert two.header == one.header
-        assert {name: (a.dtype, a.tolist()) for name, a in two.arrays.items()} == {
-            name: (a.dtype, a.tolist()) for name, a in one.arrays.items()
-        }
+def test_an_answer_that_is_none_is_an_error(body: Any, said: str) -> None:
+    with pytest.raises(EngineError, match=said):
+        read_reply(body)
 
 
-async def test_a_frame_that_breaks_off_is_the_end_and_garbage_is_an_error() -> None:
-    whole = Frame({"op": "done"}, {"tokens": np.arange(3)}).encode()
-    for cut in range(len(whole)):
-        assert await read_frame(reader_of(whole[:cut])) is None
-    with pytest.raises(FrameError):
-        await read_frame(reader_of(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-    with pytest.raises(FrameError):
-        await read_frame(reader_of(b"\0\0\0\4\0\0\0\0nope"))
+async def test_weights_that_another_client_gave_are_an_error(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        server.label = "a stranger's"
+        with pytest.raises(EngineError, match="a stranger's"):
+            await engine.generate([1], Sampling(max_new_tokens=2))
 
 
-# Checksums
+def test_counters_are_found_among_the_metrics() -> None:
+    text = (
+        "# HELP vllm:num_preemptions_total x\n"
+        'vllm:num_preemptions_total{engine="0",model_name="a } b"} 3.0\n'
+        'vllm:num_preemptions_total{engine="1",model_name="a } b"} 4.0\n'
+        'vllm:num_preemptions_created{engine="0"} 1.7e9\nvllm:kv_cache_usage_perc{engine="0"} 0.25\ngarbage{ x\n'
+    )
+    assert read_metrics(text) == {"preemptions": 7.0, "kv_use": 0.25}
+    assert read_metrics("<html>") == {}
+
+
+# Weights
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -98,6 +204,7 @@ def test_a_checksum_survives_how_vllm_stores_weights_and_sees_any_change(dtype: 
         stored[f"{at}qkv_proj.{kind}"] = torch.cat([stored.pop(f"{at}{part}_proj.{kind}") for part in "kqv"])
     stored["model.embed_tokens.weight"] = torch.nn.functional.pad(stored["model.embed_tokens.weight"], (0, 0, 0, 9))
     assert checksums(stored.items()) == sums
+    assert sum(sums.values()) % 2**64 == checksum(state.values())
     for name, value in state.items():
         changed = value.clone()
         changed.view(-1)[-1] += 0.125
@@ -105,213 +212,108 @@ def test_a_checksum_survives_how_vllm_stores_weights_and_sees_any_change(dtype: 
         assert differing(sums, found) == [block(name) or "outside the blocks"]
 
 
-# Publishing
+async def test_weights_travel_in_buckets_between_pause_and_resume(folder: Path) -> None:
+    wanted = lively_model(seed=1).state_dict()
+    async with serving(folder, bucket_bytes=2**14) as (server, engine):
+        await engine.ready()
+        server.log.clear()
+        long = asyncio.create_task(engine.generate([1], LONG))
+        while not server.running:
+            await asyncio.sleep(0.001)
+        await engine.update_weights(wanted, 1)
+        buckets = server.log.count("/update_weights")
+        assert buckets > 3
+        session = ["/start_weight_update", *["/update_weights"] * buckets, "/finish_weight_update"]
+        assert server.log == ["/pause", *session, "/collective_rpc", "/resume"]
+        assert all(torch.equal(server.weights[name], wanted[name]) for name in server.weights)
+        assert set((await long).weight_version) == {0, 1}
 
 
-def test_a_publisher_writes_what_the_engine_holds_and_removes_what_nobody_needs() -> None:
+async def test_the_base_of_adapters_travels_once(folder: Path) -> None:
     state = lively_model().state_dict()
-    publisher = Publisher(state, torch.bfloat16)
-    one, two, three = (publisher.prepare(state, version) for version in range(3))
-    paths = [Path(payload.message["path"]) for payload in (one, two, three)]
-    held = load_file(paths[0])
-    assert tied_names(state) == {"lm_head.weight": "model.embed_tokens.weight"}
-    assert held.keys() == state.keys() - {"lm_head.weight"}
-    assert all(torch.equal(held[name], state[name].to(torch.bfloat16)) for name in held)
-    assert one.message["checksums"] == checksums(held.items())
-    publisher.keep(one)
-    publisher.drop(two)
-    assert [path.exists() for path in paths] == [True, False, True]
-    publisher.keep(three)
-    assert [path.exists() for path in paths] == [False, False, True]
-    publisher.close()
-    assert not paths[2].parent.exists()
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        server.kinds.clear()
+        await engine.update_weights(adapted(state, 0), 1)
+        assert server.kinds == ["base", "adapter", "merge"]
+        assert server.base.keys() == state.keys() - {"lm_head.weight"}
+        await engine.update_weights(adapted(state, 1), 2)
+        assert server.kinds[3:] == ["adapter", "merge"]
+        assert server.adapter.keys() == adapter_of(state).keys()
+        await engine.update_weights(adapted(state, 1, name="other"), 3)
+        assert server.kinds[5:] == ["base", "adapter", "merge"]
 
 
-# Starting and ending
+@pytest.mark.parametrize("fault", ["refuses", "loses"])
+async def test_nothing_is_sampled_from_weights_that_are_half_old(folder: Path, fault: str) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        server.manners.hung = True  # the request is under way whenever the fault comes
+        running = asyncio.create_task(engine.generate([1], LONG))
+        while not server.running:
+            await asyncio.sleep(0.001)
+        if fault == "refuses":
+            server.manners.refuse["/update_weights"] = ["out of memory"] * 9
+        else:
+            server.manners.lose, server.weights[NAME] = (NAME,), server.weights[NAME] + 1
+        word = "out of memory" if fault == "refuses" else r"down_proj\.weight"
+        for waiting in (engine.update_weights(lively_model(seed=1).state_dict(), 1), running):
+            with pytest.raises(EngineDeadError, match=f"mixture: .*{word}"):
+                await waiting
+        assert server.paused
 
 
-async def test_a_server_that_cannot_start_says_why() -> None:
-    model = lively_model()
-    with pytest.raises(EngineDeadError, match=r"cannot start /nowhere/python.*make venv-vllm"):
-        start_server(model, python="/nowhere/python")
-    server = start_server(model, python=sys.executable)  # the tests' own Python has no vLLM
-    with pytest.raises(EngineDeadError, match="exited with code 1") as caught:
-        await VLLMEngine.connect(server, model, timeout=60)
-    assert "No module named 'vllm'" in str(caught.value)
-    assert "make venv-vllm" in str(caught.value)
-    assert not server.folder.exists()
+# Ends
 
 
-async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = tmp_path / "python"
-    slow.write_text("#!/bin/sh\necho still loading\nexec sleep 100\n")
-    slow.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    server = start_server(lively_model(), python="./python")
-    with pytest.raises(EngineDeadError, match=r"not ready after 0.2 s(.|\n)*still loading"):
-        await VLLMEngine.connect(server, lively_model(), timeout=0.2)
-    with pytest.raises(ProcessLookupError):
-        os.kill(server.pid, 0)
+async def test_an_engine_process_that_died_inside_the_server_is_heard_of(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        server.manners.hung = True
+        tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(4)]
+        while server.running < 4:
+            await asyncio.sleep(0.001)
+        server.manners.well = 503
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, EngineDeadError) and "is gone" in str(result) for result in results)
 
 
-def test_a_server_does_not_outlive_who_started_it(tmp_path: Path) -> None:
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    program = (
-        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import *;"
-        "remove_afterwards(sys.argv[1]); follow_the_parent(); child = subprocess.Popen(['sleep', '100']);"
-        "print(child.pid, flush=True); time.sleep(100)"
-    )
-    server = subprocess.Popen(
-        [sys.executable, "-c", program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    child = int(server.stdout.readline())
-    os.kill(child, 0)
-    server.stdin.close()  # as the kernel does when its parent is gone
-    assert server.wait(20) == -9
-    assert server.stdout.read() == b""  # the child held it open, and is gone too
-    assert not folder.exists()
-
-
-def test_arguments_that_the_protocol_decides_are_not_free() -> None:
-    with pytest.raises(ValueError, match=r"engine\.vllm\.args\.logprobs_mode"):
-        start_server(lively_model(), args={"logprobs_mode": "raw_logits"})
-    with pytest.raises(ValueError, match="max_context"):
-        start_server(lively_model(), max_context=100_000)
-
-
-# Weight updates that fail
-
-
-@contextlib.asynccontextmanager
-async def engine_of(vllm: VLLM) -> AsyncIterator[VLLMEngine]:
-    engine = await vllm.engine(vllm.model)
-    try:
-        async with asyncio.timeout(60):
-            yield engine
-    finally:
+async def test_cancelling_and_closing_end_what_runs_on_the_server(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        server.manners.hung = True
+        tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(6)]
+        while server.running < 6:
+            await asyncio.sleep(0.001)
+        for task in tasks[:3]:
+            task.cancel()
+        while server.running > 3:
+            await asyncio.sleep(0.001)
         await engine.close()
-
-
-def spoil(engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Let the next weights be wrong in a way that only the server can see."""
-    prepare = engine._publisher.prepare
-
-    def prepare_badly(weights: Any, version: int) -> Payload:
-        payload = prepare(weights, version)
-        sent = load_file(payload.message["path"])
-        if fault == "damaged":
-            sent[NAME if NAME in sent else next(iter(sent))][0, 0] += 1.0
-        elif fault == "breaks off":  # vLLM's loader fails when it has taken some
-            sent[NAME] = sent[NAME][:, :3].contiguous()
-        elif fault == "one stays old":
-            del sent[NAME]
-        save_file(sent, payload.message["path"])
-        sums = payload.message["checksums"] if fault == "damaged" else checksums(sent.items())
-        return Payload({**payload.message, "checksums": sums})
-
-    monkeypatch.setattr(engine._publisher, "prepare", prepare_badly)
-
-
-@pytest.mark.engines
-@pytest.mark.xdist_group("vllm")
-@pytest.mark.parametrize("fault", ["damaged", "breaks off", "one stays old"])
-async def test_an_update_that_fails_on_the_way_leaves_the_old_weights(
-    vllm: VLLM, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    new = lively_model(seed=1, **SERVED).state_dict()
-    async with engine_of(vllm) as engine:
-        before = await engine.generate([1, 2, 3], GREEDY)
-        running = asyncio.create_task(engine.generate([4, 5], Sampling(max_new_tokens=300, seed=1)))
-        while engine.stats()["generated_tokens"] < 30:
+        while server.running:
             await asyncio.sleep(0.001)
-        with monkeypatch.context() as patch:
-            spoil(engine, patch, fault)
-            with pytest.raises(ValueError, match="the old weights stay"):
-                await engine.update_weights(new, 1)
-        assert engine.version == 0
-        after = await engine.generate([1, 2, 3], GREEDY)
-        assert after.token_ids.tolist() == before.token_ids.tolist()
-        np.testing.assert_allclose(after.logprobs, before.logprobs, atol=1e-5)
-        made = await running
-        assert len(made.token_ids) == 300
-        assert set(made.weight_version) == {0}
-        await engine.update_weights(new, 1)
-        changed = await engine.generate([1, 2, 3], GREEDY)
-        assert set(changed.weight_version) == {1}
-        assert changed.token_ids.tolist() != before.token_ids.tolist()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError] * 3 + [EngineDeadError] * 3
 
 
-@pytest.mark.engines
-@pytest.mark.xdist_group("vllm")
-async def test_adapters_alone_give_what_merged_weights_give(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = vllm.model.state_dict()
-    async with engine_of(vllm) as engine:
-        await engine.update_weights(merged(state, seed=2), 1)
-        wanted = await engine.generate([1, 2, 3], GREEDY)
-        await engine.update_weights(adapted(state, seed=1), 2)
-        other = await engine.generate([1, 2, 3], GREEDY)
-        assert other.logprobs.tolist() != wanted.logprobs.tolist()
-        with monkeypatch.context() as patch:
-            spoil(engine, patch, "damaged")
-            with pytest.raises(ValueError, match="the adapters were damaged on the way.*the old weights stay"):
-                await engine.update_weights(adapted(state, seed=2), 3)
-        again = await engine.generate([1, 2, 3], GREEDY)  # gone back to base and adapters
-        assert again.logprobs.tolist() == other.logprobs.tolist()
-        await engine.update_weights(adapted(state, seed=2), 3)
-        made = await engine.generate([1, 2, 3], GREEDY)
-        assert set(made.weight_version) == {3}
-        assert made.token_ids.tolist() == wanted.token_ids.tolist()
-        assert made.logprobs.tolist() == wanted.logprobs.tolist()
+async def test_requests_that_the_server_cannot_do_are_refused(folder: Path) -> None:
+    async with serving(folder) as (_, engine):
+        with pytest.raises(RequestError, match=r"below 0\.01"):
+            await engine.generate([1], Sampling(temperature=0.009))
+        with pytest.raises(EngineError, match="level=0"):
+            await engine.sleep(1)
 
 
-@pytest.mark.engines
-@pytest.mark.xdist_group("vllm")
-async def test_sleeping_holds_requests_until_it_wakes(vllm: VLLM) -> None:
-    async with engine_of(vllm) as engine:
-        wanted = await engine.generate([1, 2, 3], GREEDY)
-        running = asyncio.create_task(engine.generate([7], Sampling(max_new_tokens=300, seed=1)))
-        while engine.stats()["generated_tokens"] < 30:
-            await asyncio.sleep(0.001)
-        await engine.sleep(level=0)
-        await engine.sleep(level=0)
+async def test_sleeping_holds_requests_until_it_wakes(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.sleep(0)
+        await engine.sleep(0)
         with pytest.raises(EngineError, match="wake it"):
-            await engine.update_weights(vllm.model.state_dict(), 1)
-        waiting = asyncio.create_task(engine.generate([1, 2, 3], GREEDY))
-        await asyncio.wait({running, waiting}, timeout=0.2)
-        assert not running.done()
-        assert not waiting.done()
+            await engine.update_weights(lively_model().state_dict(), 1)
+        waiting = asyncio.create_task(engine.generate([1], Sampling(max_new_tokens=4)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (server.asleep, server.running, engine.stats()["waiting"]) == (True, 0, 1)
         await engine.wake()
         await engine.wake()
-        assert (await waiting).token_ids.tolist() == wanted.token_ids.tolist()
-        assert len((await running).token_ids) == 300
-
-
-@pytest.mark.engines
-@pytest.mark.xdist_group("vllm")
-@pytest.mark.last
-@pytest.mark.timeout(900)
-async def test_an_engine_that_cannot_go_back_says_that_it_is_dead(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    new = lively_model(seed=1, **SERVED).state_dict()
-    async with engine_of(vllm) as engine:
-
-        async def ask() -> None:  # again and again: the fault must find a request under way, however fast the server is
-            while True:
-                await engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True))
-
-        running = asyncio.create_task(ask())
-        while engine.stats()["generated_tokens"] < 10:
-            await asyncio.sleep(0.001)
-        for file in engine._publisher._folder.iterdir():  # the weights that it has now
-            file.unlink()
-        spoil(engine, monkeypatch, "one stays old")
-        with pytest.raises(EngineDeadError, match="from before failed too"):
-            await engine.update_weights(new, 1)
-        with pytest.raises(EngineDeadError, match="from before failed too"):
-            await running
-        with pytest.raises(EngineDeadError):
-            await engine.generate([1], GREEDY)
-        await asyncio.to_thread(engine.server.obituary)
-        assert not engine.server.running
+        assert len((await waiting).token_ids) == 4

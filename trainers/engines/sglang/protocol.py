@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
@@ -195,8 +195,3 @@ def read(shape: type[_Shape], answer: Any) -> _Shape:
             f"the SGLang server's answer does not fit: {where or 'it'}: {first['msg']}: "
             f"{excerpt(json.dumps(answer, default=str))}"
         ) from None
-
-
-def succeeded(body: Any) -> bool:
-    """Whether a control endpoint says that it did what it was asked; silence counts as a yes."""
-    return not isinstance(body, Mapping) or body.get("success", True) is True

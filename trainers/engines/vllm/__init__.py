@@ -1,1 +1,4 @@
-"""vLLM as an engine: a server of our own and its client (:mod:`.client`), or one that runs already (:mod:`.served`)."""
+"""vLLM as an engine: its own HTTP server, started here or running already.
+
+This imports nothing: vLLM's workers import :mod:`.server` in an environment that has vLLM and little else.
+"""

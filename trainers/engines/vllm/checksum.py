@@ -1,9 +1,8 @@
 """A checksum of weights that survives how an engine stores them.
 
 vLLM keeps the matrices of queries, keys and values as one, pads the vocabulary with zeros, and keeps one copy of what
-is tied. A sum over the bit patterns of all numbers does not change by that, and costs one pass at memory speed. Sums
-are taken for each block of the model and for what stands outside the blocks, so an error says where; within a block,
-two matrices that changed places would not be noticed, stale or mixed weights are.
+is tied. A sum over the bit patterns of all numbers does not change by that, and costs one pass at memory speed. Stale
+or mixed weights are noticed; numbers that changed places within a sum are not.
 
 Both sides import this, so it needs nothing but PyTorch.
 """
@@ -16,6 +15,16 @@ import torch
 from torch import Tensor
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(parts: Iterable[Tensor]) -> int:
+    """The sum of the bit patterns of all numbers, modulo 2^64; tensors of 8 to 64 bits."""
+    return sum(_sum(part) for part in parts) % 2**64
+
+
+def _sum(tensor: Tensor) -> int:
+    bits = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
+    return int(bits.sum(dtype=torch.int64))
 
 
 def checksums(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
@@ -33,8 +42,7 @@ def checksums(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 def summed(weights: Iterable[tuple[str, Tensor]], sums: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
     """Hand weights on, and add what :func:`checksums` says of those that were to ``sums``."""
     for name, tensor in weights:
-        bits = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
-        sums[block(name)] = (sums.get(block(name), 0) + int(bits.sum(dtype=torch.int64))) % 2**64
+        sums[block(name)] = (sums.get(block(name), 0) + _sum(tensor)) % 2**64
         yield name, tensor
 
 

@@ -1,185 +1,77 @@
-"""What is the same for every vLLM behind the engine protocol, however it is reached.
-
-:mod:`.client` starts a server of ours and talks to it through a socket; :mod:`.served` talks to one that runs already,
-over HTTP. Both say how a request, an update and a sleep get there; what the protocol promises is kept here.
-"""
+"""vLLM as an engine: its requests, its sleep and its counters; :mod:`.protocol` reads its answers."""
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import contextlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
-from trainers.engines.base import (
-    EngineDeadError,
-    EngineError,
-    FinishReason,
-    Generation,
-    RequestError,
-    Sampling,
-    UpdateMode,
-    check_request,
-)
-from trainers.engines.vllm.publish import Payload, Publisher
+import trainers
+from trainers.engines.base import EngineError, Generation, RequestError, Sampling, UpdateMode
+from trainers.engines.http import UnreachableError
+from trainers.engines.served import Flight, Launch, ServedEngine
+
+from .options import VLLMOptions
+from .protocol import check_description, generate_body, read_metrics, read_reply
+from .weight_update import VLLMUpdater
+
+MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
+_METRICS_S = 0.5  # between two looks at the server's counters, while requests run
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What vLLM made of one request: arrays as in :class:`trainers.engines.base.Generation`."""
+class VLLMEngine(ServedEngine):
+    """Serves with vLLM; see :class:`trainers.engines.served.ServedEngine`.
 
-    token_ids: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
-    weight_version: NDArray[np.int32]
-    finish_reason: FinishReason
-    cached_tokens: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-class VLLMBase(ABC):
-    """See :class:`trainers.engines.base.Engine` for the protocol.
-
-    ``session`` changes nothing: vLLM reuses the KV of any request with the same prefix, in whole blocks, and forgets
-    the oldest when it needs room. ``sampled_logprobs`` is ``None`` where a cut applies. A weight update lets requests
-    that are made after it wait until it is done, in all modes.
-
-    Args:
-        publisher: Of the model's weights.
-        vocab_size: Ids are below it.
-        max_context: Prompt and new tokens together are at most this.
-        stop_token_ids: Stop tokens of every request, beside its own.
-        version: Of the weights that the server has.
-        gpu: Whether the server computes on one.
+    Temperatures above 0 and below :data:`MIN_TEMPERATURE` are refused. ``sampled_logprobs`` is ``None`` where a cut
+    applies.
     """
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        *,
-        vocab_size: int,
-        max_context: int,
-        stop_token_ids: Sequence[int],
-        version: int,
-        gpu: bool,
-    ) -> None:
-        self._publisher = publisher
-        self._vocab_size, self._max_context, self._gpu = vocab_size, max_context, gpu
-        self._stop = tuple(stop_token_ids)
-        check_request([0], Sampling(stop_token_ids=self._stop), vocab_size=vocab_size, max_context=1 << 30)
-        self._version = version
-        self._end: EngineDeadError | None = None
-        self._updating = asyncio.Lock()
-        self._closed_by = 0  # updates and sleeps that keep new requests out
-        self._opened = asyncio.Event()
-        self._opened.set()
+    kind = "vLLM"
+    health_path = "/health"
+    updater_class = VLLMUpdater
+    _options: VLLMOptions
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._told: dict[str, float] = {}  # the server's counters, and its gauges
+        self._before: dict[str, float] = {}  # its counters when this began
         self._asleep = False
-        self._own = ThreadPoolExecutor(1, "vllm-weights")  # the loop's may be full of environments that hang
-        self._told: dict[str, float] = {}  # the server's counters since this engine began, and its gauges
-        self._counted = dict.fromkeys(("requests", "generated_tokens", "prefill_tokens", "cached_tokens"), 0)
-        self._generating = 0
+        super().__init__(*args, **kwargs)
 
-    # How things get to the server
+    def stats(self) -> dict[str, float]:
+        """See :meth:`trainers.engines.served.ServedEngine.stats`; what the server counts is half a second late.
 
-    @abstractmethod
-    async def _ask(self, prompt: NDArray[np.int32], parameters: Mapping[str, Any]) -> Reply:
-        """One request; cancelling withdraws it.
-
-        Raises:
-            RequestError: The server refused it.
+        Beside the protocol's: ``steps``, ``preemptions`` (requests that lost their KV for want of room or at an update,
+        and computed it again) and ``kv_use`` (share of the KV blocks in use).
         """
-
-    @abstractmethod
-    async def _give(self, message: Mapping[str, Any], version: int, mode: str) -> None:
-        """One update: a payload's message, what it is, and what becomes of requests in flight.
-
-        Raises:
-            RequestError: The server has the old weights.
-            EngineDeadError: Nobody knows what it has.
-        """
-
-    @abstractmethod
-    async def _put_to_sleep(self, level: int) -> None:
-        """See :meth:`sleep`."""
-
-    @abstractmethod
-    async def _wake_up(self) -> None:
-        """See :meth:`wake`."""
-
-    @abstractmethod
-    def _abandon(self) -> None:
-        """The engine ended: everybody who waits for the server gets :meth:`_check_alive`'s error."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """See :meth:`trainers.engines.base.Engine.close`."""
-
-    # The protocol
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
-
-    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`."""
-        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
-        self._counted["requests"] += 1
-        self._generating += 1
-        try:
-            while self._end is None and not self._opened.is_set():
-                await self._opened.wait()
-            self._check_alive()
-            reply = await self._ask(prompt, self._parameters(sampling, len(prompt)))
-        finally:
-            self._generating -= 1
-        self._counted["generated_tokens"] += len(reply.token_ids)
-        self._counted["cached_tokens"] += reply.cached_tokens
-        self._counted["prefill_tokens"] += len(prompt) - reply.cached_tokens
-        sampled = None
-        if sampling.temperature == 0:
-            sampled = np.zeros_like(reply.logprobs)
-        elif sampling.top_p == 1 and sampling.top_k == 0 and sampling.min_p == 0:
-            sampled = reply.logprobs
-        return Generation(
-            token_ids=reply.token_ids,
-            logprobs=reply.logprobs,
-            weight_version=reply.weight_version,
-            finish_reason=reply.finish_reason,
-            sampled_logprobs=sampled,
-            metrics={"cached_tokens": float(reply.cached_tokens), **reply.metrics},
-        )
+        own = super().stats()
+        told = {name: count - self._before.get(name, 0.0) for name, count in self._told.items()}
+        queued = min(told.get("waiting", 0.0), own["running"])
+        return {
+            **own,
+            "generated_tokens": max(own["generated_tokens"], told.get("generated_tokens", 0.0)),
+            **{name: told.get(name, 0.0) for name in ("steps", "preemptions", "kv_use")},
+            "running": own["running"] - queued,
+            "waiting": own["waiting"] + queued,
+        }
 
     async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.base.Engine.update_weights`.
+        """See :meth:`trainers.engines.served.ServedEngine.update_weights`.
 
-        The tensors must stay unchanged until this returns. Cancelling withdraws an update that the server was not told
-        of yet.
+        Raises:
+            EngineError: It sleeps.
         """
-        if mode not in ("keep", "wait", "abort"):
-            raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        self._check_alive()
-        self._shut()
-        told = asyncio.Event()
-        task = asyncio.create_task(self._update(weights, version, mode, told))
-        task.add_done_callback(lambda _: self._open())
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not told.is_set():
-                task.cancel()
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else asks
-            raise
+        if self._asleep:
+            raise EngineError("the engine sleeps; wake it before it takes new weights")
+        await super().update_weights(weights, version, mode)
 
     async def sleep(self, level: int = 1) -> None:
         """Stop computing and give memory back until :meth:`wake`; requests wait, those that run start over then.
@@ -190,17 +82,20 @@ class VLLMBase(ABC):
         Raises:
             EngineError: The server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
         """
-        if level > 0 and not self._gpu:
+        await self.ready()
+        if level > 0 and self._updater.device == "cpu":
             raise EngineError("vLLM on a CPU gives no memory back when it sleeps; level=0 stops it computing")
         async with self._updating:
             if self._asleep:
                 return
-            self._check_alive()
-            self._shut()
+            self._updates_asked += 1
             try:
-                await self._put_to_sleep(level)
+                await self._updater.control(f"/sleep?level={level}&mode=keep")
             except BaseException:
-                self._open()
+                with contextlib.suppress(EngineError):  # vLLM pauses before it finds out that it cannot sleep
+                    await self._updater.control("/resume")
+                self._updates_asked -= 1
+                self._change()
                 raise
             self._asleep = True
 
@@ -208,89 +103,95 @@ class VLLMBase(ABC):
         """Go on after :meth:`sleep`; fine when awake."""
         async with self._updating:
             if self._asleep:
-                self._check_alive()
-                await self._wake_up()
+                await self._updater.control("/wake_up")
                 self._asleep = False
-                self._open()
+                self._updates_asked -= 1
+                self._change()
 
-    async def release(self, session: str) -> None:  # noqa: B027
-        """See :meth:`trainers.engines.base.Engine.release`; vLLM forgets by itself."""
+    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+        # The worker extension is of this project, whose environment is not vLLM's: this folder has the package alone.
+        folder = Path(tempfile.mkdtemp(prefix="textenvs-vllm-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        (folder / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
+        return self._options.command(model, folder, port, self._max_context, launch)
 
-    def stats(self) -> dict[str, float]:
-        """Counters since this client connected, and gauges.
+    async def _meet(self, answer: Any) -> None:
+        updater = self._updater
+        if await self._get("/is_sleeping", "is_sleeping"):  # left so by a client that died
+            await updater.control("/wake_up")
+        answer = await self._client.request("POST", "/collective_rpc", {"method": "describe_to_the_trainer"})
+        described = check_description(answer, self._vocab_size, self._max_context)
+        updater.connect(
+            device=described["device"],
+            ranks=await self._get("/get_world_size", "world_size"),
+            dtype=getattr(torch, described["dtype"]),
+            label=str(await self._get("/weight_info", "weight_version")),
+            version=self._version,
+        )
+        await updater.control("/resume")
+        # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.
+        first = generate_body([0], Sampling(temperature=0.0), stops=set(), room=1, vocab_size=self._vocab_size)
+        answer = await self._client.request("POST", "/inference/v1/generate", first)
+        if answer.status == 401:
+            raise EngineError("it wants a key, and this is not the one it has; set VLLM_API_KEY")
+        read_reply(answer.body)
+        self._before = {**await self._metrics(), "waiting": 0.0, "kv_use": 0.0}
+        self._spawn(self._look_at_metrics())
 
-        Beside the protocol's: ``steps``, ``preemptions`` (requests that lost their KV for want of room or at an update,
-        and computed it again) and ``kv_use`` (share of the KV blocks in use).
-        """
-        told = self._told
-        generated = max(self._counted["generated_tokens"], told.get("generated_tokens", 0))
-        waiting = min(told.get("waiting", 0), self._generating)
-        return {
-            **{name: float(count) for name, count in self._counted.items()},
-            "generated_tokens": float(generated),
-            "steps": float(told.get("steps", 0)),
-            "preemptions": float(told.get("preemptions", 0)),
-            "kv_use": float(told.get("kv_use", 0)),
-            "running": float(self._generating - waiting),
-            "waiting": float(waiting),
-        }
+    async def _get(self, path: str, name: str) -> Any:
+        answer = await self._client.request("GET", path, timeout=self._options.update_timeout_s)
+        if answer.status != 200 or not isinstance(answer.body, Mapping) or name not in answer.body:
+            raise EngineError(f"{path} answers {answer.status}: start it with VLLM_SERVER_DEV_MODE=1")
+        return answer.body[name]
 
-    # Parts of it
+    def _check_sampling(self, sampling: Sampling) -> None:
+        if 0 < sampling.temperature < MIN_TEMPERATURE:
+            raise RequestError(
+                f"temperature {sampling.temperature}: vLLM's server raises all below {MIN_TEMPERATURE} to that; "
+                "0 decodes greedily"
+            )
 
-    def _parameters(self, sampling: Sampling, size: int) -> dict[str, Any]:
-        stops = () if sampling.ignore_stop else (*self._stop, *sampling.stop_token_ids)
-        return {
-            "temperature": float(sampling.temperature),
-            "top_p": float(sampling.top_p),
-            "top_k": min(int(sampling.top_k), self._vocab_size),
-            "min_p": float(sampling.min_p),
-            "max_tokens": min(int(sampling.max_new_tokens), self._max_context - size),
-            "stop_token_ids": sorted({int(token) for token in stops}),
-            "seed": None if sampling.seed is None else int(sampling.seed) % 2**63,
-            "logprobs": 0,  # that of the sampled token alone
-            "detokenize": False,
-            "ignore_eos": True,  # stop tokens are those that the request names
-        }
+    async def _generate(self, flight: Flight) -> Generation:
+        sampling, size = flight.sampling, len(flight.prompt)
+        body = generate_body(
+            flight.prompt.tolist(),
+            sampling,
+            stops=set() if sampling.ignore_stop else {*self._stop_token_ids, *sampling.stop_token_ids},
+            room=min(sampling.max_new_tokens, self._max_context - size),
+            vocab_size=self._vocab_size,
+        )
+        reply = read_reply(await self._post(flight, "/inference/v1/generate", lambda: body))
+        if reply.finish_reason == "abort":
+            self._counters["aborted"] += 1
+        self._counters["generated_tokens"] += len(reply.token_ids)
+        self._counters["cached_tokens"] += reply.cached_tokens
+        self._counters["prefill_tokens"] += size - reply.cached_tokens
+        logprobs = np.array(reply.logprobs, np.float32)
+        sampled = None
+        if sampling.temperature == 0:
+            sampled = np.zeros_like(logprobs)
+        elif sampling.top_p == 1 and sampling.top_k == 0 and sampling.min_p == 0:
+            sampled = logprobs
+        return Generation(
+            token_ids=np.array(reply.token_ids, np.int32),
+            logprobs=logprobs,
+            weight_version=np.array([self._updater.version_of(label) for label in reply.labels], np.int32),
+            finish_reason=reply.finish_reason,
+            sampled_logprobs=sampled,
+            metrics={"cached_tokens": float(reply.cached_tokens)},
+        )
 
-    async def _update(self, weights: Any, version: int, mode: str, told: asyncio.Event) -> None:
-        async with self._updating:
-            self._check_alive()
-            if version <= self._version:
-                raise ValueError(f"the new version {version} must be greater than {self._version}")
-            if self._asleep:
-                raise EngineError("the engine sleeps; wake it before it takes new weights")
-            loop = asyncio.get_running_loop()
-            payload: Payload = await loop.run_in_executor(self._own, self._publisher.prepare, weights, version)
-            told.set()
-            try:
-                await self._give(payload.message, version, mode)
-            except RequestError as refused:
-                self._publisher.drop(payload)
-                raise ValueError(f"{refused}; the old weights stay") from refused
-            except BaseException:
-                self._publisher.drop(payload)
-                raise
-            self._version = version
-            self._publisher.keep(payload)
+    def _withdraw(self, flight: Flight) -> None:
+        assert flight.task is not None
+        flight.task.cancel()  # which closes its connection: the server aborts what nobody waits for
 
-    def _shut(self) -> None:
-        self._closed_by += 1
-        self._opened.clear()
+    async def _metrics(self) -> dict[str, float]:
+        answer = await self._client.request("GET", "/metrics", timeout=self._options.health_timeout_s)
+        return read_metrics(str(answer.body)) if answer.status == 200 else {}
 
-    def _open(self) -> None:
-        self._closed_by -= 1
-        if not self._closed_by:
-            self._opened.set()
-
-    # The end
-
-    def _finish(self, reason: str) -> None:
-        """The engine ends, once, for this reason."""
-        if self._end is None:
-            self._end = EngineDeadError(reason)
-        self._abandon()
-        self._opened.set()
-
-    def _check_alive(self) -> None:
-        if self._end is not None:
-            raise EngineDeadError(str(self._end))
+    async def _look_at_metrics(self) -> None:
+        while self._health.error is None:
+            await asyncio.sleep(_METRICS_S)
+            if self._flights:
+                with contextlib.suppress(UnreachableError):
+                    self._told = await self._metrics()

@@ -1,28 +1,28 @@
-"""What vLLM's workers import before they load a model: ``worker_extension_cls`` names the class in here.
+"""What vLLM's workers import before they load a model: ``--worker-extension-cls`` names the class in here.
 
-Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place, in a server of
-ours as in a ``vllm serve`` of the user's (docs/engines.md has the whole command).
+Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place, in a server that
+the run starts as in one of the user's (docs/engines.md has the whole command).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 import vllm
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner
 
-from trainers.engines.vllm.server.lifetime import die_with_the_parent
+from trainers.engines.vllm.checksum import checksum
 from trainers.engines.vllm.server.sampler import Sampler
-from trainers.engines.vllm.server.shared import BACKEND, allow_low_temperatures
 from trainers.engines.vllm.server.transfer import Transfer
+
+BACKEND = "textenvs"  #: of weights, in ``--weight-transfer-config``
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker; its methods are called by ``collective_rpc``."""
+    """Mixed into vLLM's worker; its methods are called by ``/collective_rpc``."""
 
     def describe_to_the_trainer(self) -> dict[str, Any]:
         """What a client must know, as JSON; the last three are what it must insist on."""
@@ -32,9 +32,8 @@ class WorkerExtension:
             "vllm": vllm.__version__,
             "vocab_size": config.model_config.get_vocab_size(),
             "max_context": config.model_config.max_model_len,
-            "block_size": config.cache_config.block_size,
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
-            "gpu": str(torch.cuda.get_device_properties(worker.device).uuid) if worker.device.type == "cuda" else None,
+            "device": worker.device.type,
             "sampler": isinstance(getattr(worker.model_runner, "sampler", None), Sampler),
             "transfer": isinstance(worker.weight_transfer_engine, Transfer),
             # What is sampled after a part of a prompt is thrown away, and a seed's generator set back, which vLLM 0.32
@@ -42,9 +41,10 @@ class WorkerExtension:
             "reads_prompts": not (current_platform.is_cpu() and config.scheduler_config.enable_chunked_prefill),
         }
 
-    def die_with_the_server(self) -> None:
-        """See :func:`.lifetime.die_with_the_parent`; for processes that were forked and not spawned."""
-        die_with_the_parent()
+    def weight_checksums(self) -> dict[str, int]:
+        """Of each parameter that this worker holds; see :func:`trainers.engines.vllm.checksum.checksum`."""
+        worker: Any = self
+        return {name: checksum([value]) for name, value in worker.model_runner.model.named_parameters()}
 
 
 def keep_weights_loadable() -> None:
@@ -63,7 +63,6 @@ def _install() -> None:
     gpu_model_runner.Sampler = Sampler
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, Transfer)
-    allow_low_temperatures()
     keep_weights_loadable()
 
 

@@ -1,18 +1,15 @@
-"""A model's weights as SGLang takes them: checked before they are sent, cut into buckets, and their checksums.
+"""A model's weights as inference servers take them: checked, cut into buckets, and their checksums.
 
-All is checked on this side, because the server does not: an unknown name is ignored with a success, a wrong shape kills
-the server. Checksums are what ``/weights_checker`` answers on the CPU: the first 64 bits of the SHA-256 of a
-parameter's bytes, one for each tensor-parallel rank, which holds a part of it.
+All is checked on this side, because servers do not: SGLang ignores an unknown name with a success, and dies of a wrong
+shape. Checksums are one for each parameter and each tensor-parallel rank, which holds a part of it: vLLM and SGLang
+name, fuse, pad and divide parameters in the same way.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import pickle
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,11 @@ from torch import Tensor
 from trainers.engines.weights import check_weights
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-#: How SGLang's models fuse parameters of the checkpoint, in rows, in this order.
+#: How the servers' models fuse parameters of the checkpoint, in rows, in this order.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _PART_OF = {part: whole for whole, parts in FUSED.items() for part in parts}
 _SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
-_VOCAB_MULTIPLE = 64  # to which SGLang pads the rows of these two with zeros, before ranks share them
+_VOCAB_MULTIPLE = 64  # to which servers pad the rows of these two with zeros, before ranks share them
 
 Bucket = list[tuple[str, Tensor]]
 
@@ -65,10 +62,18 @@ class Parameters:
             if not (self.tied and name == HEAD)
         }
 
-    def checksums(self, prepared: Mapping[str, Tensor], ranks: int) -> dict[str, tuple[str, ...]]:
-        """What a server with so many tensor-parallel ranks must have: a checksum a rank, by the server's names."""
+    def checksums(
+        self, prepared: Mapping[str, Tensor], ranks: int, checksum: Callable[[Iterator[Tensor]], Any]
+    ) -> dict[str, tuple[Any, ...]]:
+        """What a server must have: a checksum a rank, by the server's names.
+
+        Args:
+            prepared: Of :meth:`prepare`.
+            ranks: Tensor-parallel ranks of the server.
+            checksum: Of the tensors that a parameter of one rank is fused of.
+        """
         return {
-            name: tuple(_checksum(part[rank] for part in parts) for rank in range(ranks))
+            name: tuple(checksum(part[rank] for part in parts) for rank in range(ranks))
             for name, parts in self._sharded(prepared, ranks).items()
         }
 
@@ -134,19 +139,3 @@ def buckets(weights: Mapping[str, Tensor], max_bytes: int) -> Iterator[Bucket]:
         size += value.nbytes
     if bucket:
         yield bucket
-
-
-def payload(bucket: Bucket) -> str:
-    """A bucket by value, as ``update_weights_from_tensor`` takes it: base64 of a pickle of named CPU tensors."""
-    # A pickled tensor takes its whole storage along; a slice must not take what it was cut from.
-    alone = [
-        (name, value if value.untyped_storage().nbytes() == value.nbytes else value.clone()) for name, value in bucket
-    ]
-    return base64.b64encode(pickle.dumps(alone)).decode("ascii")
-
-
-def _checksum(parts: Iterator[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.digest()[:8].hex()

@@ -1,0 +1,105 @@
+"""Weights through a process group to another process, as an engine gets them: NCCL between two GPUs, else gloo.
+
+The receiver is a program of its own; what arrived must have the checksum of what was sent, and go to its device.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.shapes import make_model
+from trainers.engines.parameters import buckets
+from trainers.engines.process_group import broadcast, make_group
+from trainers.engines.vllm.checksum import checksum
+
+_BUCKET = 256 * 2**20
+_TIMES = 3
+_TIMEOUT_S = 120.0
+
+
+def run(job: Job) -> bool:
+    """Each shape, in the type that engines compute in."""
+    good = True
+    for shape in job.shapes:
+        what = {"what": "weights", "shape": shape}
+
+        def measure(shape: str = shape, what: dict[str, str] = what) -> None:
+            nonlocal good
+            good &= transfer(job, shape, what)
+
+        job.try_to(30, measure, **what)
+    return good
+
+
+def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
+    """Send all weights a few times; whether they arrived."""
+    nccl = job.device.type == "cuda" and torch.cuda.device_count() > 1
+    device = job.device if nccl else torch.device("cpu")
+    model = make_model(shape, job.device).to(torch.bfloat16)
+    weights = {name: value.detach().to(device) for name, value in model.named_parameters()}
+    cut = [[value for _, value in bucket] for bucket in buckets(weights, _BUCKET)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    backend = "nccl" if nccl else "gloo"
+    target = "cuda:1" if nccl else str(job.device)
+    receiver = subprocess.Popen(
+        [sys.executable, "-c", f"from benchmarks.gpu.weights import receive; receive({port}, {backend!r}, {target!r})"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    group = None
+    try:
+        assert receiver.stdin is not None
+        assert receiver.stdout is not None
+        shapes = [[list(value.shape) for value in bucket] for bucket in cut]
+        receiver.stdin.write(f"{json.dumps(shapes)}\n")
+        receiver.stdin.flush()
+        group = _join(0, port, backend)
+        took = []
+        for _ in range(_TIMES):
+            began = job.now()
+            for bucket in cut:
+                broadcast(group, bucket)
+            arrived = int(receiver.stdout.readline())  # said when they are on its device
+            took.append(job.now() - began)
+    finally:
+        if group is not None:
+            dist.destroy_process_group(group)
+        receiver.kill()
+        receiver.communicate()
+    size = sum(value.nbytes for value in weights.values())
+    good = arrived == checksum(weights.values())
+    job.emit(**what, backend=backend, bytes=size, seconds=min(took), bytes_per_s=size / min(took), good=good)
+    return good
+
+
+def receive(port: int, backend: str, target: str) -> None:
+    """The receiver's program: bfloat16 tensors of the shapes on its standard input; prints a checksum each time."""
+    cut = [[torch.Size(shape) for shape in bucket] for bucket in json.loads(input())]
+    device = torch.device(target)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    group = _join(1, port, backend)
+    for _ in range(_TIMES):
+        sums = []
+        for bucket in cut:
+            there = "cpu" if backend == "gloo" else device
+            tensors = [torch.empty(shape, dtype=torch.bfloat16, device=there) for shape in bucket]
+            broadcast(group, tensors)
+            sums.append(checksum(tensor.to(device) for tensor in tensors))
+        print(sum(sums) % 2**64, flush=True)
+
+
+def _join(rank: int, port: int, backend: str) -> dist.ProcessGroup:
+    return make_group(
+        address="127.0.0.1", port=port, name="weights", rank=rank, size=2, backend=backend, timeout_s=_TIMEOUT_S
+    )

@@ -1,0 +1,37 @@
+"""What cannot serve is refused with the reason, before anything is trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainers.builders.engines import check_engine
+from trainers.builders.errors import SetupError
+from trainers.config import PPOConfig
+from trainers.config.load import resolve
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["engine.name=openai"], "engine.name=openai: .*without token ids"),
+        (["engine.name=sglang"], "engine.name=sglang: sglang is not installed here.*make venv-sglang"),
+        (["engine.name=sglang", "engine.sglang.python=/nowhere"], "there is no Python at /nowhere"),
+        (["engine.name=sglang", "engine.sglang.base_url=host:1"], "must begin with http://"),
+    ],
+)
+def test_what_cannot_serve_is_found_before_anything_is_trained(arguments: list[str], wrong: str) -> None:
+    config, _ = resolve(arguments, PPOConfig)
+    with pytest.raises(SetupError, match=wrong):
+        check_engine(config)
+
+
+def test_options_of_another_engine_are_an_error() -> None:
+    from trainers.config import ConfigError
+
+    for arguments, key in (
+        (["engine.sglang.seeds=false"], "engine.sglang.seeds"),
+        (["engine.name=sglang", "engine.sglang.base_url=http://x", "engine.sglang.python=p"], "engine.sglang.python"),
+        (["engine.name=sglang", "rollout.min_p=0.1"], "rollout.min_p"),
+    ):
+        with pytest.raises(ConfigError, match=key):
+            resolve(arguments, PPOConfig)

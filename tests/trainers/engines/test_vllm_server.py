@@ -1,0 +1,124 @@
+"""What only a real vLLM server can show, beside the conformance suite: its transports, adapters, sleep, two ranks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SERVED, lively_model
+from real_server import PATIENT
+from some_adapters import adapted, merged
+from test_conformance import forward, picked
+from vllm_server import PYTHON, Server
+
+from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.served import Launch
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
+
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(900)]
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
+
+
+async def learns(engine: VLLMEngine, seed: int, version: int) -> None:
+    """It takes weights, and computes with them."""
+    model = lively_model(seed=seed, **SERVED)
+    await engine.update_weights(model.state_dict(), version)
+    made = await engine.generate([5, 6, 7], GREEDY)
+    assert set(made.weight_version) == {version}
+    full = forward(model, [5, 6, 7], made.token_ids)
+    np.testing.assert_allclose(made.logprobs, picked(full, made.token_ids), atol=1e-4)
+
+
+@pytest.mark.parametrize("transport", ["disk", "http"])
+async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, tmp_path: Path) -> None:
+    """Buckets far smaller than the model, twice; the third way is the one of the conformance suite."""
+    engine = await vllm.make(
+        lively_model(**SERVED), transport=transport, bucket_bytes=20_000, update_folder=tmp_path / "new"
+    )
+    try:
+        await learns(engine, 1, 3)
+        await learns(engine, 2, 4)
+    finally:
+        await engine.close()
+
+
+async def test_adapters_alone_give_what_merged_weights_give(vllm: Server) -> None:
+    state = lively_model(**SERVED).state_dict()
+    engine = await vllm.make(lively_model(**SERVED), bucket_bytes=20_000)
+    try:
+        await engine.update_weights(merged(state, seed=2), 1)
+        wanted = await engine.generate([1, 2, 3], GREEDY)
+        await engine.update_weights(adapted(state, seed=1), 2)
+        other = await engine.generate([1, 2, 3], GREEDY)
+        assert other.logprobs.tolist() != wanted.logprobs.tolist()
+        await engine.update_weights(adapted(state, seed=2), 3)
+        made = await engine.generate([1, 2, 3], GREEDY)
+        assert set(made.weight_version) == {3}
+        assert made.token_ids.tolist() == wanted.token_ids.tolist()
+        np.testing.assert_allclose(made.logprobs, wanted.logprobs, atol=1e-5)
+        await learns(engine, 1, 4)
+    finally:
+        await engine.close()
+
+
+async def test_a_real_server_sleeps_and_takes_requests_up_again(vllm: Server) -> None:
+    engine = await vllm.make(lively_model(**SERVED))
+    try:
+        wanted = await engine.generate([1, 2, 3], GREEDY)
+        running = asyncio.create_task(engine.generate([7], Sampling(max_new_tokens=300, seed=1, ignore_stop=True)))
+        await asyncio.sleep(0)
+        await engine.sleep(level=0)
+        waiting = asyncio.create_task(engine.generate([1, 2, 3], GREEDY))
+        await engine.wake()
+        assert (await waiting).token_ids.tolist() == wanted.token_ids.tolist()
+        assert len((await running).token_ids) == 300
+    finally:
+        await engine.close()
+
+
+async def test_a_server_that_cannot_be_given_its_weights_serves_no_more(vllm: Server) -> None:
+    """A tensor is left out, twice: the checksums say so, and whoever waits hears that the engine is dead."""
+    engine = await vllm.make(lively_model(**SERVED))
+    send = engine._updater._transport.send
+    name = "model.layers.1.mlp.down_proj.weight"
+
+    async def leave_out(weights: dict[str, torch.Tensor], *rest: Any) -> None:
+        await send({each: value for each, value in weights.items() if each != name}, *rest)
+
+    async def ask() -> None:  # again and again: the fault must find a request under way, however fast the server is
+        while True:
+            await engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True))
+
+    engine._updater._transport.send = leave_out  # type: ignore[method-assign, assignment]
+    try:
+        running = asyncio.create_task(ask())
+        for waiting in (engine.update_weights(lively_model(seed=1, **SERVED).state_dict(), 1), running):
+            with pytest.raises(EngineDeadError, match=r"mixture.*down_proj\.weight"):
+                await waiting
+        with pytest.raises(EngineDeadError, match="mixture"):
+            await engine.generate([1], GREEDY)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.slow  # a server of its own; test_verl_commands_run has two ranks too
+async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_path: Path) -> None:
+    """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
+    lively_model(**SERVED).save_pretrained(tmp_path)
+    options = VLLMOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **PATIENT)
+    launch = Launch(max_slots=4, threads=1, kv_cache_gib=0.1)
+    engine = VLLMEngine(tmp_path, options, max_context=256, launch=launch)
+    try:
+        await learns(engine, 1, 1)
+        await learns(engine, 2, 2)
+        found = engine._updater._found
+        assert {len(sums) for sums in found.values()} == {2}
+        assert len(set(found["model.layers.0.mlp.down_proj.weight"])) == 2
+    finally:
+        await engine.close()

@@ -1,0 +1,68 @@
+"""One real vLLM server for all tests of a session, and engines on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from real_server import PATIENT, RealServer, stopped_in_the_end
+from transformers import PreTrainedModel
+
+import trainers
+from trainers.engines.served import Launch
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
+
+PYTHON = Path(os.environ.get("TEXTENVS_VLLM_PYTHON", Path(__file__).parents[3] / ".venv-vllm/bin/python"))
+BLOCK = 32  # tokens; the least that vLLM takes on a CPU
+
+
+class Server(RealServer):
+    """vLLM's own."""
+
+    def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
+        options = VLLMOptions(python=str(PYTHON), block_size=BLOCK)
+        launch = Launch(max_slots=32, threads=1, kv_cache_gib=0.25)
+        return options.command(self.folder / "model", self.folder / "packages", self.port, self.context, launch)
+
+    def options(self, **more: object) -> VLLMOptions:
+        return VLLMOptions(base_url=self.url, **PATIENT | {"transport": "process_group"} | more)
+
+    async def make(self, model: PreTrainedModel, max_slots: int = 32, **more: object) -> VLLMEngine:
+        with self.running():
+            engine = VLLMEngine(
+                self.folder / "model",
+                self.options(**more),
+                max_context=self.context,
+                weights=model.state_dict(),
+                version=0,
+            )
+            await engine.ready()
+            return engine
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)  # its computing process would not notice
+
+
+def need_python() -> None:
+    """Fail where there is no vLLM."""
+    if not PYTHON.exists():
+        pytest.fail(
+            f"there is no {PYTHON}: `make venv-vllm` makes it, TEXTENVS_VLLM_PYTHON names another, and "
+            '`-m "not engines"` leaves these tests out'
+        )
+
+
+@contextmanager
+def serving(folder: Path, model: PreTrainedModel, context: int) -> Iterator[Server]:
+    need_python()
+    model.save_pretrained(folder / "model")
+    (folder / "packages").mkdir()
+    (folder / "packages" / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
+    with stopped_in_the_end(Server(folder, context)) as server:
+        yield server
