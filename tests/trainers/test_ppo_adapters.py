@@ -17,6 +17,7 @@ from trainers import tiny
 from trainers.builders.publication import Publisher
 from trainers.config import load_config
 from trainers.config.model import ModelSection
+from trainers.learner import Learner
 from trainers.ppo import train
 from trainers.run import Run, assemble
 
