@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..cluster.group import LearnerGroup
@@ -27,13 +28,14 @@ class Publisher:
         self._learner = learner
         self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
         self._scale = model.lora_alpha / max(model.lora_rank, 1)
+        self._dtype = getattr(torch, model.dtype)
         self._name = uuid.uuid4().hex
         self._base: Mapping[str, Tensor] | None = None
 
     def take(self) -> tuple[Any, int]:
         """The weights of now, as engines take them, and how many bytes of them the learner gave. It takes its time."""
         if not self._adapters:
-            weights = self._learner.weights()
+            weights = self._learner.weights(self._dtype)
             return weights, _size(weights)
         size = 0
         if self._base is None:  # what is frozen is that of a checkpoint, if there is one: not what engines were made of

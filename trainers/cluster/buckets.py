@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,18 +66,22 @@ class Bucket:
 
 def cut(weights: Mapping[str, Tensor], bucket_bytes: int) -> Iterator[Bucket]:
     """Cut a ``state_dict`` into buckets, which are copies; one at a time exists, unless the caller keeps them."""
-    publication, index = uuid.uuid4().hex, 0
     names: dict[int, list[str]] = {}
     for name, tensor in weights.items():
         names.setdefault(id(tensor), []).append(name)
+    return cut_stream(((tuple(tied), weights[tied[0]]) for tied in names.values()), bucket_bytes)
+
+
+def cut_stream(tensors: Iterable[tuple[tuple[str, ...], Tensor]], bucket_bytes: int) -> Iterator[Bucket]:
+    """As :func:`cut`, of tensors that come one after another, each with all its names."""
+    publication, index = uuid.uuid4().hex, 0
     part: list[tuple[tuple[str, ...], Tensor]] = []
     size = 0
-    for given in names.values():
-        tensor = weights[given[0]]
+    for given, tensor in tensors:
         if part and size + tensor.nbytes > bucket_bytes:
             yield _bucket(publication, index, part)
             part, size, index = [], 0, index + 1
-        part.append((tuple(given), tensor))
+        part.append((given, tensor))
         size += _aligned(tensor.nbytes)
     yield _bucket(publication, index, part)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
+import torch
 from torch import Tensor
 
 from trainers.cluster.rank import Failure
@@ -185,9 +186,9 @@ class LearnerGroup:
         metrics: dict[str, float] = self._do("update_sft", _tokens_of(trajectories), weights)
         return metrics
 
-    def weights(self) -> Mapping[str, Tensor]:
+    def weights(self, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
         """See :meth:`trainers.learner.learner.Learner.weights`."""
-        result: Mapping[str, Tensor] = self._do("weights")
+        result: Mapping[str, Tensor] = self._do("weights", dtype)
         return result
 
     def base_weights(self) -> Mapping[str, Tensor]:

@@ -7,7 +7,7 @@ FSDP's own divisor of 1 needs NCCL's ``PREMUL_SUM``; asked to use plain sums, it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainers.learner.models import Critic, Policy
 from trainers.learner.parallel import Meshes
@@ -88,20 +87,38 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def cpu_copies(
-    state: Iterable[tuple[str, Tensor]], form: Callable[[Tensor], Tensor] = lambda value: value, *, keep: bool
-) -> dict[str, Tensor]:
-    """Whole tensors, copies on the CPU; tied ones stay tied. All ranks together; those without ``keep`` get none."""
-    copies = WeakTensorKeyDictionary()  # merged tensors are gone at once
-    result = {}
+#: All names of a tensor (several where it is tied), and the tensor.
+Named = tuple[tuple[str, ...], Tensor]
+
+
+def tied_names(state: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[str, ...]]:
+    """All names of each tensor of a ``state_dict``, by its first one; tied ones are the same object."""
+    names: dict[int, list[str]] = {}
     for name, value in state:
-        if value not in copies:  # every rank gathers a tied one once
+        names.setdefault(id(value), []).append(name)
+    return {each[0]: tuple(each) for each in names.values()}
+
+
+def cpu_copies(
+    state: Iterable[tuple[str, Tensor]],
+    names: Mapping[str, tuple[str, ...]],
+    form: Callable[[Tensor], Tensor],
+    *,
+    keep: bool,
+) -> Iterator[Named]:
+    """Whole tensors, one after another, each once, as copies on the CPU. All ranks together, to the end.
+
+    Args:
+        state: The tensors by name, made when they are asked for.
+        names: See :func:`tied_names`.
+        form: From a whole tensor to the one that is wanted.
+        keep: Ranks without it get none.
+    """
+    for name, value in state:
+        if name in names:
             gathered = whole(value.detach())
-            copies[value] = form(gathered).to("cpu", copy=True) if keep else None
-            del gathered
-        if keep:
-            result[name] = copies[value]
-    return result
+            if keep:
+                yield names[name], form(gathered).to("cpu", copy=True)
 
 
 class Ranks:

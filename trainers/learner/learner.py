@@ -12,7 +12,8 @@ share of the trajectories.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -23,9 +24,8 @@ from torch import Tensor, nn
 
 from trainers.engines.adapters import compact
 from trainers.learner.checkpoint import Background, replace_folder
-from trainers.learner.flops import FLOPs
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Ranks, cpu_copies, offload_policy, rank_device
+from trainers.learner.fsdp import Named, Ranks, cpu_copies, offload_policy, rank_device, tied_names
 from trainers.learner.inputs import inputs_of
 from trainers.learner.lora import (
     LoRASettings,
@@ -50,10 +50,11 @@ from trainers.learner.packing import (
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
 from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
 from trainers.learner.prefixes import can_share
-from trainers.learner.setup import Setup, attention_of
-from trainers.learner.source import ModelSource, Source
+from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of
+from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
+from trainers.learner.tensors import write_model
 from trainers.trajectory import Trajectory
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
@@ -136,24 +137,15 @@ class Learner:
         if threads is not None:
             torch.set_num_threads(threads)
         self.device = rank_device(device)
-        precision = _precision(dtype, self.device)
+        precision = precision_of(dtype, self.device)
         parallel = parallel or Parallel()
-        if activation_offload and not gradient_checkpointing:
-            raise ValueError(
-                "activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too"
-            )
-        if activation_offload and self.device.type == "cpu":
-            raise ValueError("activation_offload moves activations to the CPU, where this model is already")
+        check_activation_offload(activation_offload, gradient_checkpointing, self.device)
         offloading = offload_policy(offload, self.device)
         attention = attention_of(attn_implementation, remove_padding, parallel)
-        sources = {"actor": ModelSource(actor)}
-        for role, asked in (("reference", reference), ("critic", critic)):
-            if asked is not False and not (role == "reference" and reference is True and lora is not None):
-                sources[role] = sources["actor"] if asked is True else ModelSource(asked)
-        for role, source in sources.items():
+        without = reference is True and lora is not None  # adapters: the actor itself
+        sources = sources_of(actor, critic, False if without else reference)
+        for source in sources.values():
             check_model(source.config, parallel)
-            if role != "critic":
-                source.check_head()
         meshes = make_meshes("always" if offload and fsdp == "auto" else fsdp, self.device, precision, parallel)
         if offload and meshes is None:
             raise ValueError("offload=True is a part of FSDP2; use fsdp='auto' or 'always'")
@@ -178,25 +170,23 @@ class Learner:
             activation_offload=activation_offload,
             compile=compile,
         )
-        self._flops: dict[str, FLOPs] = {}
-        made: dict[str, Any] = {}
-        for role, source in sources.items():  # one after another, so that one at a time is half made
-            lm = source.skeleton()
-            made[role] = Critic(lm.base_model) if role == "critic" else Policy(lm, chunk_size)
-            if role == "reference":
-                made[role].requires_grad_(False)
-            self._flops[role] = setup.apply(made[role], source, learns=role != "reference")
+        both = {role: setup.make(role, source, chunk_size) for role, source in sources.items()}
+        made = {role: model for role, (model, _) in both.items()}  # one after another: one at a time is half made
+        self._flops = {role: flops for role, (_, flops) in both.items()}
         self.actor: Policy = made["actor"]
         self.critic: Critic | None = made.get("critic")
-        self.reference: Policy | WithoutAdapters | None = made.get("reference")
-        if reference is True and lora is not None:
-            self.reference = WithoutAdapters(self.actor)
+        self.reference: Policy | WithoutAdapters | None = (
+            WithoutAdapters(self.actor) if without else made.get("reference")
+        )
         plain = meshes is None and not (remove_padding or gradient_checkpointing or compile)
+        self._plain = sources["actor"].plain
         self._share = share_prefixes and plain and all(map(can_share, self._backbones()))
         self.actor_optimizer = Optimizer(self.actor, settings)
         self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
         adapters = None if lora is None else lora.as_json()
-        self._state = LearnerState(self._models(), self._optimizers(), adapters, self.ranks)
+        optimizers = {"actor": self.actor_optimizer, "critic": self.critic_optimizer}
+        learning = {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
+        self._state = LearnerState(self._models(), learning, adapters, self.ranks)
         self._background = Background()
         self._apart: Ranks | None = None
 
@@ -409,13 +399,28 @@ class Learner:
 
     # ------------------------------------------------------------------ weights
 
-    def weights(self) -> dict[str, Tensor]:
+    def stream(self, which: Literal["weights", "base_weights"], dtype: torch.dtype | None = None) -> Iterator[Named]:
+        """The tensors of :meth:`weights` or :meth:`base_weights`, one after another, with all their names.
+
+        All ranks go through it together, to the end; the first gets the tensors, and no rank has two of them at a time.
+        """
+        lm, first = self.actor.lm, self.ranks.first
+        names = tied_names(base_state(lm))
+        if which == "base_weights":
+            self._need_lora()
+            return cpu_copies(base_state(lm), names, compact, keep=first)
+        return cpu_copies(merged_state(lm), names, lambda value: value.to(dtype or value.dtype), keep=first)
+
+    def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """The actor's ``state_dict``: whole tensors in the model's own naming, copies on the CPU, for engines.
 
         Adapters are merged into the matrices that they stand on, so any engine takes them. All ranks call this
-        together, and the first one has the tensors: the others get none, and never more than one at a time.
+        together, and the first one has the tensors.
+
+        Args:
+            dtype: In which the engine computes; ``None`` is float32, that of the parameters.
         """
-        return cpu_copies(merged_state(self.actor.lm), keep=self.ranks.first)
+        return {name: value for names, value in self.stream("weights", dtype) for name in names}
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
@@ -426,7 +431,16 @@ class Learner:
             path: The folder.
             tokenizer: Goes with it; anything with ``save_pretrained``.
         """
-        self._export(tokenizer, self.ranks)(path)
+        if not self._plain:  # transformers renames or joins tensors as it writes them, all at once
+            self._export(tokenizer, self.ranks)(path)
+            return
+        tensors = self.stream("weights")
+        with replace_folder(path, self.ranks) as folder:
+            try:
+                if self.ranks.first:
+                    write_model(folder, self.actor.lm, tokenizer, tensors)
+            finally:
+                deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks gather them together
 
     def base_weights(self) -> dict[str, Tensor]:
         """What the actor's adapter stands on, which never changes: as :meth:`weights`, but nothing is merged.
@@ -436,8 +450,7 @@ class Learner:
         Raises:
             ValueError: There is no adapter.
         """
-        self._need_lora()
-        return cpu_copies(base_state(self.actor.lm), compact, keep=self.ranks.first)
+        return {name: value for names, value in self.stream("base_weights") for name in names}
 
     def adapter_weights(self) -> dict[str, Tensor]:
         """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that have the base.
@@ -554,10 +567,6 @@ class Learner:
         models = self._models().values()
         return [model.lm.base_model if isinstance(model, Policy) else model.backbone for model in models]
 
-    def _optimizers(self) -> dict[str, Optimizer]:
-        optimizers = {"actor": self.actor_optimizer, "critic": self.critic_optimizer}
-        return {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
-
     # ------------------------------------------------------------------ inside
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
@@ -589,11 +598,3 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=True or a path")
         return self.critic
-
-
-def _precision(dtype: str | None, device: torch.device) -> torch.dtype:
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
-    if name not in known:
-        raise ValueError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
-    return known[name]

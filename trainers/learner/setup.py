@@ -52,20 +52,23 @@ class Setup:
     activation_offload: bool
     compile: bool
 
-    def apply(self, model: Policy | Critic, source: ModelSource, *, learns: bool) -> FLOPs:
-        """Make a model ready, in place.
+    def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
+        """The model of a role, ready, and how many FLOPs an update of it takes.
 
         Args:
-            model: In float32, without its numbers (:meth:`~trainers.learner.source.ModelSource.skeleton`).
-            source: Has its numbers.
-            learns: Whether it is trained.
-
-        Returns:
-            How many FLOPs an update of it takes.
+            role: ``actor``, ``critic`` or ``reference``, which does not learn.
+            source: Where it comes from.
+            chunk_size: See :func:`trainers.learner.logprobs.token_logprobs`.
 
         Raises:
-            ValueError: The model cannot be made so.
+            ValueError: It cannot be made so.
         """
+        lm = source.skeleton()
+        model = Critic(lm.base_model) if role == "critic" else Policy(lm, chunk_size)
+        learns = role != "reference"
+        return model, self._apply(model.requires_grad_(learns), source, learns=learns)
+
+    def _apply(self, model: Policy | Critic, source: ModelSource, *, learns: bool) -> FLOPs:
         if isinstance(model, Policy):
             outer: Any = model.lm
             backbone, head = outer.base_model, outer.get_output_embeddings()
@@ -116,3 +119,24 @@ def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel) ->
             f"the sequence around attention of its own"
         )
     return ULYSSES
+
+
+def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
+    """The type to compute in: as asked for, else bfloat16 on a GPU and float32 on the CPU.
+
+    Raises:
+        ValueError: Another one was asked for.
+    """
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    if name not in known:
+        raise ValueError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
+    return known[name]
+
+
+def check_activation_offload(asked: bool, checkpointing: bool, device: torch.device) -> None:
+    """Raise ``ValueError`` where the inputs of layers cannot be kept on the CPU."""
+    if asked and not checkpointing:
+        raise ValueError("activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too")
+    if asked and device.type == "cpu":
+        raise ValueError("activation_offload moves activations to the CPU, where this model is already")

@@ -46,6 +46,8 @@ class ModelSource:
     def __init__(self, source: Source) -> None:
         self._object = source if isinstance(source, PreTrainedModel) else None
         self._place = None if isinstance(source, PreTrainedModel) else source
+        #: Whether the files of a folder have the names that the model's tensors have; known once they are read.
+        self.plain = False
         if self._object is not None:
             _refuse_rounded_buffers(self._object)
             self.config: Any = self._object.config
@@ -158,6 +160,7 @@ class ModelSource:
         """Reads a piece of a tensor by one of its names, given the shape that the whole tensor must have."""
         files = {} if self._place is None else _files(Path(self._place))
         if all(any(name in files for name in names) for names in wanted):
+            self.plain = True
 
             def read(names: list[str], shape: torch.Size, where: Where) -> Tensor:
                 name = next(name for name in names if name in files)
@@ -190,6 +193,21 @@ class ModelSource:
             raise ValueError(f"{self} has no {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}")
         model: PreTrainedModel = pair[0]
         return model
+
+
+def sources_of(actor: Source, critic: Source | bool, reference: Source | bool) -> dict[str, ModelSource]:
+    """What each model of a learner is made from; ``True`` is what the actor is made from, ``False`` for none.
+
+    Raises:
+        ValueError: See :class:`ModelSource` and :meth:`ModelSource.check_head`.
+    """
+    sources = {"actor": ModelSource(actor)}
+    for role, asked in (("reference", reference), ("critic", critic)):
+        if asked is not False:
+            sources[role] = sources["actor"] if asked is True else ModelSource(asked)
+    for source in {id(source): source for role, source in sources.items() if role != "critic"}.values():
+        source.check_head()
+    return sources
 
 
 def materialize(model: nn.Module, device: torch.device, parameters: torch.device) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.cluster.buckets import Bucket, Collected
+from trainers.cluster.buckets import Bucket, Collected, cut
 from trainers.cluster.ray.ranks import Published, said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
 from trainers.cluster.serialization import Parcel, unpack
@@ -174,7 +174,7 @@ class RayEngine:
     async def _send(self, tensors: Any) -> tuple[str, int]:
         """Have the actor take a publication; its name, and the number of its buckets."""
         if not isinstance(tensors, Published):
-            tensors = await asyncio.to_thread(Published.of, tensors, self._bucket_bytes)
+            tensors = await asyncio.to_thread(Published.of, cut(tensors, self._bucket_bytes))
         which, count = tensors.publication, len(tensors.refs)
         for ref in tensors.refs:
             await self._call("take", which, count, ref)

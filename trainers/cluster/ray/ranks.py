@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from trainers.cluster.buckets import Bucket, Collected, cut
+from trainers.cluster.buckets import Bucket, Collected, cut, cut_stream
 from trainers.cluster.group import Event, LearnerGroup, RankError
 from trainers.cluster.rank import Failure, RankHost
 from trainers.cluster.ray.runtime import RayCluster, import_ray
@@ -40,11 +41,11 @@ class Published(Mapping[str, Tensor]):
         self._fetched: dict[str, Tensor] | None = None
 
     @classmethod
-    def of(cls, weights: Mapping[str, Tensor], bucket_bytes: int) -> Published:
+    def of(cls, buckets: Iterable[Bucket]) -> Published:
         """Put weights into the object store."""
         ray = import_ray()
         publication, refs, size = "", [], 0
-        for bucket in cut(weights, bucket_bytes):
+        for bucket in buckets:
             publication = bucket.publication
             refs.append(ray.put(bucket))
             size += bucket.data.nbytes
@@ -76,9 +77,16 @@ class Published(Mapping[str, Tensor]):
 
 
 class _Host(RankHost):
-    def publish(self, which: str, bucket_bytes: int) -> Published | None:
-        weights = getattr(self.learner, which)()  # all ranks together
-        return Published.of(weights, bucket_bytes) if self.rank == 0 else None
+    def publish(self, which: str, bucket_bytes: int, *args: Any) -> Published | None:
+        if which == "adapter_weights":
+            adapter = self.learner.adapter_weights()  # all ranks together
+            return Published.of(cut(adapter, bucket_bytes)) if self.rank == 0 else None
+        tensors = self.learner.stream(which, *args)
+        if self.rank == 0:
+            return Published.of(cut_stream(tensors, bucket_bytes))
+        for _ in tensors:  # none, but the first rank gathers them from all
+            raise AssertionError("only the first rank has tensors")
+        return None
 
 
 class _Rank:
@@ -216,9 +224,9 @@ class RayLearnerGroup(LearnerGroup):
         self.ranks = RayRanks(cluster, nsight)
         super().__init__(self.ranks, model, settings, **options)
 
-    def weights(self) -> Published:
+    def weights(self, dtype: torch.dtype | None = None) -> Published:
         """See :meth:`trainers.learner.learner.Learner.weights`."""
-        return self._publish("weights")
+        return self._publish("weights", dtype)
 
     def base_weights(self) -> Published:
         """See :meth:`trainers.learner.learner.Learner.base_weights`."""
@@ -228,8 +236,8 @@ class RayLearnerGroup(LearnerGroup):
         """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
         return self._publish("adapter_weights")
 
-    def _publish(self, which: str) -> Published:
-        published: Published = self._do("publish", which, self._bucket_bytes)
+    def _publish(self, which: str, *args: Any) -> Published:
+        published: Published = self._do("publish", which, self._bucket_bytes, *args)
         return published
 
 
