@@ -52,7 +52,7 @@ class PartialUpdateError(EngineError):
 
 
 class RequestError(EngineError, ValueError):
-    """This request is invalid (ids outside the vocabulary, too long, bad sampling parameters); other requests are not affected."""
+    """This request alone is invalid: ids outside the vocabulary, too long, bad sampling parameters."""
 
 
 @dataclass(frozen=True)
