@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import shutil
 import tempfile
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -142,14 +144,16 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     if config.engine.name == "torch":
         return _torch_engine(config, policy, renderer, version, replica)
+    folder = tempfile.mkdtemp(prefix="textenvs-engine-")  # what a server reads is for its machine alone
     here = {
         "engine": config.engine.model_copy(update={"replicas": 1}),
         "cluster": config.cluster.model_copy(update={"backend": "local"}),
-        # What a server reads is for its machine alone.
-        "trainer": config.trainer.model_copy(update={"default_local_dir": tempfile.mkdtemp(prefix="textenvs-engine-")}),
+        "trainer": config.trainer.model_copy(update={"default_local_dir": folder}),
     }
     made = (await _maker(config.model_copy(update=here), policy, renderer, version))(replica)
-    return await made if inspect.isawaitable(made) else made
+    engine = await made if inspect.isawaitable(made) else made
+    weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)
+    return engine
 
 
 def sleeps(config: PPOConfig) -> bool:

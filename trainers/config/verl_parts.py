@@ -122,6 +122,8 @@ def engine(given: Given, section: str = _ROLLOUT) -> Results:
         yield "engine.name", engines[given.value(key)], (key,)
         if "engine.name" not in given.ours:  # else for a try on another machine
             name = engines[given.value(key)]
+    if name in ("vllm", "sglang"):
+        yield from given.passed({f"{section}update_weights_bucket_megabytes": f"engine.{name}.bucket_mib"})
     if name == "vllm":
         yield from given.passed({f"{section}{verls}": ours for verls, ours in _VLLM.items()})
     elif name == "sglang":

@@ -52,7 +52,7 @@ class PartialUpdateError(EngineError):
 
 
 class RequestError(EngineError, ValueError):
-    """This request is invalid (ids outside the vocabulary, too long, bad sampling parameters); the engine goes on."""
+    """This request alone is invalid: ids outside the vocabulary, too long, bad sampling parameters."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Engine(Protocol):
 
         Raises:
             ValueError: Names or shapes do not fit, or the version does not grow; the old weights then stay.
-            PartialUpdateError: Only a part of the engine took them, and goes on without the rest.
+            PartialUpdateError: Only a part of the engine took them, and continues without the rest.
             EngineDeadError: The engine is gone.
         """
         ...

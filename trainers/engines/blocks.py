@@ -35,7 +35,7 @@ def blocks_for(tokens: int) -> int:
 
 
 class BlockPool:
-    """The books over ``total`` blocks, and over the sessions that keep some between their requests.
+    """Allocates ``total`` blocks, and records the sessions that keep some between their requests.
 
     Names are compared token by token, never by a hash: a block found is always the right one.
     """

@@ -115,7 +115,7 @@ def _parse(raw: bytes) -> Any:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether nobody listens there, which no busy server does."""
+    """Whether the connection was refused, which a busy server never does."""
     return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
         getattr(error.__cause__, "os_error", None), ConnectionRefusedError
     )

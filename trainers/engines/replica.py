@@ -76,7 +76,7 @@ class Call:
     began: float
 
     def abandon(self, error: BaseException) -> None:
-        """Nobody waits for the engine's answer any more; those who wait for the outcome get ``error``."""
+        """Cancel the engine's work; whoever awaits the outcome gets ``error``."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
         self.task.cancel()
@@ -110,8 +110,8 @@ class Replica:
         self.faults = self.restarts = 0
         self.wasted = 0.0  # tokens of attempts that were lost
         self._past: defaultdict[str, float] = defaultdict(float)  # counters of the engines that were here before
-        self._delivered = 0  # tokens of this engine that somebody got
-        self._discounted = 0  # ... that nobody asked for, or that were refused
+        self._delivered = 0  # tokens of this engine that a caller received
+        self._discounted = 0  # ... of probes, or of refused replies
         self._ended = 0
         self._seen: tuple[float, ...] = ()
         self._last: dict[str, float] = {}
@@ -153,7 +153,7 @@ class Replica:
         finally:
             self.calls.discard(call)
             self.draining.discard(call)
-            call.task.cancel()  # where it goes on, nobody waits for it
+            call.task.cancel()  # it has no waiter any more
         return reply
 
     async def probe(self) -> None:
@@ -208,7 +208,7 @@ class Replica:
             self._discounted += tokens
 
     def _numbers(self) -> dict[str, float]:
-        """The engine's own, without what nobody asked for; those seen last, if it does not answer any more."""
+        """The engine's own, without probes and refused replies; those seen last, if it does not answer any more."""
         try:
             numbers = dict(self.engine.stats())
         except EngineError:
@@ -265,7 +265,7 @@ def check_reply(reply: Any, sampling: Sampling, oldest: int, newest: int) -> Non
 
 
 def _settle(outcome: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
-    error = None if task.cancelled() else task.exception()  # looked at, so that nobody complains that nobody did
+    error = None if task.cancelled() else task.exception()  # retrieved, so that asyncio logs no warning
     if outcome.done():
         return
     if task.cancelled():

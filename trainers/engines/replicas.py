@@ -65,7 +65,7 @@ class Replicas:
         weights: What ``engines`` were made with, as ``update_weights`` takes it; with ``restart``, needed by replicas
             that are lost before the first update.
         copy_weights: With ``restart``, keep copies of the tensors that an update brings, for replicas that come later.
-            Turn it off where they are copies that nobody writes to.
+            Turn it off where they are copies that stay unchanged.
         router: Rules of routing and rebalancing; by default :class:`~trainers.engines.routing.Router`'s.
         limits: How patient to be.
 
@@ -529,14 +529,14 @@ class Replicas:
             raise EngineDeadError("the replicas are closed")
 
     def _change(self) -> None:
-        """Wake everybody who waits for a replica; each looks for himself."""
+        """Wake all that wait for a replica; each waiter rechecks."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _spawn(
         self, work: Coroutine[Any, Any, _Result], then: Callable[[], None] | None = None
     ) -> asyncio.Task[_Result]:
-        """Something that goes on when this is closed, until it ends by itself."""
+        """A background task that outlives :meth:`close`, until it ends by itself."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
 
@@ -549,7 +549,7 @@ class Replicas:
         return task
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that ends when this is closed; if it fails, that is a bug, and somebody must hear of it."""
+        """A background task that :meth:`close` cancels; its failure is a bug and is logged."""
         task = self._spawn(work)
         self._chores.add(task)
 

@@ -1,4 +1,4 @@
-"""Which replica serves a request: the books of :class:`trainers.engines.replicas.Replicas`.
+"""Which replica serves a request: the state machine of :class:`trainers.engines.replicas.Replicas`.
 
 A pure state machine: no I/O, no clock, no asyncio. The shell calls :meth:`Router.place` when a request comes,
 :meth:`Router.finish` when it has left its replica, whatever became of it, and :meth:`Router.down` and
@@ -81,7 +81,7 @@ class _Session:
 
 
 class Router:
-    """The books; see the module's docstring for the rules.
+    """Places requests; see the module's docstring for the rules.
 
     Args:
         replicas: How many there are; all begin as up.

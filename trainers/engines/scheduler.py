@@ -183,7 +183,7 @@ class Scheduler:
             EngineError: The model's output is not finite.
         """
         outcomes = self._apply_updates()
-        if not self._updates:  # one that waits for those in flight lets nobody else in
+        if not self._updates:  # one that waits for those in flight admits no others
             self._admit()
         if self._running:
             self._make_ready()

@@ -87,7 +87,7 @@ class ServedEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
     With ``options.base_url`` it talks to a server that runs already; else it starts one with ``options.python``, which
-    ends with the engine or with this process. Starting takes half a minute and more: it goes on in the background, and
+    ends with the engine or with this process. Starting takes half a minute and more: it runs in the background, and
     :meth:`ready`, the first request or the first update waits for it.
 
     KV is shared by all requests with the same prefix; sessions have no meaning of their own.
@@ -143,7 +143,7 @@ class ServedEngine(ABC):
         self._flights: set[Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
-        self._work: asyncio.Task[None] | None = None  # an update on the server, which goes on when nobody waits for it
+        self._work: asyncio.Task[None] | None = None  # an update on the server; continues without a waiter
         self._changed = asyncio.Event()  # replaced at every change; see _change
         self._connecting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -228,7 +228,7 @@ class ServedEngine(ABC):
         """See :meth:`trainers.engines.base.Engine.generate`.
 
         Raises:
-            EngineError: The server refused the request or answered nonsense; it goes on.
+            EngineError: The server refused the request or answered nonsense; others are not affected.
         """
         prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
         await self.ready()
@@ -251,7 +251,7 @@ class ServedEngine(ABC):
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
         The tensors must stay unchanged until this returns. Cancelling withdraws an update that has not begun; one that
-        has begun goes on in the background.
+        has begun continues in the background.
 
         Raises:
             EngineError: The server refused, and serves the old weights on.
@@ -431,7 +431,7 @@ class ServedEngine(ABC):
         def ended(task: asyncio.Task[None]) -> None:
             self._background.discard(task)
             if not task.cancelled():
-                task.exception()  # whoever may still wait for it raises it; a task that nobody awaits is no warning
+                task.exception()  # retrieved, so that asyncio logs no warning; a waiter raises it
             self._change()
 
         task.add_done_callback(ended)

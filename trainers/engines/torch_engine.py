@@ -235,7 +235,7 @@ class _Desk:
             try:
                 loop.call_soon_threadsafe(_set_results, settled)
             except RuntimeError:
-                if not loop.is_closed():  # a closed loop has nobody left who waits
+                if not loop.is_closed():  # a closed loop has no waiters
                     raise
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:

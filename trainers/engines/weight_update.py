@@ -105,7 +105,7 @@ class WeightUpdater(ABC):
         Args:
             weights: In the model's own naming.
             version: What they are.
-            abort: End what runs; else it goes on with the new weights.
+            abort: End what runs; else it continues with the new weights.
 
         Raises:
             EngineError: It was refused, and the old weights are served on.

@@ -72,6 +72,12 @@ async def until_tokens(kit: Kit, engine: Engine, count: int) -> None:
         await asyncio.sleep(0.0005)
 
 
+async def ask_until_it_fails(engine: Engine, prompt: Sequence[int]) -> None:
+    """Requests one after another, so that a fault finds one under way however fast the engine is."""
+    while True:
+        await engine.generate(prompt, Sampling(max_new_tokens=700, ignore_stop=True))
+
+
 def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
@@ -402,7 +408,10 @@ async def interrupted(kit: Kit, mode: Any) -> tuple[list[list[int]], list[Genera
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
 async def test_an_update_in_the_middle(kit: Kit, mode: str) -> None:
-    asked, long, later = await interrupted(kit, mode)
+    for _ in range(20):  # again where a fast server had ended a request before the update came
+        asked, long, later = await interrupted(kit, mode)
+        if mode == "wait" or all({0, 3} == set(each.weight_version) or len(each.token_ids) < 500 for each in long):
+            break
     for prompt, generation in zip(asked, [*long, *later], strict=True):
         check_shapes(generation)
         versions, tokens = generation.weight_version, generation.token_ids
@@ -521,9 +530,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
 @pytest.mark.last
 async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
     async with running(kit, max_slots=4) as engine:
-        tasks = [
-            asyncio.create_task(engine.generate([i], Sampling(max_new_tokens=700, ignore_stop=True))) for i in range(8)
-        ]
+        tasks = [asyncio.create_task(ask_until_it_fails(engine, [i])) for i in range(8)]
         await until_tokens(kit, engine, 8)
         waiting = asyncio.create_task(engine.update_weights(kit.weights(kit.other), 1, "wait"))
         await asyncio.sleep(0)
@@ -543,9 +550,7 @@ async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
 
 async def test_closing_ends_what_runs(kit: Kit) -> None:
     async with running(kit) as engine:
-        tasks = [
-            asyncio.create_task(engine.generate([i], Sampling(max_new_tokens=700, ignore_stop=True))) for i in range(8)
-        ]
+        tasks = [asyncio.create_task(ask_until_it_fails(engine, [i])) for i in range(8)]
         await until_tokens(kit, engine, 8)
         await engine.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)

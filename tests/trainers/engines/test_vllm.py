@@ -217,10 +217,13 @@ async def test_weights_travel_in_buckets_between_pause_and_resume(folder: Path) 
     async with serving(folder, bucket_bytes=2**14) as (server, engine):
         await engine.ready()
         server.log.clear()
+        made = server.made
         long = asyncio.create_task(engine.generate([1], LONG))
-        while not server.running:
+        while server.made == made:
             await asyncio.sleep(0.001)
+        server.manners.hung = True  # the request is under way when the update comes
         await engine.update_weights(wanted, 1)
+        server.manners.hung = False
         buckets = server.log.count("/update_weights")
         assert buckets > 3
         session = ["/start_weight_update", *["/update_weights"] * buckets, "/finish_weight_update"]

@@ -183,7 +183,7 @@ class VLLMEngine(ServedEngine):
 
     def _withdraw(self, flight: Flight) -> None:
         assert flight.task is not None
-        flight.task.cancel()  # which closes its connection: the server aborts what nobody waits for
+        flight.task.cancel()  # which closes its connection, upon which the server aborts the request
 
     async def _metrics(self) -> dict[str, float]:
         answer = await self._client.request("GET", "/metrics", timeout=self._options.health_timeout_s)

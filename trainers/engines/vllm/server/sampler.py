@@ -6,7 +6,7 @@ vLLM offers ``logprobs_mode=raw_logprobs``, which is ``log_softmax(logits)`` wha
 log-probs, of logits divided by the temperature.
 
 The cuts come in the protocol's order too: vLLM applies min-p before top-k and top-p, which then cut the mass that is
-left; here it comes last. And no rank is computed, which nobody asks for and which vLLM compiles a kernel for.
+left; here it comes last. And no rank is computed, which is not used and which vLLM compiles a kernel for.
 """
 
 from __future__ import annotations
