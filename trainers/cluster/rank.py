@@ -92,9 +92,11 @@ class RankHost:
 
         from trainers.learner import Learner
         from trainers.learner.checkpoint import Background
+        from trainers.learner.heap import give_back_freed_memory
         from trainers.learner.parallel import backend_of
         from trainers.policy import resolve_device
 
+        give_back_freed_memory()
         device = resolve_device(str(settings.get("device", "cpu")))
         if self.count > 1:
             assert where is not None

@@ -116,9 +116,15 @@ def cpu_copies(
     """
     for name, value in state:
         if name in names:
-            gathered = whole(value.detach())
+            made = form(whole(value.detach()))
             if keep:
-                yield names[name], form(gathered).to("cpu", copy=True)
+                yield names[name], made.to("cpu", copy=_shares_memory(made, value))
+            del made
+
+
+def _shares_memory(made: Tensor, value: Tensor) -> bool:
+    own = value.to_local() if isinstance(value, DTensor) else value
+    return made.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
 
 
 class Ranks:

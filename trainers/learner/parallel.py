@@ -148,7 +148,7 @@ def _start_process_group(device: torch.device) -> None:
     if dist.is_initialized():
         return
     backend = backend_of(device)
-    if "WORLD_SIZE" in os.environ:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

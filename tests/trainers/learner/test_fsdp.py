@@ -36,6 +36,14 @@ def test_one_sharded_rank_is_plain_modules(plain, no_process_group, checkpointin
     assert_same(measure(learner), plain, 1e-6)
 
 
+def test_a_rank_that_is_told_it_is_alone_needs_nobody_to_meet(no_process_group, monkeypatch):
+    """As the only Ray actor of a learner in bfloat16 is."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    make_learner(dtype="bfloat16")
+    assert dist.get_world_size() == 1
+
+
 def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_group):
     learner = make_learner(dtype="bfloat16")
     ours = measure(learner)

@@ -1,0 +1,227 @@
+"""The memory that each learner rank takes, at its peak, of a model that is no toy.
+
+    python -m benchmarks.real_size                  # a Qwen2 of 0.5 GB in float32; 1, 2 and 4 ranks through Ray
+
+A folder with random weights is loaded, trained on for two steps, published, saved and exported. While each goes on,
+the memory of every rank is read every few milliseconds: what is the process's own or mapped from files, and apart from
+it Ray's shared memory, where a publication is kept for the engines. What a rank with next to no model takes is
+subtracted. Beside the peak stands what a rank cannot do without:
+
+* loading: its shards, two moments of the optimizer, and one tensor;
+* training: those, gradients, and what the step computes with: one
+  block's gathered parameters and gradients, and activations (as :mod:`trainers.cluster.memory` counts them);
+* after that: shards, moments and one tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from trainers.cluster.plan import Machine, make_plan
+from trainers.cluster.ray.ranks import RayLearnerGroup
+from trainers.cluster.ray.runtime import RayCluster
+from trainers.config import load_config
+from trainers.learner import OptimizerSettings
+from trainers.tiny import build_tokenizer
+from trainers.trajectory import Status, Trajectory
+
+SHAPES = {
+    "real": {"hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 3072, "vocab_size": 32_000},
+    "small": {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 512},
+}
+NONE = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "vocab_size": 512}
+TOKENS = 64  #: of a sequence
+SEQUENCES = 4
+
+
+def write_model(folder: Path, shape: Mapping[str, int]) -> Qwen2Config:
+    """A model with random weights and tied embeddings, in float32; made once, and not kept."""
+    config = Qwen2Config(num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True, **shape)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return config
+
+
+def some_trajectories(vocab: int) -> list[Trajectory]:
+    """Random tokens, of which the last half are actions."""
+    rng = np.random.default_rng(0)
+    acted = np.arange(TOKENS) >= TOKENS // 2
+    return [
+        Trajectory(
+            token_ids=rng.integers(0, vocab, TOKENS).astype(np.int32),
+            action_mask=acted,
+            logprobs=np.where(acted, -1.0, 0.0).astype(np.float32),
+            weight_version=np.where(acted, 0, -1).astype(np.int32),
+            turn_id=np.where(acted, 0, -1).astype(np.int32),
+            turn_rewards=np.zeros(1),
+            terminated=True,
+            truncated=False,
+            status=Status.COMPLETED,
+            episode_id=str(number),
+            segment_starts=np.zeros(1, np.int32),
+        )
+        for number in range(SEQUENCES)
+    ]
+
+
+def memory_of(pid: int) -> tuple[int, int]:
+    """Bytes of a process that are resident: its own with those of files, and those that are shared."""
+    found = dict.fromkeys(("RssAnon", "RssFile", "RssShmem"), 0)
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        if name in found:
+            found[name] = int(rest.split()[0]) * 1024
+    return found["RssAnon"] + found["RssFile"], found["RssShmem"]
+
+
+class Watch:
+    """The peaks of some processes, phase by phase."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.peaks: dict[str, list[int]] = {}
+        self.shared: dict[str, int] = {}
+
+    def phase(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do something, and note how much memory each process had at most meanwhile."""
+        peaks: dict[int, int] = {}
+        shared, over = [0], threading.Event()
+
+        def look() -> None:
+            while True:
+                for pid in list(self.pids):
+                    own, common = memory_of(pid)
+                    peaks[pid], shared[0] = max(peaks.get(pid, 0), own), max(shared[0], common)
+                if over.wait(0.003):
+                    return
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            return work()
+        finally:
+            over.set()
+            thread.join()
+            self.peaks[name], self.shared[name] = list(peaks.values()), shared[0]
+
+
+def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch:
+    """The phases of a group of ranks; peaks in bytes."""
+    settings = {
+        "optimizer": OptimizerSettings(lr=1e-5),
+        "max_tokens_per_micro_batch": TOKENS,
+        "device": "cpu",
+        "threads": 1,
+        "fsdp": "always",
+    }
+    keys = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
+    plan = make_plan(load_config(keys)[0], Machine(0))
+    from benchmarks.real_size import loss  # by a name that ranks can import, also when this is the main program
+
+    given = some_trajectories(config.vocab_size)
+    numbers = {"advantage": np.ones(SEQUENCES * TOKENS // 2, np.float32)}
+    tokenizer = build_tokenizer(["a b"])
+    with RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0) as cluster:
+        watch = Watch()
+
+        class Group(RayLearnerGroup):
+            """Tells whom to watch as soon as the actors are there, before they load anything."""
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                super().__setattr__(name, value)
+                if name == "ranks":
+                    watch.pids = [pid for _, pid, _ in value.info]
+
+        group = watch.phase("loading", lambda: Group(cluster, str(folder), settings, bucket_bytes=2**26))
+        try:
+            watch.phase("training", lambda: [group.update_actor(given, numbers, loss) for _ in range(2)])
+            watch.phase("publishing", group.weights)
+            watch.phase("saving", lambda: group.save(where / "saved"))
+            watch.phase("exporting", lambda: group.export_hf(where / "exported", tokenizer))
+        finally:
+            group.close()
+    return watch
+
+
+def loss(logprobs: torch.Tensor, entropy: torch.Tensor, batch: Any) -> tuple[torch.Tensor, dict[str, float]]:
+    """REINFORCE."""
+    return -(batch["advantage"] * logprobs).sum() / SEQUENCES, {}
+
+
+def needed(config: Qwen2Config, ranks: int) -> dict[str, int]:
+    """Bytes that a rank cannot do without, in each phase."""
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(config)
+    sizes = [4 * parameter.numel() for parameter in model.parameters()]
+    block = sum(4 * parameter.numel() for parameter in model.model.layers[0].parameters())
+    shards, tensor = sum(sizes) // ranks, max(sizes)
+    activations = 2 * 34 * TOKENS * config.num_hidden_layers * config.hidden_size + 3 * 4 * TOKENS * config.vocab_size
+    return {
+        "loading": 3 * shards + tensor,
+        "training": 4 * shards + tensor + 2 * block + activations,
+        "publishing": 3 * shards + tensor,
+        "saving": 3 * shards + tensor,
+        "exporting": 3 * shards + tensor,
+    }
+
+
+def compare(ranks: int, shape: Mapping[str, int], folder: Path) -> list[dict[str, Any]]:
+    """A row for each phase: what the rank that took most took, and what it needed; bytes."""
+    seen = {}
+    for name, size in (("none", NONE), ("real", shape)):
+        model = folder / name
+        config = write_model(model, size) if not model.exists() else Qwen2Config.from_pretrained(model)
+        with tempfile.TemporaryDirectory(dir=folder) as written:
+            seen[name] = measure(model, config, ranks, Path(written))
+    return [
+        {
+            "ranks": ranks,
+            "phase": phase,
+            "peak": (peak := max(seen["real"].peaks[phase]) - min(seen["none"].peaks[phase])),
+            "needed": least,
+            "ratio": round(peak / least, 2),
+            "shared": seen["real"].shared[phase],
+        }
+        for phase, least in needed(config, ranks).items()
+    ]
+
+
+def main() -> None:
+    """Measure, print, and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--shape", choices=SHAPES, default="real")
+    parser.add_argument("--results", type=Path, help="a JSON file to write")
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in given.ranks:
+            began = time.perf_counter()
+            for row in compare(ranks, SHAPES[given.shape], Path(folder)):
+                rows.append(row)
+                peak, least, shared = (row[key] / 2**20 for key in ("peak", "needed", "shared"))
+                print(
+                    f"{ranks} ranks  {row['phase']:<10}  {peak:5.0f} MiB, needed {least:5.0f}: {row['ratio']:.2f} times"
+                    f"  (and shared {shared:.0f})",
+                    flush=True,
+                )
+            print(f"{time.perf_counter() - began:.0f} s")
+    if given.results is not None:
+        machine = f"{platform.machine()}, {torch.get_num_threads()} cores, CPU"
+        given.results.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
