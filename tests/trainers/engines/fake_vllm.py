@@ -42,6 +42,7 @@ class ServerBehavior:
         token_s: Seconds a token.
         refuse: Endpoints that fail, with what they say, in order.
         lose: Parameters that updates silently leave out.
+        fused: Modules that it has under other names.
         well: What ``/health`` answers.
         hung: Nothing is computed any more.
     """
@@ -54,6 +55,7 @@ class ServerBehavior:
     token_s: float = 0.001
     refuse: dict[str, list[str]] = field(default_factory=dict)
     lose: tuple[str, ...] = ()
+    fused: dict[str, str] = field(default_factory=dict)
     well: int = 200
     hung: bool = False
 
@@ -151,7 +153,7 @@ class FakeVLLM:
         fused: dict[str, list[Any]] = {}
         for name, value in self.weights.items():
             parent, _, last = name.rpartition(".")[0].rpartition(".")
-            whole = next((whole for whole, parts in FUSED.items() if last in parts), last)
+            whole = next((whole for whole, parts in FUSED.items() if last in parts), self.manners.fused.get(last, last))
             fused.setdefault(f"{parent}.{whole}.{name.rpartition('.')[2]}", []).append(value)
         return fused
 

@@ -266,6 +266,18 @@ async def test_nothing_is_sampled_from_weights_that_are_half_old(folder: Path, f
         assert server.paused
 
 
+async def test_experts_that_the_server_fuses_are_compared_by_their_sum(folder: Path) -> None:
+    """Their names differ, so only a sum can tell; of one worker it is that of what was sent."""
+    new = lively_model(seed=1).state_dict()
+    for lose in ((), (NAME,)):
+        async with serving(folder, ServerBehavior(fused={"down_proj": "experts_w2"}, lose=lose)) as (server, engine):
+            if lose:
+                with pytest.raises(EngineDeadError, match=r"does not have the weights .*down_proj\.weight"):
+                    await engine.update_weights(new, 1)
+            else:
+                await engine.update_weights(new, 1)
+
+
 # Ends
 
 

@@ -74,8 +74,17 @@ class VLLMUpdater(WeightUpdater):
         await self._update({"kind": "merge", "scale": prepared.scale})
 
     async def _verify(self, prepared: Mapping[str, Tensor]) -> None:
-        if not isinstance(prepared, Adapted):  # else the workers have compared them
-            await super()._verify(prepared)
+        if isinstance(prepared, Adapted):  # which the workers have verified
+            return
+        await super()._verify(prepared)
+        # What vLLM fuses in a way of its own (experts) has other names there, and the same sum on a single worker.
+        wanted, found = (
+            sum(sums[0] for name, sums in these.items() if name not in others) % 2**64
+            for these, others in ((self._wanted, self._found), (self._found, self._wanted))
+        )
+        if self.ranks == 1 and wanted != found:
+            names = sorted(self._wanted.keys() - self._found.keys()) or sorted(self._found.keys() - self._wanted.keys())
+            raise EngineError(f"the vLLM server does not have the weights it was sent: see {', '.join(names[:3])}")
 
     async def _pause(self, *, abort: bool) -> None:
         # Which forgets all KV, also of what runs: that is computed again.
