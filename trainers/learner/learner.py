@@ -47,7 +47,7 @@ from trainers.learner.packing import (
     micro_batches,
     value_rows,
 )
-from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
+from trainers.learner.parallel import FSDPMode, Parallel, check_model, meshes_for
 from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
 from trainers.learner.prefixes import can_share
 from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of
@@ -82,7 +82,7 @@ class Learner:
         gradient_checkpointing: Compute activations again in the backward pass instead of keeping them.
         dtype: Of the computation: ``float32`` or ``bfloat16`` (parameters stay float32). By default float32 on the CPU
             and bfloat16 on a GPU.
-        fsdp: ``auto``: plain modules on one rank in float32, else FSDP2; ``always``; ``never``.
+        fsdp: ``auto``: plain modules on one rank in float32 or on the CPU, else FSDP2; ``always``; ``never``.
         device: Where to compute; ``cuda`` alone means the GPU of this rank.
         threads: Threads of an operation on the CPU, process-wide; ``None`` leaves them as they are.
         lora: Train adapters of the actor and of the critic's backbone instead of all parameters. The reference that
@@ -146,9 +146,8 @@ class Learner:
         sources = sources_of(actor, critic, False if without else reference)
         for source in sources.values():
             check_model(source.config, parallel)
-        meshes = make_meshes("always" if offload and fsdp == "auto" else fsdp, self.device, precision, parallel)
-        if offload and meshes is None:
-            raise ValueError("offload=True is a part of FSDP2; use fsdp='auto' or 'always'")
+        again = precision != torch.float32 and (gradient_checkpointing or compile)
+        meshes = meshes_for(fsdp, self.device, precision, parallel, offload=offload, again=again)
         self.ranks = Ranks(meshes)
         self.lora = lora
         self.temperature = temperature

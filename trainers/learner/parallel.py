@@ -99,23 +99,25 @@ def make_meshes(
     gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background.
 
     Args:
-        mode: ``auto``: plain modules on one rank in float32, else sharded; ``always``; ``never``.
+        mode: ``auto``: plain modules on one rank in float32 or on the CPU, else sharded; ``always``; ``never``.
         device: Where the rank computes.
-        dtype: Of the computation. Mixed precision is FSDP's (float32 parameters, cast for use).
+        dtype: Of the computation. Mixed precision is FSDP's, or :mod:`.rounding`'s (float32 parameters, cast for use).
         parallel: How the ranks share the work.
 
     Raises:
-        ValueError: ``never`` with several ranks or with another dtype than float32, an unknown mode, or ranks that
-            cannot be cut as ``parallel`` says. No process group is started then.
+        ValueError: ``never`` with several ranks or in bfloat16 on a GPU, an unknown mode, or ranks that cannot be
+            cut as ``parallel`` says. No process group is started then.
     """
     if mode not in ("auto", "always", "never"):
         raise ValueError(f"fsdp must be 'auto', 'always' or 'never', not {mode!r}")
     parallel = parallel or Parallel()
     world = world_size()
     replicas, shards = parallel.shape(world)
-    plain = world == 1 and dtype == torch.float32
+    plain = world == 1 and (dtype == torch.float32 or device.type == "cpu")
     if mode == "never" and not plain:
-        raise ValueError(f"fsdp='never' is for one rank in float32, not for {world} in {dtype}; use fsdp='auto'")
+        raise ValueError(
+            f"fsdp='never' is for one rank, in float32 or on the CPU, not for {world} in {dtype}; use fsdp='auto'"
+        )
     if mode == "never" or (mode == "auto" and plain):
         return None
     _start_process_group(device)
@@ -137,6 +139,29 @@ def make_meshes(
         sequence=computes["sequence"] if parallel.sequence > 1 else None,
         tensor=holds["tensor"] if parallel.tensor > 1 else None,
     )
+
+
+def meshes_for(
+    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel, *, offload: bool, again: bool
+) -> Meshes | None:
+    """As :func:`make_meshes`, where some of what is asked for is a part of FSDP2.
+
+    Args:
+        mode: See :func:`make_meshes`, and so are the others.
+        device: Where the rank computes.
+        dtype: Of the computation.
+        parallel: How the ranks share the work.
+        offload: Shards are kept on the CPU.
+        again: Layers are computed again in the backward pass, or compiled, and not in float32.
+
+    Raises:
+        ValueError: ``never`` with one of these, or see :func:`make_meshes`.
+    """
+    needs = "offload=True" if offload else "bfloat16 with gradient_checkpointing or compile" if again else None
+    meshes = make_meshes("always" if needs and mode == "auto" else mode, device, dtype, parallel)
+    if needs and meshes is None:
+        raise ValueError(f"{needs} is a part of FSDP2; use fsdp='auto' or 'always'")
+    return meshes
 
 
 def backend_of(device: torch.device) -> str:

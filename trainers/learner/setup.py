@@ -20,6 +20,7 @@ from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
 from trainers.learner.parallel import Meshes, Parallel, check_model, refuse_sliding_windows
+from trainers.learner.rounding import compute_rounded
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
 
@@ -102,6 +103,8 @@ class Setup:
             model.to(self.device)  # adapters and the value head, which have their numbers
         prefix = "" if isinstance(model, Policy) else f"{outer.base_model_prefix}."
         source.fill((f"{prefix}{name}", value) for name, value in base_state(outer))
+        if self.meshes is None and self.dtype != torch.float32:
+            compute_rounded(model, self.dtype)
         return flops
 
 

@@ -15,6 +15,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from ranks import assert_same, make_learner, measure
 
+from trainers.learner import LoRASettings
+
 
 @pytest.fixture(scope="module")
 def plain():
@@ -37,15 +39,17 @@ def test_one_sharded_rank_is_plain_modules(plain, no_process_group, checkpointin
 
 
 def test_a_rank_that_is_told_it_is_alone_needs_nobody_to_meet(no_process_group, monkeypatch):
-    """As the only Ray actor of a learner in bfloat16 is."""
+    """As the only Ray actor of a learner is."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    make_learner(dtype="bfloat16")
+    make_learner(fsdp="always")
     assert dist.get_world_size() == 1
 
 
-def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_group):
-    learner = make_learner(dtype="bfloat16")
+@pytest.mark.parametrize("fsdp", ["auto", "always"])
+def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_group, fsdp):
+    learner = make_learner(dtype="bfloat16", fsdp=fsdp)
+    assert dist.is_initialized() == (fsdp == "always")
     ours = measure(learner)
     np.testing.assert_allclose(ours["logprobs"], plain["logprobs"], atol=0.1)
     assert not np.array_equal(ours["logprobs"], plain["logprobs"])
@@ -56,9 +60,31 @@ def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_g
     assert learner.critic.value_head.weight.dtype == torch.float32
 
 
-def test_plain_modules_are_refused_where_they_would_be_wrong():
-    with pytest.raises(ValueError, match="one rank in float32"):
-        make_learner(fsdp="never", dtype="bfloat16")
+@pytest.mark.parametrize("lora", [None, LoRASettings(rank=4)])
+def test_rounded_copies_compute_what_fsdp_does(no_process_group, lora, tmp_path):
+    """Gradients of several micro-batches, what an update makes of them, and what is said after loading."""
+    settings = {"dtype": "bfloat16", "lora": lora, "share_prefixes": False}
+    ours, theirs = measure(learner := make_learner(**settings)), measure(make_learner(fsdp="always", **settings))
+    assert_same(ours, theirs, 2e-3)
+    learner.save(tmp_path / "saved")
+    before = measure(learner)
+    learner.load(tmp_path / "saved")
+    assert_same(measure(learner), before, 0.0)
+
+
+def test_siblings_share_their_beginning_in_bfloat16():
+    assert make_learner(dtype="bfloat16")._share
+
+
+@pytest.mark.parametrize("again", ["gradient_checkpointing", "compile"])
+def test_what_computes_again_goes_through_fsdp(no_process_group, again):
+    with pytest.raises(ValueError, match="is a part of FSDP2"):
+        make_learner(fsdp="never", dtype="bfloat16", **{again: True})
+    make_learner(dtype="bfloat16", **{again: True})
+    assert dist.is_initialized()
+
+
+def test_an_unknown_way_to_shard():
     with pytest.raises(ValueError, match="fsdp must be"):
         make_learner(fsdp="yes")
 
