@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from textenvs.env import TextEnv
 from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stopped, ToolSchemas
 from textenvs.messages import Messages, user
 
 from . import policy
-from .config.schema import ModelSection
+from .config.model import ModelSection, native_dtype
 from .engines.base import EngineError, Sampling
 from .engines.torch_engine import TorchEngine
 from .policy import PolicyError
@@ -54,6 +56,7 @@ class LocalPolicy:
             loaded = policy.load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
             renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs)
             where = policy.resolve_device(device)
+            dtype = native_dtype(model, device)
         except (PolicyError, RendererError) as error:
             raise ValueError(str(error)) from error
         self._engine = TorchEngine(
@@ -61,6 +64,7 @@ class LocalPolicy:
             max_slots=concurrency,
             max_context=min(loaded.model.config.max_position_embeddings, _MOST_CONTEXT),
             device=where,
+            dtype=getattr(torch, dtype),
             stop_token_ids=renderer.stop_token_ids,
         )
         self._policy = EnginePolicy(

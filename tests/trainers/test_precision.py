@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainers import tiny
 from trainers.builders.learner import learner_options
-from trainers.config import ConfigError, render, resolve
+from trainers.config import ConfigError, load_config, render, resolve
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
+from trainers.config.schema import PPOConfig, SFTConfig
 from trainers.engines.decoder import FAMILIES, Decoder
 from trainers.learner import Learner
 from trainers.learner.source import ModelSource
@@ -136,3 +137,25 @@ def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
     else:
         with pytest.raises(ConfigError, match=r"needs actor\.old_logprobs=recompute"):
             resolve(corrected)
+
+
+# ------------------ what is computed in where nobody says it
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_given_model_computes_in_what_the_machine_is_fast_in(tmp_path, monkeypatch, native):
+    """A tiny one does not, and what somebody says stays."""
+    monkeypatch.setattr("trainers.config.model._multiplies_bfloat16", lambda device: native)
+    for name in ("small", "large"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "small" / "model.safetensors").write_bytes(b"x" * 1000)
+    with (tmp_path / "large" / "model.safetensors").open("wb") as file:
+        file.truncate(30 * 2**20)
+    fast = "bfloat16" if native else "float32"
+    for path, expected in (("tiny", "float32"), ("small", "float32"), ("large", fast), ("owner/name", fast)):
+        given = f"model.path={tmp_path / path if path in ('small', 'large') else path}"
+        for schema in (PPOConfig, SFTConfig):
+            assert load_config([given], schema=schema, usage="x")[0].model.dtype == expected, (path, schema)
+            said = load_config([given, "model.dtype=float32"], schema=schema, usage="x")[0]
+            assert said.model.dtype == "float32"

@@ -168,7 +168,7 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         max_context=config.engine.max_context,
         kv_cache_gib=config.engine.kv_cache_gib,
         device=engine_device(config, replica),
-        dtype=getattr(torch, config.model.dtype),
+        dtype=getattr(torch, config.model.precision),
         stop_token_ids=renderer.stop_token_ids,
         seed=config.trainer.seed + replica,
         threads=threads_for(policy, config.engine.threads),

@@ -28,7 +28,7 @@ class Publisher:
         self._learner = learner
         self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
         self._scale = model.lora_alpha / max(model.lora_rank, 1)
-        self._dtype = getattr(torch, model.dtype)
+        self._dtype = getattr(torch, model.precision)
         self._name = uuid.uuid4().hex
         self._base: Mapping[str, Tensor] | None = None
 

@@ -76,7 +76,7 @@ async def served_engine(
         stop_token_ids=renderer.stop_token_ids,
         launch=Launch(
             max_slots=slots(config),
-            dtype=config.model.dtype,
+            dtype=config.model.precision,
             device=resolve_device(config.model.device).type,
             gpu=gpu_of(config, replica),
             threads=threads_for(policy, config.engine.threads),

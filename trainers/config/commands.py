@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from . import unread
 from .checks import engine_checks, template_checks
 from .engines import ServingSection
+from .model import native_dtype
 from .rewards import RewardFunctionSection
 from .running import RayInitSection
 from .schema import RunConfig
@@ -35,7 +36,9 @@ class LoadedModelSection(Section):
 
     path: str | None = Field(None, min_length=1)
     """Folder of a Hugging Face model, or its name on the hub; needed."""
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Type to compute in; null is `bfloat16` where the GPU or the processor multiplies in it, except for files below
+    20 MiB."""
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
 
 
@@ -82,6 +85,10 @@ class GenerateConfig(RunConfig):
     cluster: ServingClusterSection = ServingClusterSection()
     ray_init: RayInitSection = RayInitSection()
     trainer: GenerateRunSection = GenerateRunSection()
+
+    def chosen_defaults(self) -> Mapping[str, Any]:
+        """See :class:`RunConfig`."""
+        return {"model.dtype": native_dtype(self.model.path, self.model.device)}
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -22,7 +24,9 @@ class ModelSection(Section):
     heads: int = Field(4, ge=1, description="Attention heads.")
     kv_heads: int = Field(2, ge=1, description="Key/value heads; divides `heads`.")
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Type to compute in, of learner and engines; the learner's own weights are float32. null is `bfloat16` for a given
+    model where the GPU or the processor multiplies in it (`avx512_bf16`, `amx_bf16`), except for files below 20 MiB."""
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
     lora_rank: int = Field(0, ge=0)
     """Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not."""
@@ -45,6 +49,44 @@ class ModelSection(Section):
     attn_implementation: str | None = Field(None, min_length=1)
     """The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, ...); null is its
     choice, and torch's variable-length attention with `use_remove_padding`."""
+
+    @property
+    def precision(self) -> Literal["float32", "bfloat16"]:
+        """What is computed in; a section of no run's says it itself."""
+        return self.dtype or "float32"
+
+
+#: Bytes of the files of a model that rounding makes no faster.
+_SMALL = 20 * 2**20
+
+
+def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"]:
+    """What a model computes in where nobody says it.
+
+    Args:
+        path: As `model.path`.
+        device: As `model.device`.
+    """
+    if path is None or path == "tiny":
+        return "float32"
+    folder = Path(path).expanduser()
+    if folder.is_dir() and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < _SMALL:
+        return "float32"
+    return "bfloat16" if _multiplies_bfloat16(device) else "float32"
+
+
+@cache
+def _multiplies_bfloat16(device: str) -> bool:
+    if device != "cpu":
+        import torch  # only for a given model, which needs it soon: without, a configuration is read in no time
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_capability()[0] >= 8
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 class SupervisedSection(Section):

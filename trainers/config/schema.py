@@ -16,7 +16,7 @@ from .checks import learner_checks, model_checks, ppo_checks, template_checks
 from .engines import EngineSection
 from .environment import DataSection, EnvSection, PlayedEnvSection, TrainDataSection
 from .learning import ActorSection, AlgorithmSection, CriticSection
-from .model import ModelSection, SupervisedSection, WarmStartSection
+from .model import ModelSection, SupervisedSection, WarmStartSection, native_dtype
 from .reward_model import RewardModelSection, named
 from .rewards import EpisodeRewardFunctionSection, MultiturnRewardSection, OverlongBufferSection
 from .rollout import RolloutSection, ValidationSection
@@ -93,8 +93,10 @@ class PPOConfig(RunConfig):
     def chosen_defaults(self) -> Mapping[str, Any]:
         """See :class:`RunConfig`; measured by ``benchmarks/precision_gap.py``."""
         by_episode = self.actor.policy_loss in ("gspo", "gspo_token")
-        rounded = by_episode and self.model.dtype == "bfloat16"
+        dtype = native_dtype(self.model.path, self.model.device)
+        rounded = by_episode and (self.model.dtype or dtype) == "bfloat16"
         return {
+            "model.dtype": dtype,
             "actor.old_logprobs": "recompute" if rounded else "rollout",
             "actor.entropy_coeff": 0.01 if self.model.path == "tiny" else 0.0,
             "cluster.backend": "ray" if self.cluster.learner_ranks > 1 or self.cluster.nnodes > 1 else "local",
@@ -117,6 +119,10 @@ class SFTConfig(RunConfig):
     model: ModelSection = ModelSection()
     sft: SFTSection = SFTSection()
     trainer: SFTRunSection = SFTRunSection()
+
+    def chosen_defaults(self) -> Mapping[str, Any]:
+        """See :class:`RunConfig`."""
+        return {"model.dtype": native_dtype(self.model.path, self.model.device)}
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
