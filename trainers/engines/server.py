@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _Result = TypeVar("_Result")
 WeightWay = Literal["auto", "process_group", "disk", "http"]
 
 _GRACE_S = 5.0  # a server has nothing to save: what has not ended by then is killed
+_CHILDREN_S = 2.0  # likewise its children, after it
 _TAIL_LINES, _ERROR_LINES = 15, 5  # of the log, in an error message
 _ERROR = re.compile(r"\b\w+(?:Error|Exception|Interrupt)\b: .*")
 _TICK_S = 0.25  # between two looks at the process
@@ -130,17 +132,25 @@ class ServerProcess:
 def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> None:
     guard.kill()
     guard.wait()
-    _signal_group(process.pid, signal.SIGTERM)
+    # To the server alone, which ends its children: these remove their shared memory, which a signal would prevent.
+    process.terminate()
     _signal_group(process.pid, signal.SIGCONT)  # a stopped process receives nothing else
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
+        deadline = time.monotonic() + _CHILDREN_S
+        while time.monotonic() < deadline and _signal_group(process.pid, 0):
+            time.sleep(0.05)
     _signal_group(process.pid, signal.SIGKILL)  # the children too, which a killed parent leaves behind
     process.wait()
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal to all processes of a group; whether there are any."""
+    try:
         os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
