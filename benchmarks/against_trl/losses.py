@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +19,6 @@ from .theirs import Given
 from .work import columns, surrogate
 
 Precision = Literal["float32", "bfloat16"]
-
-
-def _keep_gradient(gradients: dict[str, Tensor], name: str, parameter: Tensor) -> None:
-    assert parameter.grad is not None
-    gradients[name] = whole(parameter.grad).clone()
 
 
 def compare_losses(
@@ -46,9 +40,16 @@ def compare_losses(
     device = trainer.model.device
     settings = OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None)
     learner = Learner(model, optimizer=settings, device=device, dtype=dtype)
-    for name, parameter in learner.actor.lm.named_parameters():
-        keep = partial(_keep_gradient, gradients, name)
-        parameter.register_post_accumulate_grad_hook(keep)
+    optimizer = learner.actor_optimizer
+    step = optimizer.step
+
+    def keep_and_step(what: str) -> dict[str, float]:
+        for name, parameter in optimizer.names.items():
+            assert parameter.grad is not None
+            gradients[name.removeprefix("lm.")] = whole(parameter.grad).clone()
+        return step(what)
+
+    optimizer.step = keep_and_step  # type: ignore[method-assign]
     ours = learner.update_actor(trajectories, given, surrogate)["loss"]
 
     usual, trainer.rollout_func = trainer.rollout_func, Given(trajectories)

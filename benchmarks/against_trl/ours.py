@@ -76,6 +76,7 @@ class Ours:
         self._clock = clock
         self._work, self._loop = work, asyncio.new_event_loop()
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
+        self._dtype = torch.bfloat16 if bfloat16 else None
         self.learner = Learner(
             model,
             optimizer=settings,
@@ -89,7 +90,7 @@ class Ours:
             max_slots=min(running, work.episodes),
             max_context=context,
             device=device,
-            dtype=torch.bfloat16 if bfloat16 else None,
+            dtype=self._dtype,
             threads=threads,
         )
         self._forced = Forced(self._engine)
@@ -114,7 +115,7 @@ class Ours:
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         """One step, and the new weights to the engine."""
         self.learner.update_actor(trajectories, columns(trajectories), surrogate)
-        weights = self.learner.weights()
+        weights = self.learner.weights(self._dtype)
         self._loop.run_until_complete(self._collector.update_weights(weights, self._engine.version + 1))
 
     def iterate(self, number: int) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 
-import torch
 from transformers import Qwen2Config
 
 from benchmarks.real_size import SHAPES, Watch, memory_of, needed
@@ -25,9 +25,11 @@ def test_more_ranks_need_less_each_and_never_less_than_a_tensor() -> None:
 
 def test_memory_that_was_there_for_a_moment_is_seen() -> None:
     def work() -> None:
-        some = torch.ones(20 * 2**20)  # 80 MiB
-        time.sleep(0.2)
-        del some
+        with mmap.mmap(
+            -1, 80 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        ) as block:  # not of a heap, which may have so much left
+            block[:: mmap.PAGESIZE] = b"1" * len(range(0, len(block), mmap.PAGESIZE))
+            time.sleep(0.2)
 
     watch = Watch()
     watch.pids = [os.getpid()]
