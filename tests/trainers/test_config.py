@@ -162,6 +162,8 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("actor.tis_cap=3", "has no effect with actor.importance_correction=none"),
         ("algorithm.reward_credit=sideways", "must be one of as_earned, last, spread, discounted, or FILE.py:FUNCTION"),
         ("algorithm.reward_credit=none/there.py:f", "there is no file none/there.py"),
+        ("algorithm.reward_credit=tests/conftest.py:nobody", "tests/conftest.py has no function nobody"),
+        ("algorithm.reward_credit=README.md:f", "README.md cannot be read as Python"),
         ("algorithm.reward_credit_decay=0.5", "has no effect without algorithm.reward_credit=discounted"),
         ("algorithm.lam=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read with gae, turn_gae"),
     ],
@@ -171,6 +173,26 @@ def test_a_mistake_is_named_with_key_value_and_what_is_allowed(argument, said, m
     (line,) = problems(argument)
     assert said in line
     assert line.endswith("[command line]") or line.startswith("trainer.resume_from_path: must")  # it was not written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def score(): pass",
+        "from json import *",
+        "score = len",
+        "import x as score",
+        "try:\n def score(): pass\nfinally: pass",
+    ],
+)
+def test_a_reward_function_that_its_file_may_have_is_not_refused_before_it_is_run(tmp_path, text):
+    file = tmp_path / "own.py"
+    file.write_text(text)
+    path, key = f"custom_reward_function.path={file}", "custom_reward_function.name"
+    assert resolve([path, f"{key}=score"])[0].custom_reward_function.name == "score"
+    if "def score" in text:
+        with pytest.raises(ConfigError, match=r"own\.py has no function scores; did you mean score\?"):
+            resolve([path, f"{key}=scores"])
 
 
 def test_conflicts_between_keys_name_the_one_to_change():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -341,12 +343,33 @@ def missing_paths(config: Section) -> Problems:
         judge = scorer.classifier.path
         if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
             yield f"{key}.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
-    credit = (at("algorithm.reward_credit") or "").rpartition(":")[0]
-    for key, file in (("custom_reward_function.path", at("custom_reward_function.path")), (_CREDIT, credit)):
-        if file and not Path(file).expanduser().is_file():
+    credit, _, credited = (at("algorithm.reward_credit") or "").rpartition(":")
+    own = "custom_reward_function"
+    for key, name_key, file, name in (
+        (f"{own}.path", f"{own}.name", at(f"{own}.path"), at(f"{own}.name")),
+        (_CREDIT, _CREDIT, credit, credited),
+    ):
+        if file and not (path := Path(file).expanduser()).is_file():
             yield key, f"there is no file {file}"
+        elif file and (problem := _without_function(path, name)) is not None:
+            yield name_key, problem
     if (resume := at("trainer.resume_from_path")) is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"
+
+
+def _without_function(file: Path, name: str) -> str | None:
+    """What is wrong where a Python file gives nothing a name; the file is read, and not run."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, SyntaxError) as error:
+        return f"{file} cannot be read as Python: {error}"
+    bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    names = bound | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    if name in names or "*" in names:
+        return None
+    close = difflib.get_close_matches(name, bound, 1)
+    return f"{file} has no function {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def notices(config: RunConfig) -> Iterator[str]:
