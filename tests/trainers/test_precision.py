@@ -159,3 +159,21 @@ def test_a_given_model_computes_in_what_the_machine_is_fast_in(tmp_path, monkeyp
             assert load_config([given], schema=schema, usage="x")[0].model.dtype == expected, (path, schema)
             said = load_config([given, "model.dtype=float32"], schema=schema, usage="x")[0]
             assert said.model.dtype == "float32"
+
+
+def test_a_language_model_gets_no_defaults_of_a_toy(tmp_path):
+    """What is said stays; a configuration that is written out and read back is the same."""
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 1024}')
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(30 * 2**20)
+    path = f"model.path={tmp_path}"
+    config = resolve([path, "algorithm.adv_estimator=gae", "warm_start.enable=true"])[0]
+    assert (config.actor.lr, config.critic.lr, config.warm_start.lr) == (1e-6, 1e-5, 5e-5)
+    assert (config.rollout.max_response_length, config.engine.max_context) == (256, 1024)
+    assert resolve([path, "model.lora_rank=8"])[0].actor.lr == 1e-5
+    assert resolve([path, "actor.lr=1e-4", "engine.max_context=512"])[0].actor.lr == 1e-4
+    assert load_config([path], schema=SFTConfig, usage="x")[0].sft.lr == 5e-5
+    (tmp_path / "run.yaml").write_text(render(config))
+    assert resolve(["--config", str(tmp_path / "run.yaml")])[0] == config
+    tiny = resolve(["model.path=tiny"])[0]
+    assert (tiny.actor.lr, tiny.rollout.max_response_length, tiny.engine.max_context) == (1e-4, 64, 512)

@@ -103,4 +103,6 @@ class ServingSection(Section):
 class EngineSection(ServingSection):
     """What generates."""
 
-    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
+    max_context: int = Field(512, ge=16)
+    """Longest conversation in tokens, reply included. For a given language model 2,048, or what it was made for, where
+    that is less, if it is not said."""

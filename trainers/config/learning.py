@@ -62,7 +62,8 @@ class AlgorithmSection(Section):
 class ActorSection(Section):
     """Training the policy."""
 
-    lr: float = Field(1e-4, gt=0, description="Learning rate.")
+    lr: float = Field(1e-4, gt=0)
+    """Learning rate. For a given language model it is 1e-6, with `model.lora_rank` 1e-5, if it is not said."""
     lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
     lr_schedule: Literal["constant", "cosine"] = "cosine"
     """After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."""
@@ -125,7 +126,8 @@ class ActorSection(Section):
 class CriticSection(Section):
     """Training the value function; only for `gae`, `turn_gae` and `bilevel_gae`."""
 
-    lr: float = Field(1e-3, gt=0, description="Learning rate.")
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate; 1e-5 for a given language model, if it is not said."""
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
     betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.999), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -56,8 +57,25 @@ class ModelSection(Section):
         return self.dtype or "float32"
 
 
-#: Bytes of the files of a model that rounding makes no faster.
+#: Bytes of the files of a model that is a toy: rounding makes it no faster, and it learns as `tiny` does.
 _SMALL = 20 * 2**20
+
+
+def is_language_model(path: str | None) -> bool:
+    """Whether a model is given that was made to talk: neither `tiny` nor a folder with files below 20 MiB."""
+    if path is None or path == "tiny":
+        return False
+    folder = Path(path).expanduser()
+    return not folder.is_dir() or sum(file.stat().st_size for file in folder.glob("*.safetensors")) >= _SMALL
+
+
+def positions_of(path: str) -> int | None:
+    """The longest context that a model in a folder was made for; ``None`` where it does not say so itself."""
+    try:
+        found = json.loads(Path(path).expanduser().joinpath("config.json").read_text(encoding="utf-8"))
+        return int(found["max_position_embeddings"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"]:
@@ -67,12 +85,7 @@ def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"
         path: As `model.path`.
         device: As `model.device`.
     """
-    if path is None or path == "tiny":
-        return "float32"
-    folder = Path(path).expanduser()
-    if folder.is_dir() and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < _SMALL:
-        return "float32"
-    return "bfloat16" if _multiplies_bfloat16(device) else "float32"
+    return "bfloat16" if is_language_model(path) and _multiplies_bfloat16(device) else "float32"
 
 
 @cache
@@ -104,7 +117,8 @@ class SupervisedSection(Section):
     """Seconds that a reset or a step of the environment may take while its expert plays."""
     steps: int = Field(1000, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
-    lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
+    lr: float = Field(2e-3, gt=0)
+    """Peak learning rate; falls to a tenth along a cosine. 5e-5 for a given language model, if it is not said."""
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
     weight_decay: float = Field(0.3, ge=0)
     """AdamW's weight decay; much, because few demonstrations must do for unseen tasks."""

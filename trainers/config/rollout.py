@@ -21,7 +21,8 @@ class RolloutSection(Section):
     keep_sampling_mask: bool = False
     """With `top_k` from 1 to 1024 (and `top_p`, `min_p`) and `engine.name=torch`: record which tokens the cuts left,
     and train the policy over those; otherwise cuts are not corrected."""
-    max_response_length: int = Field(64, ge=1, description="Tokens a reply has at most (each turn).")
+    max_response_length: int = Field(64, ge=1)
+    """Tokens a reply has at most (each turn); 256 for a given language model, if it is not said."""
     max_response_tokens: int | None = Field(None, ge=1)
     """An episode ends when it has so many tokens after its opening, those of the environment included; null is as many
     as `engine.max_context` has room for."""
