@@ -191,7 +191,7 @@ def test_a_reward_function_that_its_file_may_have_is_not_refused_before_it_is_ru
     path, key = f"custom_reward_function.path={file}", "custom_reward_function.name"
     assert resolve([path, f"{key}=score"])[0].custom_reward_function.name == "score"
     if "def score" in text:
-        with pytest.raises(ConfigError, match=r"own\.py has no function scores; did you mean score\?"):
+        with pytest.raises(ConfigError, match=r"own\.py has no function scores; it has score"):
             resolve([path, f"{key}=scores"])
 
 

@@ -486,7 +486,8 @@ def test_a_reward_function_that_fails_stops_the_run_with_its_cause(tmp_path, cap
     refused(
         capsys,
         arguments(tmp_path / "run2", *QUICK, more[0], "custom_reward_function.name=score"),
-        *("custom_reward_function: ", "has no function score; it has compute_score"),
+        *("custom_reward_function.name: ", "has no function score; it has compute_score"),
+        code=2,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -368,8 +367,7 @@ def _without_function(file: Path, name: str) -> str | None:
     names |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
     if name in names or "*" in names:
         return None
-    close = difflib.get_close_matches(name, bound, 1)
-    return f"{file} has no function {name}" + (f"; did you mean {close[0]}?" if close else "")
+    return f"{file} has no function {name}" + (f"; it has {', '.join(sorted(bound))}" if bound else "")
 
 
 def notices(config: RunConfig) -> Iterator[str]:

@@ -17,6 +17,7 @@ Everything is device-agnostic PyTorch, without kernels of its own. It was exerci
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -399,11 +400,13 @@ class Decoder:
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN.
 
-    On a CPU, NumPy's: they are no memory before they are written, where torch writes its own at once.
+    On a CPU they are no memory before they are written, where torch writes its own at once.
     """
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    # From the system itself: the C library's heap may have a large piece left, which it would fill with zeros at once.
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:
