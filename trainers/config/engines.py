@@ -10,7 +10,7 @@ from .section import Names, Section
 
 
 class ServerSection(Section):
-    """What is the same for every inference server."""
+    """Options that vLLM and SGLang servers share."""
 
     bucket_mib: int = Field(256, ge=1, description="MiB of weights that travel at once by `process_group` and `http`.")
     update_folder: str | None = None

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -72,7 +73,7 @@ class Receiver(Protocol):
         ...
 
 
-class WeightTransport:
+class WeightTransport(ABC):
     """Brings weights.
 
     Args:
@@ -85,23 +86,31 @@ class WeightTransport:
     def __init__(self, receiver: Receiver, options: ServerOptions) -> None:
         self._receiver, self._options = receiver, options
 
+    @abstractmethod
     async def send(self, weights: Mapping[str, Tensor], kind: Kind = "weights") -> None:
         """Send all of ``weights``, which lie on the CPU and are contiguous.
 
         Raises:
             EngineError: The server did not take them.
         """
-        for bucket in buckets(weights, self._options.bucket_bytes):
-            await self._send(bucket, kind)
 
-    async def _send(self, bucket: Bucket, kind: Kind) -> None:
-        raise NotImplementedError
-
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # nothing to give back is common
         """Give back what is held. Safe to call twice."""
 
 
-class HTTPTransport(WeightTransport):
+class BucketTransport(WeightTransport):
+    """Sends tensors in buckets of about ``bucket_bytes``, one after another."""
+
+    async def send(self, weights: Mapping[str, Tensor], kind: Kind = "weights") -> None:
+        """See :meth:`WeightTransport.send`."""
+        for bucket in buckets(weights, self._options.bucket_bytes):
+            await self._send(bucket, kind)
+
+    @abstractmethod
+    async def _send(self, bucket: Bucket, kind: Kind) -> None: ...
+
+
+class HTTPTransport(BucketTransport):
     """By value in the body of requests: from any machine, at the price of a copy as text."""
 
     async def _send(self, bucket: Bucket, kind: Kind) -> None:
@@ -149,7 +158,7 @@ class DiskTransport(WeightTransport):
         return folder
 
 
-class ProcessGroupTransport(WeightTransport):
+class ProcessGroupTransport(BucketTransport):
     """This process is rank 0 and broadcasts, the server's workers receive.
 
     NCCL where the server has GPUs of its own, which was never run; else gloo. The group is made

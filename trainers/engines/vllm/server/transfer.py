@@ -1,8 +1,8 @@
 """New weights for vLLM's workers: a backend of its weight-transfer interface.
 
 Weights come in buckets: broadcast through a process group whose rank 0 is the trainer, by value in the request, or from
-a safetensors file. Of a LoRA run adapters may come alone, and once what they stand on: they are merged here, one matrix
-at a time. vLLM calls start, update (once a bucket) and finish, on every worker.
+a safetensors file. A LoRA run sends its base model once and then the adapters alone, which are merged here, one
+matrix at a time. vLLM calls start, update (once a bucket) and finish, on every worker.
 """
 
 from __future__ import annotations
