@@ -49,8 +49,8 @@ class VLLMEngine(ServedEngine):
     def stats(self) -> dict[str, float]:
         """See :meth:`trainers.engines.served.ServedEngine.stats`; what the server counts is half a second late.
 
-        Beside the protocol's: ``steps``, ``preemptions`` (requests whose KV blocks were dropped, for memory or for an update,
-        and computed again) and ``kv_use`` (share of the KV blocks in use).
+        Beside the protocol's: ``steps``, ``preemptions`` (requests whose KV blocks were dropped, for memory or for an
+        update, and computed again) and ``kv_use`` (share of the KV blocks in use).
         """
         own = super().stats()
         told = {name: count - self._before.get(name, 0.0) for name, count in self._told.items()}
