@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from trainers.engines.served import Launch, ServedEngine
+from trainers.engines.remote import Launch, RemoteEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
@@ -31,7 +31,7 @@ VOCAB = 30_000
 KINDS = {"vllm": (VLLMEngine, VLLMOptions), "sglang": (SGLangEngine, SGLangOptions)}
 
 
-def started(folder: Path, given: argparse.Namespace, transport: str, *, verify: bool) -> ServedEngine:
+def started(folder: Path, given: argparse.Namespace, transport: str, *, verify: bool) -> RemoteEngine:
     """An engine with a server of its own."""
     kind, options = KINDS[given.engine]
     made = options(

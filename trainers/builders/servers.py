@@ -10,7 +10,7 @@ from typing import Any
 
 from ..cluster.in_flight import slots
 from ..config.schema import PPOConfig
-from ..engines.served import Launch, ServedEngine
+from ..engines.remote import Launch, RemoteEngine
 from ..engines.server import ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.vllm.engine import VLLMEngine
@@ -66,7 +66,7 @@ async def server_folder(config: PPOConfig, policy: Policy) -> Path:
 
 async def served_engine(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, folder: Path
-) -> ServedEngine:
+) -> RemoteEngine:
     """One server, started or found, with the policy's weights as ``version``; it reads the policy in ``folder``."""
     kind = VLLMEngine if config.engine.name == "vllm" else SGLangEngine
     engine = kind(

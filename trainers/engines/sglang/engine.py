@@ -16,7 +16,7 @@ import torch
 
 from trainers.engines.base import EngineError, FinishReason, Generation, RequestError, Sampling
 from trainers.engines.http import UnreachableError, error_text
-from trainers.engines.served import Flight, Launch, ServedEngine
+from trainers.engines.remote import Flight, Launch, RemoteEngine
 
 from .options import SGLangOptions
 from .protocol import Reply, ServerInfo, generate_body, read, read_reply, server_seed
@@ -29,8 +29,8 @@ _INFO_S = 30.0
 _SPARE_CONTEXT = 8  # positions that SGLang keeps for itself beyond prompt and reply
 
 
-class SGLangEngine(ServedEngine):
-    """Serves with SGLang; see :class:`trainers.engines.served.ServedEngine`.
+class SGLangEngine(RemoteEngine):
+    """Serves with SGLang; see :class:`trainers.engines.remote.RemoteEngine`.
 
     Where SGLang differs from the protocol:
 

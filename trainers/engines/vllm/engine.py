@@ -18,7 +18,7 @@ from torch import Tensor
 import trainers
 from trainers.engines.base import EngineError, Generation, RequestError, Sampling, UpdateMode
 from trainers.engines.http import UnreachableError
-from trainers.engines.served import Flight, Launch, ServedEngine
+from trainers.engines.remote import Flight, Launch, RemoteEngine
 
 from .options import VLLMOptions
 from .protocol import check_description, generate_body, read_metrics, read_reply
@@ -28,8 +28,8 @@ MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would re
 _METRICS_S = 0.5  # between two looks at the server's counters, while requests run
 
 
-class VLLMEngine(ServedEngine):
-    """Serves with vLLM; see :class:`trainers.engines.served.ServedEngine`.
+class VLLMEngine(RemoteEngine):
+    """Serves with vLLM; see :class:`trainers.engines.remote.RemoteEngine`.
 
     Temperatures above 0 and below :data:`MIN_TEMPERATURE` are refused. ``sampled_logprobs`` is ``None`` where a cut
     applies.
@@ -47,7 +47,7 @@ class VLLMEngine(ServedEngine):
         super().__init__(*args, **kwargs)
 
     def stats(self) -> dict[str, float]:
-        """See :meth:`trainers.engines.served.ServedEngine.stats`; what the server counts is half a second late.
+        """See :meth:`trainers.engines.remote.RemoteEngine.stats`; what the server counts is half a second late.
 
         Beside the protocol's: ``steps``, ``preemptions`` (requests whose KV blocks were dropped, for memory or for an
         update, and computed again) and ``kv_use`` (share of the KV blocks in use).
@@ -64,7 +64,7 @@ class VLLMEngine(ServedEngine):
         }
 
     async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.served.ServedEngine.update_weights`.
+        """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`.
 
         Raises:
             EngineError: It sleeps.

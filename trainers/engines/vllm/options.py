@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainers.engines.server import ServerOptions
 
 if TYPE_CHECKING:
-    from trainers.engines.served import Launch
+    from trainers.engines.remote import Launch
 
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
 # Have options of their own, or are decided by the conventions of the engine protocol.

@@ -83,7 +83,7 @@ class Launch:
     seed: int = 0
 
 
-class ServedEngine(ABC):
+class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
     With ``options.base_url`` it talks to a server that runs already; else it starts one with ``options.python``, which
