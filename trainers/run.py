@@ -50,7 +50,7 @@ from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
 from .rollout.rewards import Score
-from .rollout.trace import TraceFile
+from .rollout.timeline import TraceFile
 
 
 @dataclass

@@ -94,6 +94,16 @@ class Status(StrEnum):
         return self in (Status.COMPLETED, Status.TRUNCATED_TURNS, Status.TRUNCATED_CONTEXT)
 
 
+class EpisodeError(Exception):
+    """Ends one episode, with a status; ``cause`` says why in one word."""
+
+    status: Status
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """One episode. ``T`` tokens over all segments, ``K`` assistant turns.
