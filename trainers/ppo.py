@@ -60,7 +60,7 @@ from .interrupts import Interrupts, leave
 from .learner import Learner
 from .policy import PolicyError, positions
 from .report.metrics import Phases, episode_metrics, groups_tied
-from .report.profile import profiled
+from .report.reporter import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
