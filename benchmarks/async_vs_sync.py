@@ -40,6 +40,7 @@ from textenvs.messages import Message, assistant, user
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.group_scheduler import GroupRules
 
 PER_TOKEN = 0.25  # seconds
 LONGEST = 60.0  # seconds of a reply or of a user's answer: contexts and patience are finite
@@ -299,6 +300,13 @@ async def collect(
     engine = Places(ScriptedEngine(script, vocab_size=64, max_context=1 << 20), setting.places)
     loop = asyncio.get_running_loop()
     outcome, collected = Outcome(), []
+    groups = GroupRules(
+        group_size=setting.siblings,
+        groups_per_batch=setting.groups,
+        staleness=staleness,
+        window=window,
+        max_running=setting.running,
+    )
     async with (
         Backend(EnvSpec(User, {"workload": workload})) as backend,
         Collector(
@@ -306,11 +314,7 @@ async def collect(
             Letters(),  # type: ignore[arg-type]
             backend,
             tasks=None,
-            group_size=setting.siblings,
-            groups_per_batch=setting.groups,
-            staleness=staleness,
-            window=window,
-            max_running=setting.running,
+            groups=groups,
             sampling=Sampling(max_new_tokens=1 << 16),
             engine_slots=setting.places,
         ) as collector,

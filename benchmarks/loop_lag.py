@@ -3,8 +3,8 @@
 Episodes of four turns with a scripted engine (replies after 1 to 9 s) and a user who takes 100 ms, one time in twenty
 1 s, all on one event loop in real time, beside a trainer that takes no time. After a warm-up in which all start:
 
-* ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.lag.LoopLag`, a probe every 10 ms). On a busy
-  machine this is mostly others' work.
+* ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.timeline.LoopLag`, a probe every 10 ms). On a
+  busy machine this is mostly others' work.
 * ``held_*_s``: CPU seconds of one turn of the event loop, in which nobody else gets it: what of the lag is our own.
 
     python benchmarks/loop_lag.py [--episodes 2000] [--seconds 15] [--json out.json]
@@ -26,7 +26,8 @@ from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.gc_tuning import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.lag import LoopLag
+from trainers.rollout.group_scheduler import GroupRules
+from trainers.rollout.timeline import LoopLag
 
 WANTED_P99_S = 0.05
 
@@ -59,10 +60,10 @@ async def measure(episodes: int, seconds: float) -> dict[str, Any]:
             batch = await collector.next_batch()
             await collector.update_weights(None, batch.version + 1)
 
-    options = {"tasks": None, "group_size": 8, "groups_per_batch": max(1, episodes // 16), "staleness": 4}
+    groups = GroupRules(group_size=8, groups_per_batch=max(1, episodes // 16), staleness=4, max_running=episodes)
     async with (
         Backend(EnvSpec(SlowUser)) as backend,
-        Collector(engine, renderer, backend, max_running=episodes, **options) as collector,
+        Collector(engine, renderer, backend, tasks=None, groups=groups) as collector,
     ):
         trainer, lag = asyncio.ensure_future(train(collector)), LoopLag(0.01)
         try:

@@ -32,6 +32,7 @@ from trainers.engines.base import Sampling
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.group_scheduler import GroupRules
 
 Mode = Literal["none", "async", "serial"]
 EPISODES, SIBLINGS = 64, 8
@@ -148,8 +149,7 @@ async def run(mode: Mode, rollouts: int, *, per: Literal["episode", "turn"] = "e
             Letters(),  # type: ignore[arg-type]
             backend,
             tasks=None,
-            group_size=SIBLINGS,
-            groups_per_batch=EPISODES // SIBLINGS,
+            groups=GroupRules(group_size=SIBLINGS, groups_per_batch=EPISODES // SIBLINGS),
             sampling=Sampling(max_new_tokens=1 << 12),
             rewards=rewards,
         ) as collector:

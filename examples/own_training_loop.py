@@ -25,6 +25,7 @@ from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_model, build_tokenizer
 
@@ -82,8 +83,7 @@ async def main() -> None:
             renderer,
             backend,
             tasks=HigherLower().tasks.size,
-            group_size=6,
-            groups_per_batch=7,
+            groups=GroupRules(group_size=6, groups_per_batch=7),
             sampling=Sampling(max_new_tokens=8),
         ) as collector,
     ):

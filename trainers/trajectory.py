@@ -94,6 +94,16 @@ class Status(StrEnum):
         return self in (Status.COMPLETED, Status.TRUNCATED_TURNS, Status.TRUNCATED_CONTEXT)
 
 
+class EpisodeError(Exception):
+    """Ends one episode, with a status; ``cause`` says why in one word."""
+
+    status: Status
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """One episode. ``T`` tokens over all segments, ``K`` assistant turns.
@@ -205,6 +215,11 @@ class Trajectory:
         """``S`` slices of the per-token arrays, one a segment, in order and without gaps."""
         bounds = [*self.segment_starts.tolist(), len(self.token_ids)]
         return tuple(slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False))
+
+
+def action_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
+    """int64 ``[E + 1]``: of all action tokens, one after the other, episode ``e`` has ``offsets[e]:offsets[e + 1]``."""
+    return np.cumsum([0, *(int(each.action_mask.sum()) for each in trajectories)], dtype=np.int64)
 
 
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:

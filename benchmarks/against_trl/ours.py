@@ -17,6 +17,7 @@ from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
 from trainers.trajectory import Trajectory
 
@@ -100,9 +101,9 @@ class Ours:
             Renderer(tokenizer),
             self._backend,
             tasks=lambda group: group % work.tasks,
-            group_size=work.group,
-            groups_per_batch=work.tasks,
-            max_running=min(running, work.episodes),
+            groups=GroupRules(
+                group_size=work.group, groups_per_batch=work.tasks, max_running=min(running, work.episodes)
+            ),
         )
 
     def collect(self, lengths: NDArray[np.int64]) -> list[Trajectory]:

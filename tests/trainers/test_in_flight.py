@@ -16,7 +16,7 @@ from trainers.config import resolve
 from trainers.config.load import ConfigError
 from trainers.engines.base import Generation
 from trainers.engines.torch_engine import TorchEngine
-from trainers.rollout.group_scheduler import GroupScheduler
+from trainers.rollout.group_scheduler import GroupRules, GroupScheduler
 
 
 @given(
@@ -48,13 +48,15 @@ def test_there_are_slots_for_all_that_may_run(
     except ConfigError:  # a window that this staleness does not allow
         return
     books = GroupScheduler(
-        group_size=n,
-        groups_per_batch=groups,
-        staleness=staleness,
-        window=window,
-        surplus=surplus_groups(config),
-        greedy=estimator == "remax",
-        max_running=None if limit == "auto" else episodes(config),
+        GroupRules(
+            group_size=n,
+            groups_per_batch=groups,
+            staleness=staleness,
+            window=window,
+            surplus=surplus_groups(config),
+            greedy=estimator == "remax",
+            max_running=None if limit == "auto" else episodes(config),
+        )
     )
     assert training_episodes(config) == books.capacity
     started = 0

@@ -14,8 +14,8 @@ from trainers.builders.environments import backend_of, longest_prompt, overlong_
 from trainers.builders.errors import SetupError
 from trainers.config import PPOConfig, resolve
 from trainers.config.load import ConfigError
-from trainers.rollout.prompt_filter import measure
 from trainers.rollout.renderer import Renderer
+from trainers.rollout.tasks import measure_openings
 from trainers.tiny import build_tokenizer
 
 RENDERER = Renderer(build_tokenizer(["word word word"]))
@@ -39,10 +39,10 @@ async def found(*more: str) -> tuple[set[int], set[int], list[str]]:
 @pytest.mark.parametrize("backend", ["inline", "thread"])
 async def test_openings_are_measured_as_they_are_rendered(backend: str) -> None:
     async with backend_of(config_of(f"env.backend={backend}"), validation=False) as envs:
-        measured = await measure(envs, RENDERER, range(12), seed=0)
-    assert measured.lengths == {i: length(max(1, i)) for i in range(12) if i != 5}
-    assert list(measured.failed) == [5]
-    assert "the page is torn" in measured.failed[5]
+        lengths, failed = await measure_openings(envs, RENDERER, range(12), seed=0)
+    assert lengths == {i: length(max(1, i)) for i in range(12) if i != 5}
+    assert list(failed) == [5]
+    assert "the page is torn" in failed[5]
 
 
 async def test_those_that_are_longer_are_left_out_and_said() -> None:

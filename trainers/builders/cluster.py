@@ -12,7 +12,7 @@ from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
 from ..policy import resolve_device
-from ..rollout.ray_worker import placed
+from ..rollout.workers import placed
 from .errors import SetupError
 
 

@@ -12,10 +12,12 @@ from ..engines.base import Engine, Sampling
 from ..rewards.credit_assignment import Redistribution
 from ..rollout.collector import Collector
 from ..rollout.environments import Backend
+from ..rollout.group_scheduler import GroupRules
+from ..rollout.play import EpisodeLimits
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
 from ..rollout.tasks import TaskOrder
-from ..rollout.trace import TraceFile
+from ..rollout.timeline import TraceFile
 from .environments import task_count
 from .errors import SetupError
 
@@ -59,21 +61,12 @@ def collector_of(
         without: Tasks that are not played.
     """
     rollout = config.rollout
-    return Collector(
-        engine,
-        renderer,
-        backend,
-        tasks=TaskOrder(task_count(config), seed=config.trainer.seed, shuffle=config.data.shuffle, without=without),
+    groups = GroupRules(
         group_size=rollout.n,
         groups_per_batch=rollout.groups_per_batch,
         staleness=rollout.staleness,
         window=rollout.window,
         surplus=surplus_groups(config),
-        sampling=sampling_of(config),
-        max_context=config.engine.max_context,
-        max_response_tokens=rollout.max_response_tokens,
-        generation_timeout=rollout.generation_timeout_s,
-        episode_timeout=rollout.episode_timeout_s,
         retries=rollout.retries,
         max_running="auto" if rollout.max_running == "auto" else episodes(config),
         greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
@@ -81,12 +74,27 @@ def collector_of(
         filter_by_term=config.algorithm.adv_estimator in NEEDS_TERMS,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
+    )
+    limits = EpisodeLimits(
+        max_context=config.engine.max_context,
+        max_response_tokens=rollout.max_response_tokens,
+        generation_timeout=rollout.generation_timeout_s,
+        episode_timeout=rollout.episode_timeout_s,
+        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
         partial=rollout.partial,
         partial_max_age=rollout.partial_max_age,
-        engine_slots=slots(config) * config.engine.engines,
+    )
+    return Collector(
+        engine,
+        renderer,
+        backend,
+        tasks=TaskOrder(task_count(config), seed=config.trainer.seed, shuffle=config.data.shuffle, without=without),
+        groups=groups,
+        limits=limits,
+        sampling=sampling_of(config),
         rewards=rewards,
         credit=credit,
-        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
+        engine_slots=slots(config) * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
         seed=config.trainer.seed,

@@ -18,8 +18,8 @@ from textenvs.registry import constructor, parameters
 from ..config.environment import EnvSection
 from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, Kind, tools_of
-from ..rollout.prompt_filter import measure
 from ..rollout.renderer import Renderer, Tools
+from ..rollout.tasks import measure_openings
 from .errors import SetupError
 
 
@@ -243,11 +243,11 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
     lengths: dict[str, int] = {}
     for which, task in (("training", 0), ("validation", validation_tasks(config).start)):
         async with backend_of(config, validation=which == "validation", here=True) as backend:
-            measured = await measure(backend, renderer, [task], seed=config.trainer.seed)
+            measured, failed = await measure_openings(backend, renderer, [task], seed=config.trainer.seed)
         name = f"the opening of {which} task {task}"
-        if measured.failed:
-            raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {measured.failed[task]}")
-        lengths[name] = measured.lengths[task]
+        if failed:
+            raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {failed[task]}")
+        lengths[name] = measured[task]
     name, length = max(lengths.items(), key=lambda each: each[1])
     if length + reply > context and not config.data.filter_overlong_prompts:
         raise SetupError(
@@ -273,16 +273,16 @@ async def _overlong(
 ) -> frozenset[int]:
     which, limit = "validation" if validation else "training", longest_prompt(config)
     async with backend_of(config, validation=validation, here=True) as backend:
-        measured = await measure(backend, renderer, tasks, seed=config.trainer.seed)
-    found = measured.longer_than(limit)
+        lengths, failed = await measure_openings(backend, renderer, tasks, seed=config.trainer.seed)
+    found = frozenset(task for task, length in lengths.items() if length > limit)
     if len(found) == len(tasks):
         raise SetupError(
             f"data.filter_overlong_prompts leaves no {which} task: the openings of all {len(tasks)} have more than "
-            f"{limit} tokens, the shortest {min(measured.lengths.values())}: raise engine.max_context, or "
+            f"{limit} tokens, the shortest {min(lengths.values())}: raise engine.max_context, or "
             "data.longest_prompt where that is given"
         )
     say(f"{len(found)} of {len(tasks)} {which} tasks are left out: their openings have more than {limit} tokens")
-    if measured.failed:
-        task, why = next(iter(measured.failed.items()))
-        say(f"{len(measured.failed)} {which} tasks could not be opened, and stay in; task {task}: {why}")
+    if failed:
+        task, why = next(iter(failed.items()))
+        say(f"{len(failed)} {which} tasks could not be opened, and stay in; task {task}: {why}")
     return found

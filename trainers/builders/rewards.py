@@ -21,9 +21,8 @@ from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
 from ..rollout.engine_policy import EnginePolicy
 from ..rollout.group_scheduler import CollectionError
-from ..rollout.multiturn import MultiturnScore
 from ..rollout.renderer import Renderer
-from ..rollout.rewards import Score, TurnContext
+from ..rollout.rewards import MultiturnScore, Score, TurnContext
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import SetupError

@@ -5,7 +5,8 @@ An asyncio shell around the scheduler (:mod:`trainers.rollout.group_scheduler`):
 batches anywhere. The trainer's loop::
 
     async with Backend(EnvSpec("textenv/gsm8k-interact")) as backend:
-        async with Collector(engine, renderer, backend, tasks=1000, group_size=8, groups_per_batch=16) as collector:
+        groups = GroupRules(group_size=8, groups_per_batch=16)
+        async with Collector(engine, renderer, backend, tasks=1000, groups=groups) as collector:
             for step in range(steps):
                 batch = await collector.next_batch()
                 ...                                               # train on batch.groups
@@ -21,30 +22,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .environments import Backend
-from .eval_gate import EvalGate, WeightLock
-from .group_scheduler import CollectionError, GroupScheduler, Ticket
-from .lag import LoopLag
-from .play import Episode, Player
+from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
+from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
-from .rewards import Score, Scores
+from .rewards import Score
 from .stats import LengthBias, Stats, ages
 from .tasks import TaskOrder, derive_seed
-from .timeline import Load, Timeline, loop_time
-from .trace import Lane, TraceFile
-
-# Episodes that start before the event loop turns to something else.
-_STARTS_AT_ONCE = 64
+from .timeline import Load, LoopLag, Timeline, TraceFile, loop_time
 
 log = logging.getLogger("trainers")
 
+_STARTS_AT_ONCE = 64  # episodes that start before the event loop turns to something else
 _LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 
@@ -87,34 +84,10 @@ class Collector:
         backend: The environments.
         tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, or a function
             from group number to task index.
-        group_size: Episodes of one task that are compared with each other; see :class:`GroupScheduler` for this and for
-            ``groups_per_batch``, ``staleness``, ``window``, ``surplus``, ``retries``, ``max_running``,
-            ``filter_zero_variance``, ``max_consecutive_filtered`` and ``max_consecutive_errors``.
-        groups_per_batch: Groups a batch.
-        staleness: How many versions older than the trained weights a token may be.
-        window: How far out of order groups may be delivered.
-        surplus: How many groups more than needed are played; what gets too old is cancelled.
+        groups: What a group and a batch are, and what may be in flight.
+        limits: What an episode may take; the timeouts of reset and step are the backend's.
         sampling: How to sample a reply; its ``seed`` is not used.
-        max_context: See :class:`Player` for this and for ``max_response_tokens``, ``generation_timeout`` and
-            ``episode_timeout``; the timeouts of reset and step are the backend's.
-        max_response_tokens: Tokens an episode after its opening.
-        generation_timeout: Seconds a reply.
-        episode_timeout: Seconds an episode.
-        retries: How often one sibling is played again.
-        max_running: Episodes at a time, those of evaluation among them; ``"auto"`` looks for as many as the engine
-            serves without a queue, see :mod:`trainers.rollout.concurrency`.
-        greedy: Play one more episode of each task greedily, for :attr:`Batch.greedy`.
-        filter_zero_variance: Replace groups without difference in reward.
-        filter_by_term: Such a difference is one in any term of the reward.
-        max_consecutive_filtered: So many in a row are too many.
-        max_consecutive_errors: So many unusable episodes in a row stop the run.
-        partial: Replies that an update with ``mode="abort"`` cut go on from their tokens under the new weights, in the
-            same turn; otherwise their episodes are played again from the start. The staleness bound holds either way,
-            because it holds from a group's admission on.
-        partial_max_age: With ``partial``: an episode whose oldest token would be more versions old than this is played
-            again all the same (counted as ``cause_aborted_too_old``).
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
-        reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
         credit: From an episode to the same with other turn rewards, for the estimator alone
             (:attr:`Batch.credited`). It is called in a thread, as soon as an episode of training has ended well; one
             that it raises for ends as ``Status.ERROR_REWARD``, and is played again like any other.
@@ -136,27 +109,10 @@ class Collector:
         backend: Backend,
         *,
         tasks: int | None | Callable[[int], int],
-        group_size: int,
-        groups_per_batch: int,
-        staleness: int = 0,
-        window: int = 1,
-        surplus: int = 0,
-        sampling: Sampling | None = None,
-        max_context: int | None = None,
-        max_response_tokens: int | None = None,
-        generation_timeout: float | None = None,
-        episode_timeout: float | None = None,
-        retries: int = 1,
-        max_running: int | Literal["auto"] | None = None,
-        greedy: bool = False,
-        filter_zero_variance: bool = False,
-        filter_by_term: bool = False,
-        max_consecutive_filtered: int = 64,
-        max_consecutive_errors: int = 32,
-        partial: bool = False,
-        partial_max_age: int | None = None,
+        groups: GroupRules,
+        limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 (it is frozen)
+        sampling: Sampling = Sampling(),  # noqa: B008
         rewards: Mapping[str, Score] | None = None,
-        reward_timeout: float | None = 600.0,
         credit: Callable[[Trajectory], Trajectory] | None = None,
         engine_slots: int | None = None,
         lag_interval: float | None = None,
@@ -164,62 +120,30 @@ class Collector:
         seed: int = 0,
         on_trajectory: Callable[[Trajectory], None] | None = None,
     ) -> None:
-        if isinstance(max_running, str) and max_running != "auto":
-            raise ValueError(f"max_running must be a number, None or 'auto', not {max_running!r}")
-        self._engine = engine
-        self._backend = backend
-        self._player = Player(
-            engine,
-            renderer,
-            max_context=max_context,
-            max_response_tokens=max_response_tokens,
-            generation_timeout=generation_timeout,
-            episode_timeout=episode_timeout,
-            partial=partial,
-            partial_max_age=partial_max_age,
-            scores=Scores(rewards, reward_timeout) if rewards else None,
-        )
-        self._slots = GroupScheduler(
-            group_size=group_size,
-            groups_per_batch=groups_per_batch,
-            staleness=staleness,
-            window=window,
-            surplus=surplus,
-            retries=retries,
-            max_running=None if max_running == "auto" else max_running,
-            greedy=greedy,
-            filter_zero_variance=filter_zero_variance,
-            filter_by_term=filter_by_term,
-            max_consecutive_filtered=max_consecutive_filtered,
-            max_consecutive_errors=max_consecutive_errors,
-            version=engine.version,
-        )
-        self._concurrency = Concurrency(self._slots.capacity) if max_running == "auto" else None
+        if engine_slots is not None and engine_slots < 1:
+            raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
+        self._engine, self._backend, self._sampling, self._seed = engine, backend, sampling, seed
+        self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
+        self._player = Player(engine, renderer, limits, rewards)
+        self._slots = GroupScheduler(groups, engine.version)
+        self._concurrency = Concurrency(self._slots.capacity) if groups.max_running == "auto" else None
         if self._concurrency is not None:
             self._slots.max_running = self._concurrency.limit
         self._guests, self._pin = EvalGate(self._slots, self._pump), WeightLock()
-        self._steering: asyncio.Task[None] | None = None
+        self._task_of = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
         what = getattr(tasks, "identity", "custom") if callable(tasks) else tasks
         self._identity = {"seed": seed, "tasks": what}
-        self._task_of = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
-        self._sampling = sampling or Sampling()
-        self._seed = seed
-        self._on_trajectory = on_trajectory
-        self._credit = credit
+        self._load = Load(engine_slots or self._slots.max_running or self._slots.capacity)
+        self._lag = None if lag_interval is None else LoopLag(lag_interval)
+        self._tally, self._length_bias = Stats(), LengthBias()
         self._credited: dict[str, tuple[int, Trajectory]] = {}  # by episode, with its group's number
         self._episodes: dict[asyncio.Task[None], Ticket] = {}
         self._dismissed: set[asyncio.Task[None]] = set()
+        self._steering: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._closed = False
         self._evaluations = 0
-        if engine_slots is not None and engine_slots < 1:
-            raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
-        self._load = Load(engine_slots or self._slots.max_running or self._slots.capacity)
-        self._lag = None if lag_interval is None else LoopLag(lag_interval)
-        self._trace = trace
-        self._tally = Stats()
-        self._length_bias = LengthBias()
         self._delivered_at: float | None = None  # when collecting began, or the last batch went out
 
     # ------------------------------------------------------------------ the trainer's side
@@ -250,10 +174,15 @@ class Collector:
             if (groups := self._slots.take()) is not None:
                 break
             await self._changed.wait()
-        self._dismiss(self._slots.withdrawn())
+        withdrawn = set(self._slots.withdrawn())
+        for task, ticket in self._episodes.items():
+            if ticket in withdrawn:
+                self._dismissed.add(task)
+                task.cancel()
         greedy = {trajectory.group_id: trajectory for trajectory in self._slots.taken_greedy}
-        measured = self._measured(groups, version, began)
-        return Batch(self._slots.batches - 1, version, groups, *measured, greedy, self._take_credited())
+        stats, problems = self._measured(groups, version, began), self._tally.problems
+        self._tally = Stats()
+        return Batch(self._slots.batches - 1, version, groups, stats, problems, greedy, self._take_credited())
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
@@ -346,7 +275,7 @@ class Collector:
                 training=False,
             )
             async with places, self._guests.place():
-                return await self._player.play(backend or self._backend, episode, self._timeline(episode, "evaluation"))
+                return await self._player.play(backend or self._backend, episode, self._timeline("evaluation", episode))
 
         self._begin_steering()
         async with self._pin.held():
@@ -397,16 +326,12 @@ class Collector:
         (:class:`~trainers.rollout.stats.LengthBias`).
         """
         slots, phases = self._slots, self._load.phases
-        now = {
-            "running": slots.running,
-            "evaluating": self._guests.inside,
-            "ready": slots.ready,
-            "in_flight": len(slots.in_flight),
-        }
-        if self._concurrency is not None:
-            now |= {"max_running": self._concurrency.limit, "max_running_cuts": self._concurrency.cuts}
+        now = {"running": slots.running, "evaluating": self._guests.inside}
+        now |= {"ready": slots.ready, "in_flight": len(slots.in_flight)}
         now |= {"queue_episodes": slots.queued, "queue_environments": phases["queue"]}
         now |= {"queue_rewards": phases["rewards"]}
+        if self._concurrency is not None:
+            now |= {"max_running": self._concurrency.limit, "max_running_cuts": self._concurrency.cuts}
         stats = {name: float(value) for name, value in (now | slots.counters).items()}
         if (waiting := self._engine.stats().get("waiting")) is not None:
             stats["queue_engine"] = float(waiting)
@@ -461,9 +386,8 @@ class Collector:
         try:
             while self._failure is None and not self._closed:
                 await asyncio.sleep(_LOOK_EVERY)
-                self._slots.max_running = concurrency.observe(
-                    self._engine.stats(), self._slots.running + self._guests.inside
-                )
+                running = self._slots.running + self._guests.inside
+                self._slots.max_running = concurrency.observe(self._engine.stats(), running)
                 self._pump()
         except Exception as error:
             self._failure = self._failure or error
@@ -471,7 +395,7 @@ class Collector:
 
     async def _play(self, ticket: Ticket) -> None:
         moment, episode = self._player.moment(), self._episode(ticket)
-        timeline = self._timeline(episode, "episodes")
+        timeline = self._timeline("episodes", episode)
         try:
             trajectory = await self._player.play(self._backend, episode, timeline)
         except asyncio.CancelledError:
@@ -484,9 +408,8 @@ class Collector:
             self._on_trajectory(trajectory)
         excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
         self._measure_length(ticket, trajectory, timeline)
-        # What cannot be credited, by a function of the trajectory alone, never can.
-        uncredited = timeline.cause == "credit"
-        if self._slots.finish(ticket, trajectory, excused=excused, own=uncredited) == "zero_variance":
+        own = timeline.cause == "credit"  # what cannot be credited, by a function of the trajectory alone, never can
+        if self._slots.finish(ticket, trajectory, excused=excused, own=own) == "zero_variance":
             self._length_bias.forget(ticket.group)
 
     def _measure_length(self, ticket: Ticket, trajectory: Trajectory | None, timeline: Timeline) -> None:
@@ -527,11 +450,10 @@ class Collector:
         del self._episodes[task]
         dismissed = task in self._dismissed
         self._dismissed.discard(task)
-        problem: BaseException | None
         if task.cancelled():
             problem = None if dismissed else CollectionError("an episode was cancelled, and not by the collector")
         else:
-            problem = task.exception()
+            problem = task.exception()  # type: ignore[assignment]
         if problem is not None and self._failure is None and not self._closed:
             self._failure = problem
             for other in self._episodes:
@@ -539,28 +461,11 @@ class Collector:
         self._pump()
         self._changed.set()
 
-    def _dismiss(self, tickets: Iterable[Ticket]) -> None:
-        """Cancel the episodes of these tickets."""
-        leaving = set(tickets)
-        for task, ticket in self._episodes.items():
-            if ticket in leaving:
-                self._dismissed.add(task)
-                task.cancel()
+    def _timeline(self, track: str, episode: Episode) -> Timeline:
+        return Timeline(self._load, self._trace, track, episode.episode_id)
 
-    def _timeline(self, episode: Episode, track: str) -> Timeline:
-        if self._trace is None:
-            return Timeline(self._load)
-        trace = self._trace
-
-        def lanes(name: str) -> Lane:
-            return trace.lane("later rewards", name)
-
-        return Timeline(self._load, trace.lane(track, episode.episode_id), lanes)
-
-    def _measured(
-        self, groups: list[list[Trajectory]], version: int, began: float
-    ) -> tuple[dict[str, float], Mapping[str, str]]:
-        """The stats and the problems of the batch that goes out now."""
+    def _measured(self, groups: list[list[Trajectory]], version: int, began: float) -> dict[str, float]:
+        """The stats of the batch that goes out now, which :meth:`next_batch` has waited for since ``began``."""
         assert self._delivered_at is not None  # collecting has begun
         now = loop_time()
         passed, self._delivered_at = now - self._delivered_at, now
@@ -573,12 +478,10 @@ class Collector:
         bias = self._length_bias.deliver(dict(zip(self._slots.taken, groups, strict=True)), self._slots.gone)
         if bias is not None:
             stats["length_bias"] = bias
-        tally, self._tally = self._tally, Stats()
-        stats |= tally.stats()
+        stats |= self._tally.stats()
         if self._trace is not None:
-            shown = ("running", "ready", "in_flight")
-            self._trace.counter("collector", {name: stats[name] for name in shown})
-        return stats, tally.problems
+            self._trace.counter("collector", {name: stats[name] for name in ("running", "ready", "in_flight")})
+        return stats
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -594,3 +497,82 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]], timeout: float) -> None:
         task.cancel()
     if pending:
         await asyncio.wait(pending, timeout=timeout)
+
+
+# ------------------------------------------------------------------------------------------------ evaluation
+
+
+class EvalGate:
+    """Places for episodes of evaluation, which are not in the books, taken before those of the books.
+
+    Evaluation goes first because weight updates wait for it (:class:`WeightLock`): shared evenly, both would wait
+    longer.
+
+    Args:
+        slots: The books, whose ``max_running`` is for guests too. While guests wait, no episode of the books starts.
+        left: Called when a guest's place is free again.
+    """
+
+    def __init__(self, slots: GroupScheduler, left: Callable[[], None]) -> None:
+        self._slots, self._left = slots, left
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.inside = 0
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place, first come, first served, and keep it until the end of the block."""
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        self._slots.guests += 1
+        try:
+            self.admit()
+            await place
+            yield
+        finally:
+            self._slots.guests -= 1
+            if not place.cancelled():  # that is how waiting ends when it ends for nothing
+                self.inside -= 1
+            self.admit()
+            self._left()
+
+    def admit(self) -> None:
+        """Let in whom there is room for; to be called when an episode has ended or the limit has grown."""
+        limit = self._slots.max_running
+        while self._waiting and (limit is None or self._slots.running + self.inside < limit):
+            place = self._waiting.popleft()
+            if not place.cancelled():
+                self.inside += 1
+                place.set_result(None)
+
+
+class WeightLock:
+    """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
+
+    First come, first served (so is ``asyncio.Lock``): who comes while an update waits is after it. So evaluations that
+    follow each other without a pause cannot keep an update waiting for ever.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._holders = 0
+        self._free = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """No update while in the block."""
+        async with self._turn:
+            self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._free.set()
+
+    @contextlib.asynccontextmanager
+    async def moved(self) -> AsyncIterator[None]:
+        """Nobody else is in such a block, nor holds the weights."""
+        async with self._turn:
+            while self._holders:
+                self._free.clear()
+                await self._free.wait()
+            yield

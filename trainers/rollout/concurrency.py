@@ -32,15 +32,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 
 
+@dataclass
 class Concurrency:
     """The controller; see the module's docstring for its law.
 
     Args:
         high: The limit is never above.
         low: ... nor below; at least 1.
-        initial: The limit to begin with; by default 32, within the bounds.
+        initial: The limit to begin with, within the bounds.
         kv_full: ``kv_use`` below which there is room, in (0, 1].
         queue: The share of waiting among all requests of the engine that is too much, in [0, 1).
         fast: Factor of a quick increase, above 1.
@@ -49,50 +51,29 @@ class Concurrency:
         patience: So many observations in a row make an overload of what may be a moment's.
         settle: Observations between a change and the next.
 
-    Raises:
-        ValueError: A value outside its range.
-
     Attributes:
         limit: Episodes that may run now.
         cuts: Decreases so far.
     """
 
-    def __init__(
-        self,
-        high: int,
-        *,
-        low: int = 1,
-        initial: int | None = None,
-        kv_full: float = 0.9,
-        queue: float = 0.1,
-        fast: float = 1.5,
-        step: float = 0.02,
-        cut: float = 0.75,
-        patience: int = 3,
-        settle: int = 3,
-    ) -> None:
-        checks = (
-            ("low", low, 1 <= low <= high, f"from 1 to high={high}"),
-            ("kv_full", kv_full, 0 < kv_full <= 1, "in (0, 1]"),
-            ("queue", queue, 0 <= queue < 1, "in [0, 1)"),
-            ("fast", fast, fast > 1, "above 1"),
-            ("step", step, step > 0, "above 0"),
-            ("cut", cut, 0 < cut < 1, "in (0, 1)"),
-            ("patience", patience, patience >= 1, "at least 1"),
-            ("settle", settle, settle >= 0, "at least 0"),
-        )
-        for name, value, good, wanted in checks:
-            if not good:
-                raise ValueError(f"{name} must be {wanted}, not {value}")
-        self.high, self.low = high, low
-        self.limit = self._bounded(32 if initial is None else initial)
+    high: int
+    _: KW_ONLY
+    low: int = 1
+    initial: int = 32
+    kv_full: float = 0.9
+    queue: float = 0.1
+    fast: float = 1.5
+    step: float = 0.02
+    cut: float = 0.75
+    patience: int = 3
+    settle: int = 3
+
+    def __post_init__(self) -> None:
+        self.limit = self._bounded(self.initial)
         self.cuts = 0
-        self._kv_full, self._queue = kv_full, queue
-        self._fast, self._step, self._cut = fast, step, cut
-        self._patience, self._settle = patience, settle
         self._known: float = math.inf  # quick increases end here
         self._queued = 0  # observations in a row with too many that wait
-        self._since = settle  # observations since the last change
+        self._since = self.settle  # observations since the last change
         self._draining = False
         self._preemptions: float | None = None
         self._excused = 0  # observations whose preemptions are not for want of memory
@@ -102,43 +83,35 @@ class Concurrency:
         self._excused = 2  # an engine's numbers may be one observation old
 
     def observe(self, stats: Mapping[str, float], running: int) -> int:
-        """Take note of the engine's state.
-
-        Args:
-            stats: Of the engine; names that it lacks count as nothing to report.
-            running: Episodes that run.
-
-        Returns:
-            The limit from now on.
-        """
+        """The limit from now on, with the engine's ``stats`` (names that it lacks count as 0) and episodes running."""
         preemptions, kv_use, waiting = (_number(stats, name) for name in ("preemptions", "kv_use", "waiting"))
         preempted = not self._excused and self._preemptions is not None and preemptions > self._preemptions
         self._preemptions, self._excused = preemptions, max(0, self._excused - 1)
         requests = waiting + _number(stats, "running")
-        self._queued = self._queued + 1 if waiting > self._queue * requests else 0
+        self._queued = self._queued + 1 if waiting > self.queue * requests else 0
         self._since += 1
         if self._draining and running <= self.limit:
             self._draining, self._since = False, 0
 
-        if preempted or self._queued >= self._patience:
-            if not self._draining and self._since > self._settle:
-                self._decrease(running, self._cut if preempted else 1 - waiting / requests)
-        elif waiting == 0 and kv_use < self._kv_full and running >= 0.9 * self.limit and self._since > self._settle:
+        if preempted or self._queued >= self.patience:
+            if not self._draining and self._since > self.settle:
+                self._decrease(running, self.cut if preempted else 1 - waiting / requests)
+        elif waiting == 0 and kv_use < self.kv_full and running >= 0.9 * self.limit and self._since > self.settle:
             self._increase(kv_use)
         return self.limit
 
     def _decrease(self, running: int, factor: float) -> None:
         before = min(self.limit, max(running, self.low))  # what did not run did not overload it
         self._known = 0.9 * before
-        self.limit = self._bounded(math.floor(max(factor, self._cut) * before))
+        self.limit = self._bounded(math.floor(max(factor, self.cut) * before))
         self.cuts += 1
         self._since = self._queued = 0
         self._draining = running > self.limit
 
     def _increase(self, kv_use: float) -> None:
-        slow = self.limit + max(1, math.floor(self._step * self.limit))
-        wanted = max(slow, min(math.floor(self._fast * self.limit), self._known))
-        reach = self.limit * self._kv_full / kv_use if kv_use > 0 else math.inf
+        slow = self.limit + max(1, math.floor(self.step * self.limit))
+        wanted = max(slow, min(math.floor(self.fast * self.limit), self._known))
+        reach = self.limit * self.kv_full / kv_use if kv_use > 0 else math.inf
         limit = self._bounded(math.floor(min(wanted, max(reach, self.limit + 1))))
         if limit != self.limit:
             self.limit, self._since = limit, 0

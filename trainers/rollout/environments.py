@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -25,18 +24,13 @@ from textenvs.text import quoted
 from textenvs.tools.formats import Native
 
 from ..trajectory import is_reward
-from .ray_worker import RayWorker
-from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, ThreadWorker, Worker
+from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, RayWorker, ThreadWorker, Worker
 
 __all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease", "tools_of"]
 
 Kind = Literal["inline", "thread", "process", "ray"]
-_WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]] = {
-    "inline": InlineWorker,
-    "thread": ThreadWorker,
-    "process": ProcessWorker,
-    "ray": RayWorker,
-}
+_WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]]
+_WORKERS = {"inline": InlineWorker, "thread": ThreadWorker, "process": ProcessWorker, "ray": RayWorker}
 
 
 def tools_of(env: Any) -> Sequence[Mapping[str, Any]] | None:
@@ -60,9 +54,7 @@ class Lease:
     """One environment, for the time of one episode. Results are checked, so the episode can rely on them."""
 
     def __init__(self, worker: Worker, reset_timeout: float | None, step_timeout: float | None) -> None:
-        self._worker = worker
-        self._reset_timeout = reset_timeout
-        self._step_timeout = step_timeout
+        self._worker, self._reset_timeout, self._step_timeout = worker, reset_timeout, step_timeout
         self._seen: Messages = ()  # the last observation
 
     @property
@@ -77,10 +69,10 @@ class Lease:
             EnvError: The environment raised, died, timed out, or returned what it may not.
         """
         result = await self._worker.call("reset", self._reset_timeout, seed=seed, options=dict(options or {}))
-        with self._judge("reset"):
+        with self._checking("reset"):
             conversation, info = _parts(result, "(observation, info)", 2)
             self._seen = _conversation(conversation)
-            return self._seen, _info(info)
+            return self._seen, info
 
     async def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
         """Play a turn: ``env.step(action)``. Where an environment sets both, ``terminated`` wins over ``truncated``.
@@ -89,19 +81,16 @@ class Lease:
             EnvError: The environment raised, died, timed out, or returned what it may not.
         """
         result = await self._worker.call("step", self._step_timeout, action)
-        with self._judge("step"):
+        with self._checking("step"):
             parts = _parts(result, "(observation, reward, terminated, truncated, info)", 5)
             conversation, reward, terminated, truncated, info = parts
-            if isinstance(reward, bool):
-                reward = float(reward)
-            if not is_reward(reward):
+            if not isinstance(reward, bool) and not is_reward(reward):
                 raise ValueError(f"the reward is {quoted(reward)}, not a finite number of at most {LARGEST:g}")
-            over = bool(terminated)
             self._seen = _conversation(conversation, self._seen)
-            return self._seen, float(reward), over, bool(truncated) and not over, _info(info)
+            return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
 
     @contextlib.contextmanager
-    def _judge(self, method: str) -> Iterator[None]:
+    def _checking(self, method: str) -> Iterator[None]:
         try:
             yield
         except ValueError as error:
@@ -141,25 +130,21 @@ class Backend:
     ) -> None:
         if kind not in _WORKERS:
             raise ValueError(f"kind must be one of {', '.join(_WORKERS)}, not {kind!r}")
-        limits = {"workers": workers, "make_timeout": make_timeout}
-        limits |= {"reset_timeout": reset_timeout, "step_timeout": step_timeout}
-        for name, limit in limits.items():
+        timeouts = {"make_timeout": make_timeout, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
+        for name, limit in ({"workers": workers} | timeouts).items():
             if limit is not None and limit <= 0:
                 raise ValueError(f"{name} must be above 0 or None, not {limit}")
         if kind == "ray" and workers is None:
             raise ValueError("kind='ray' needs workers: how many actors the cluster is to hold at most")
-        self.spec = spec
-        self.kind = kind
-        self.tools = tools
-        self.workers = _cpus() if workers is None and kind == "process" else workers
-        self._make_timeout = make_timeout
-        self._reset_timeout = reset_timeout
-        self._step_timeout = step_timeout
+        if kind == "process" and workers is None:
+            workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.spec, self.kind, self.tools, self.workers = spec, kind, tools, workers
+        self._make_timeout, self._reset_timeout, self._step_timeout = make_timeout, reset_timeout, step_timeout
         self._places = None if self.workers is None else asyncio.Semaphore(self.workers)
         self._idle: list[Worker] = []
         self._leased: set[Worker] = set()
         self._retired: dict[Worker, asyncio.Task[None]] = {}  # told to end; each with a task that waits for that
-        self._counters: Counter[str] = Counter()
+        self._made = self._hung = 0
         self._closed = False
 
     @contextlib.asynccontextmanager
@@ -174,12 +159,12 @@ class Backend:
             if self._closed:
                 raise RuntimeError("this environment backend is closed")
             new = not self._idle
-            worker = _WORKERS[self.kind](self.spec) if new else self._idle.pop()
+            worker = _WORKERS[self.kind]() if new else self._idle.pop()
             self._leased.add(worker)
             try:
                 if new:
-                    self._counters["made"] += 1
-                    await worker.call("make", self._make_timeout)
+                    self._made += 1
+                    await worker.call("make", self._make_timeout, self.spec)
                 yield Lease(worker, self._reset_timeout, self._step_timeout)
             finally:
                 self._leased.discard(worker)
@@ -190,10 +175,9 @@ class Backend:
 
     def stats(self) -> dict[str, float]:
         """``made`` environments; ``hung`` ones (killed or abandoned); and now: ``leased``, ``idle``, ``ending``."""
-        now = {"leased": len(self._leased), "idle": len(self._idle), "ending": len(self._retired)}
-        return {"made": float(self._counters["made"]), "hung": float(self._counters["hung"])} | {
-            name: float(count) for name, count in now.items()
-        }
+        counts = {"made": self._made, "hung": self._hung}
+        counts |= {"leased": len(self._leased), "idle": len(self._idle), "ending": len(self._retired)}
+        return {name: float(count) for name, count in counts.items()}
 
     async def close(self, timeout: float = 5.0) -> None:
         """Close every environment, and wait ``timeout`` seconds at most; safe to call twice.
@@ -221,7 +205,7 @@ class Backend:
     def _retire(self, worker: Worker) -> None:
         if worker in self._retired:
             return
-        self._counters["hung"] += worker.busy and not self._closed
+        self._hung += worker.busy and not self._closed
         worker.retire()
         self._retired[worker] = asyncio.ensure_future(self._watch(worker))
 
@@ -230,14 +214,14 @@ class Backend:
         del self._retired[worker]
 
 
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
+    """What was returned, whose last part is always the info."""
     if not isinstance(result, tuple) or len(result) != count:
         raise ValueError(f"it should return {shape}, not {quoted(result)}")
-    return result
+    *parts, info = result
+    if not isinstance(info, Mapping):
+        raise ValueError(f"info is a mapping, not {quoted(info)}")
+    return (*parts, dict(info))
 
 
 def _conversation(value: Any, seen: Messages = ()) -> Messages:
@@ -252,9 +236,3 @@ def _conversation(value: Any, seen: Messages = ()) -> Messages:
         check_conversation(value, "the observation")  # names the message by its place in the whole
         raise
     return value
-
-
-def _info(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"info is a mapping, not {quoted(value)}")
-    return dict(value)

@@ -50,9 +50,9 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from ..trajectory import Status, Trajectory, tied
 
@@ -100,11 +100,12 @@ class _Group:
     born: int | None = None  # the version of the weights when its first episode began
 
 
-class GroupScheduler:
-    """The books; see the module's docstring for the rules.
+@dataclass(frozen=True, kw_only=True)
+class GroupRules:
+    """What a group and a batch are, and what may be in flight.
 
     Args:
-        group_size: Episodes a group, at least 1.
+        group_size: Episodes of one task that are compared with each other, at least 1.
         groups_per_batch: Groups a batch, at least 1.
         staleness: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
         window: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from
@@ -114,82 +115,85 @@ class GroupScheduler:
             that of long episodes above all: what is trained on is shorter than what is played. Not with a window.
         retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
             as two siblings are left (one, in groups of one), and is dropped otherwise.
-        max_running: At most this many episodes at a time, ``guests`` among them; ``None`` for as many as the capacity
-            has.
-        greedy: Each group has one more episode, number ``group_size``, to be played greedily (see :meth:`is_greedy`):
-            what the others are compared with, and not among those to train on. A group whose greedy episode cannot be
-            had is dropped.
+        max_running: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the
+            capacity has. ``"auto"`` (of the collector) looks for as many as the engine serves without a queue, see
+            :mod:`trainers.rollout.concurrency`.
+        greedy: Each group has one more episode, number ``group_size``, to be played greedily: what the others are
+            compared with, and not among those to train on. A group whose greedy episode cannot be had is dropped.
         filter_zero_variance: Drop groups whose episodes (a greedy one among them) all have the same total reward, and
             admit others instead.
         filter_by_term: These have the same sum of every term of the reward, not only the same total.
         max_consecutive_filtered: Raise when more groups than this were filtered with none kept in between.
         max_consecutive_errors: Raise when this many episodes in a row ended unusable.
-        version: The version of the engine's weights.
 
     Raises:
         ValueError: A value outside its range.
     """
 
-    def __init__(
-        self,
-        *,
-        group_size: int,
-        groups_per_batch: int,
-        staleness: int = 0,
-        window: int = 1,
-        surplus: int = 0,
-        retries: int = 1,
-        max_running: int | None = None,
-        greedy: bool = False,
-        filter_zero_variance: bool = False,
-        filter_by_term: bool = False,
-        max_consecutive_filtered: int = 64,
-        max_consecutive_errors: int = 32,
-        version: int = 0,
-    ) -> None:
-        lowest: dict[str, tuple[int, int]] = {
-            "group_size": (group_size, 1),
-            "groups_per_batch": (groups_per_batch, 1),
-            "staleness": (staleness, 0),
-            "window": (window, 1),
-            "surplus": (surplus, 0),
-            "retries": (retries, 0),
-            "max_running": (1 if max_running is None else max_running, 1),
-            "max_consecutive_filtered": (max_consecutive_filtered, 0),
-            "max_consecutive_errors": (max_consecutive_errors, 1),
-        }
-        for name, (value, low) in lowest.items():
-            if value < low:
-                raise ValueError(f"{name} must be at least {low}, not {value}")
-        if window > staleness * groups_per_batch + 1:
+    group_size: int
+    groups_per_batch: int
+    staleness: int = 0
+    window: int = 1
+    surplus: int = 0
+    retries: int = 1
+    max_running: int | Literal["auto"] | None = None
+    greedy: bool = False
+    filter_zero_variance: bool = False
+    filter_by_term: bool = False
+    max_consecutive_filtered: int = 64
+    max_consecutive_errors: int = 32
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_running, str) and self.max_running != "auto":
+            raise ValueError(f"max_running must be a number, None or 'auto', not {self.max_running!r}")
+        for name, lowest in _LOWEST.items():
+            value = getattr(self, name)
+            if isinstance(value, int) and value < lowest:
+                raise ValueError(f"{name} must be at least {lowest}, not {value}")
+        ahead = self.staleness * self.groups_per_batch
+        if self.window > ahead + 1:
             raise ValueError(
-                f"window={window} needs staleness * groups_per_batch >= {window - 1}, but that is "
-                f"{staleness} * {groups_per_batch}: use window <= {staleness * groups_per_batch + 1} or more staleness"
+                f"window={self.window} needs staleness * groups_per_batch >= {self.window - 1}, but that is "
+                f"{self.staleness} * {self.groups_per_batch}: use window <= {ahead + 1} or more staleness"
             )
-        if surplus and window > 1:
+        if self.surplus and self.window > 1:
             raise ValueError(
-                f"window={window} has no meaning with surplus={surplus}: groups are taken as they complete"
+                f"window={self.window} has no meaning with surplus={self.surplus}: groups are taken as they complete"
             )
-        if filter_zero_variance and group_size + greedy < 2:
+        if self.filter_zero_variance and self.episodes_per_group < 2:
             raise ValueError("filter_zero_variance needs group_size >= 2: one episode alone never differs in reward")
-        self.group_size = group_size
-        self.greedy = greedy
-        self.groups_per_batch = groups_per_batch
-        self.staleness = staleness
-        self.window = window
-        self.surplus = surplus
-        self.retries = retries
-        self.max_running = max_running
-        self.guests = 0  # episodes outside the books that run, or will before others start
-        self.filter_zero_variance = filter_zero_variance
-        self.filter_by_term = filter_by_term
-        self.max_consecutive_filtered = max_consecutive_filtered
-        self.max_consecutive_errors = max_consecutive_errors
+
+    @property
+    def episodes_per_group(self) -> int:
+        """``group_size``, and one more where there is a greedy one."""
+        return self.group_size + self.greedy
+
+
+_LOWEST = {
+    **dict.fromkeys(("group_size", "groups_per_batch", "window", "max_running", "max_consecutive_errors"), 1),
+    **dict.fromkeys(("staleness", "surplus", "retries", "max_consecutive_filtered"), 0),
+}
+
+
+class GroupScheduler:
+    """The books; see the module's docstring for what they promise, and ``version`` is that of the engine's weights.
+
+    Attributes:
+        max_running: That of the rules, or what has been found for ``"auto"``; at most so many episodes run.
+        guests: Episodes outside the books that run, or will before others start.
+        owed: Batches taken whose update is not out.
+        batches: Batches taken since the run began.
+        taken: The numbers of the groups of the last one.
+        taken_greedy: Their greedy episodes.
+    """
+
+    def __init__(self, rules: GroupRules, version: int = 0) -> None:
+        self.rules = rules
         self.version = version
-        self.owed = 0  # batches taken whose update is not out
-        self.batches = 0  # batches taken since the run began
-        self.taken: list[int] = []  # the groups of the last one
-        self.taken_greedy: list[Trajectory] = []  # their greedy episodes
+        self.max_running = None if isinstance(rules.max_running, str) else rules.max_running
+        self.guests = self.owed = self.batches = 0
+        self.taken: list[int] = []
+        self.taken_greedy: list[Trajectory] = []
         self.counters: Counter[str] = Counter()
         self._next = 0  # the next new group number
         self._again: deque[int] = deque()  # groups of an earlier run to admit first, ascending
@@ -197,7 +201,6 @@ class GroupScheduler:
         self._waiting: list[Ticket] = []  # a heap: the oldest group goes first
         self._running: set[Ticket] = set()
         self._withdrawn: list[Ticket] = []
-        self._ready = 0
         self._filtered_in_a_row = 0
         self._errors_in_a_row = 0
 
@@ -206,16 +209,11 @@ class GroupScheduler:
     @property
     def capacity(self) -> int:
         """Episodes that may be in flight when no update is owed."""
-        return self._room(0) * self.episodes_per_group
-
-    @property
-    def episodes_per_group(self) -> int:
-        """``group_size``, and one more where there is a greedy one."""
-        return self.group_size + self.greedy
+        return self._room(0) * self.rules.episodes_per_group
 
     def is_greedy(self, ticket: Ticket) -> bool:
         """Whether this episode is the greedy one of its group."""
-        return ticket.sibling == self.group_size
+        return ticket.sibling == self.rules.group_size
 
     @property
     def training_version(self) -> int:
@@ -244,7 +242,7 @@ class GroupScheduler:
     @property
     def ready(self) -> int:
         """Groups that are complete and wait to be taken."""
-        return self._ready
+        return sum(group.ready for group in self._groups.values())
 
     # ------------------------------------------------------------------ episodes
 
@@ -256,8 +254,8 @@ class GroupScheduler:
             return None
         ticket = heapq.heappop(self._waiting)
         self._running.add(ticket)
-        group = self._groups[ticket.group]
-        group.born = self.version if group.born is None else group.born
+        if (group := self._groups[ticket.group]).born is None:
+            group.born = self.version
         return ticket
 
     def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False, own: bool = False) -> str | None:
@@ -280,7 +278,7 @@ class GroupScheduler:
         if ticket not in self._running:
             raise ValueError(f"{ticket} is not running: it was never started, has ended before, or was withdrawn")
         self._running.remove(ticket)
-        group = self._groups[ticket.group]
+        rules, group = self.rules, self._groups[ticket.group]
         usable = trajectory.status.trainable and trajectory.oldest_version is not None
         if usable:
             group.played[ticket.sibling] = trajectory
@@ -288,16 +286,16 @@ class GroupScheduler:
         else:
             group.failures[ticket.sibling] += not excused
             self._errors_in_a_row += not excused
-            if group.failures[ticket.sibling] > self.retries:
+            if group.failures[ticket.sibling] > rules.retries:
                 group.lost += 1
                 self.counters["siblings_lost"] += 1
             else:
                 draw = ticket.draw + (own or trajectory.status not in _NOT_ITS_OWN)
                 heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1, draw))
                 self.counters["retries_excused" if excused else "retries"] += 1
-        whole = len(group.played) + group.lost == self.episodes_per_group
+        whole = len(group.played) + group.lost == rules.episodes_per_group
         dropped = self._settle(ticket.group, group) if whole else None
-        if not usable and not excused and self._errors_in_a_row >= self.max_consecutive_errors:
+        if not usable and not excused and self._errors_in_a_row >= rules.max_consecutive_errors:
             raise ConsecutiveErrorsError(
                 f"{self._errors_in_a_row} episodes in a row could not be used for training; the last one, of task "
                 f"{trajectory.task_key or '(unknown)'!r}, ended as {trajectory.status.value}: "
@@ -313,26 +311,23 @@ class GroupScheduler:
         Raises:
             StalenessError: Invariant 1 does not hold.
         """
-        if self._ready < self.groups_per_batch:
-            return None
+        rules = self.rules
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
-        limit = inf if self.surplus or unready is None else unready + self.window
-        ready = (number for number, group in self._groups.items() if group.ready and number < limit)
-        numbers = list(islice(ready, self.groups_per_batch))
-        if len(numbers) < self.groups_per_batch:
+        limit = inf if rules.surplus or unready is None else unready + rules.window
+        within = takewhile(lambda item: item[0] < limit, self._groups.items())
+        numbers = list(islice((number for number, group in within if group.ready), rules.groups_per_batch))
+        if len(numbers) < rules.groups_per_batch:
             return None
-        batch = [[group.played[s] for s in sorted(group.played)] for group in (self._groups.pop(n) for n in numbers)]
+        batch = [[group.played[s] for s in sorted(group.played)] for group in map(self._groups.pop, numbers)]
         for number, group in zip(numbers, batch, strict=True):
             for trajectory in group:
                 self._check_age(number, trajectory)
         # The greedy one has the greatest number, and a group without it was dropped.
-        self.taken_greedy = [group.pop() for group in batch] if self.greedy else []
-        self._ready -= len(numbers)
+        self.taken, self.taken_greedy = numbers, [group.pop() for group in batch] if rules.greedy else []
         self.counters["groups_delivered"] += len(numbers)
         self.batches += 1
         self.owed += 1
-        self.taken = numbers
-        if self.surplus:
+        if rules.surplus:
             self._withdraw()
         return batch
 
@@ -348,8 +343,8 @@ class GroupScheduler:
             raise ValueError(f"the version must grow: it is {self.version}, and the update says {version}")
         if step > self.owed and self._groups:
             raise ValueError(
-                f"an update from version {self.version} to {version} with {self.owed} batch(es) taken since: what "
-                f"is in flight would get older than staleness={self.staleness} allows. Publish one version a batch"
+                f"an update from version {self.version} to {version} with {self.owed} batch(es) taken since: what is "
+                f"in flight would get older than staleness={self.rules.staleness} allows. Publish one version a batch"
             )
 
     def update(self, version: int) -> None:
@@ -388,8 +383,7 @@ class GroupScheduler:
         following = int(frontier["next_group"])
         if again != sorted(set(again)) or (again and not 0 <= again[0] <= again[-1] < following):
             raise ValueError(f"frontier: in_flight must be ascending numbers below next_group={following}, not {again}")
-        self._next = following
-        self._again = deque(again)
+        self._next, self._again = following, deque(again)
         self.batches = int(frontier["batches"])
         self.counters = Counter({str(name): int(count) for name, count in frontier["counters"].items()})
 
@@ -397,16 +391,16 @@ class GroupScheduler:
 
     def _room(self, owed: int) -> int:
         """How many groups may be in flight while so many updates are owed: (*)."""
-        if owed > self.staleness:
+        rules = self.rules
+        if owed > rules.staleness:
             return 0
-        return (self.staleness + 1 - owed) * self.groups_per_batch - (self.window - 1) + self.surplus
+        return (rules.staleness + 1 - owed) * rules.groups_per_batch - (rules.window - 1) + rules.surplus
 
     def _withdraw(self) -> None:
         """Drop the groups that have become too old for the next batch, and so for any."""
-        oldest = self.training_version - self.staleness
+        oldest = self.training_version - self.rules.staleness
         late = {number for number, group in self._groups.items() if group.born is not None and group.born < oldest}
-        for number in sorted(late):
-            self._ready -= self._groups[number].ready
+        for number in late:
             self._drop(number, "surplus")
         tickets = sorted(ticket for ticket in self._running if ticket.group in late)
         self._running.difference_update(tickets)
@@ -425,19 +419,20 @@ class GroupScheduler:
             self.counters["groups_admitted"] += 1
         self._groups[number] = _Group()
         # It was empty, and what is sorted is a heap.
-        self._waiting = [Ticket(number, sibling) for sibling in range(self.episodes_per_group)]
+        self._waiting = [Ticket(number, sibling) for sibling in range(self.rules.episodes_per_group)]
         return True
 
     def _settle(self, number: int, group: _Group) -> str | None:
         """All siblings have ended: the group is ready, or dropped; returns why it was dropped."""
-        if self.greedy and self.group_size not in group.played:
+        rules = self.rules
+        if rules.greedy and rules.group_size not in group.played:
             return self._drop(number, "no_greedy")
-        if len(group.played) - self.greedy < min(2, self.group_size):
+        if len(group.played) - rules.greedy < min(2, rules.group_size):
             return self._drop(number, "too_few_siblings")
-        if self.filter_zero_variance and tied(group.played.values(), by_term=self.filter_by_term):
+        if rules.filter_zero_variance and tied(group.played.values(), by_term=rules.filter_by_term):
             reason = self._drop(number, "zero_variance")
             self._filtered_in_a_row += 1
-            if self._filtered_in_a_row > self.max_consecutive_filtered:
+            if self._filtered_in_a_row > rules.max_consecutive_filtered:
                 first = next(iter(group.played.values()))
                 raise FilterExhaustedError(
                     f"{self._filtered_in_a_row} groups in a row had no difference in reward (in the last one, task "
@@ -448,7 +443,6 @@ class GroupScheduler:
             return reason
         self._filtered_in_a_row = 0
         group.ready = True
-        self._ready += 1
         return None
 
     def _drop(self, number: int, reason: str) -> str:
@@ -457,10 +451,10 @@ class GroupScheduler:
         return reason
 
     def _check_age(self, number: int, trajectory: Trajectory) -> None:
-        oldest = trajectory.oldest_version
+        oldest, staleness = trajectory.oldest_version, self.rules.staleness
         assert oldest is not None  # finish() keeps no trajectory without a sampled token
-        if self.training_version - oldest > self.staleness:
+        if self.training_version - oldest > staleness:
             raise StalenessError(
                 f"group {number}, episode {trajectory.episode_id!r}: its oldest token is from version {oldest}, and "
-                f"version {self.training_version} would be trained on it, but staleness={self.staleness} was asked for"
+                f"version {self.training_version} would be trained on it, but staleness={staleness} was asked for"
             )

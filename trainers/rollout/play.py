@@ -19,11 +19,11 @@ import numpy as np
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
-from ..trajectory import Status, Trajectory
-from .environments import Backend, EnvError, EnvSpec, EnvTimeoutError, Lease
+from ..trajectory import EpisodeError, Status, Trajectory
+from .environments import Backend, EnvSpec, Lease
 from .episode import EpisodeTokens
 from .renderer import Renderer, Tools
-from .rewards import PendingRewards, RewardError, Scores, TurnContext
+from .rewards import PendingRewards, Score, TurnContext
 from .tasks import derive_seed
 from .timeline import Load, Timeline
 
@@ -51,6 +51,45 @@ class Episode:
     training: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class EpisodeLimits:
+    """What an episode may take.
+
+    Args:
+        max_context: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the
+            engine can hold, which is the limit in any case.
+        max_response_tokens: At most this many tokens after the opening, those of the environment included (verl's
+            ``max_response_length``); ``None`` for no limit but the context.
+        generation_timeout: Seconds for one reply; ``None`` for no limit.
+        episode_timeout: Seconds for an episode, once it has its environment; ``None`` for no limit.
+        reward_timeout: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit.
+        partial: A reply that a weight update (``mode="abort"``) cut goes on from its tokens under the new weights, in
+            the same turn; otherwise its episode ends as aborted, and is played again from the start. The staleness
+            bound holds either way, because it holds from a group's admission on.
+        partial_max_age: With ``partial``, an episode whose oldest token would then be more versions old than this ends
+            as aborted all the same (``cause_aborted_too_old``); ``None`` for no limit.
+
+    Raises:
+        ValueError: A limit that is not positive, or ``partial_max_age`` without ``partial``.
+    """
+
+    max_context: int | None = None
+    max_response_tokens: int | None = None
+    generation_timeout: float | None = None
+    episode_timeout: float | None = None
+    reward_timeout: float | None = 600.0
+    partial: bool = False
+    partial_max_age: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.partial_max_age is not None and (not self.partial or self.partial_max_age < 0):
+            raise ValueError(f"partial_max_age={self.partial_max_age} needs partial=True, and must be at least 0")
+        timeouts = ("generation_timeout", "episode_timeout", "reward_timeout")
+        for name in ("max_context", "max_response_tokens", *timeouts):
+            if (limit := getattr(self, name)) is not None and limit <= 0:
+                raise ValueError(f"{name} must be above 0 or None, not {limit}")
+
+
 @dataclass(frozen=True)
 class _End:
     status: Status
@@ -65,23 +104,23 @@ class _Progress:
     """How far an episode has come, for whoever has to end it."""
 
     timeline: Timeline
-    rewards: PendingRewards | None
+    rewards: PendingRewards
     spec: EnvSpec
     tokens: EpisodeTokens | None = None
     messages: Messages = ()
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class _TooSlowError(Exception):
+class _TooSlowError(EpisodeError):
     """A generation took longer than it may."""
 
+    status = Status.TRUNCATED_TIME
 
-class _AbortedError(Exception):
+
+class _AbortedError(EpisodeError):
     """A weight update cut a reply that is not to go on."""
 
-    def __init__(self, message: str, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
+    status = Status.ABORTED
 
 
 class Player:
@@ -90,54 +129,28 @@ class Player:
     Args:
         engine: What replies.
         renderer: Turns conversations into tokens; its stop tokens end a reply.
-        max_context: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the
-            engine can hold, which is the limit in any case.
-        max_response_tokens: At most this many tokens after the opening, those of the environment included (verl's
-            ``max_response_length``); ``None`` for no limit but the context.
-        generation_timeout: Seconds for one reply; ``None`` for no limit.
-        episode_timeout: Seconds for an episode, once it has its environment; ``None`` for no limit. Rewards that come
-            later have their own.
-        partial: A reply that a weight update cut goes on from its tokens, under the new weights; otherwise its episode
-            ends as aborted.
-        partial_max_age: With ``partial``, an episode whose oldest token would then be more versions old than this ends
-            as aborted all the same; ``None`` for no limit.
-        scores: Rewards that come later.
+        limits: Of an episode.
+        rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
 
     Raises:
-        ValueError: A limit that is not positive, or ``partial_max_age`` without ``partial``.
+        ValueError: A reward that cannot be called.
     """
 
     def __init__(
         self,
         engine: Engine,
         renderer: Renderer,
-        *,
-        max_context: int | None = None,
-        max_response_tokens: int | None = None,
-        generation_timeout: float | None = None,
-        episode_timeout: float | None = None,
-        partial: bool = False,
-        partial_max_age: int | None = None,
-        scores: Scores | None = None,
+        limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 (it is frozen)
+        rewards: Mapping[str, Score] | None = None,
     ) -> None:
-        if partial_max_age is not None and (not partial or partial_max_age < 0):
-            raise ValueError(f"partial_max_age={partial_max_age} needs partial=True, and must be at least 0")
-        limits: dict[str, float | None] = {"max_context": max_context, "max_response_tokens": max_response_tokens}
-        limits |= {"generation_timeout": generation_timeout, "episode_timeout": episode_timeout}
-        for name, limit in limits.items():
-            if limit is not None and limit <= 0:
-                raise ValueError(f"{name} must be above 0 or None, not {limit}")
-        self.engine = engine
-        self.renderer = renderer
-        self.max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
-        self.max_response_tokens = max_response_tokens
-        self.generation_timeout = generation_timeout
-        self.episode_timeout = episode_timeout
-        self.partial = partial
-        self.partial_max_age = partial_max_age
+        self.engine, self.renderer, self.limits = engine, renderer, limits
+        self._max_context = min(limits.max_context or engine.max_context, engine.max_context)
+        self._rewards = dict(rewards or {})
+        for name, score in self._rewards.items():
+            if not callable(score):
+                raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
         self._interruptions = 0  # beginnings and ends of updates that cut what is running
         self._interrupting = 0  # such updates now
-        self._scores = scores
         self._newest = engine.version  # of the weights that are out, or on their way
         self._name = f"{id(self):x}"  # two players of one engine must not share a session
 
@@ -162,25 +175,19 @@ class Player:
         return self._interruptions != moment or self._interrupting > 0
 
     async def play(self, backend: Backend, episode: Episode, timeline: Timeline | None = None) -> Trajectory:
-        """Play ``episode`` in an environment of ``backend``.
-
-        Args:
-            backend: The environments.
-            episode: What to play.
-            timeline: Where to note what the time went on; it is closed at the end.
+        """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
 
         Raises:
             EngineDeadError: The engine is gone.
         """
         timeline = timeline or Timeline(Load(1))
-        rewards = None if self._scores is None else self._scores.open(timeline.lanes)
+        rewards = PendingRewards(self._rewards, self.limits.reward_timeout, timeline)
         progress = _Progress(timeline, rewards, backend.spec)
         end = None
         try:
             end = await self._whole(backend, episode, progress)
         finally:
-            if rewards is not None:
-                rewards.cancel()
+            rewards.cancel()
             timeline.close("cancelled" if end is None else end.status.value, None if end is None else end.cause)
         return self._finish(episode, progress, end)
 
@@ -191,43 +198,35 @@ class Player:
         try:
             try:
                 progress.timeline.phase("queue")
-                async with backend.lease() as env, asyncio.timeout(self.episode_timeout) as clock:
+                async with backend.lease() as env, asyncio.timeout(self.limits.episode_timeout) as clock:
                     end = await self._turns(env, episode, session, progress, backend.tools)
                     progress.timeline.phase("own")
             finally:
                 with contextlib.suppress(EngineError):
                     await self.engine.release(session)
-            if progress.rewards is not None and end.status.trainable:
-                await self._settle(progress.rewards, progress)
+            if end.status.trainable:
+                await self._settle(progress)
             return end
-        except EnvTimeoutError as error:
-            return _End(Status.TRUNCATED_TIME, error=str(error), cause=error.cause)
-        except EnvError as error:
-            return _End(Status.ERROR_ENV, error=str(error), cause=error.cause)
+        except EpisodeError as error:
+            return _End(error.status, error=str(error), cause=error.cause)
         except EngineDeadError:
             raise
         except EngineError as error:
             return _End(Status.ERROR_ENGINE, error=f"{type(error).__name__}: {error}", cause=type(error).__name__)
-        except _TooSlowError as error:
-            return _End(Status.TRUNCATED_TIME, error=str(error), cause="generation_timeout")
-        except _AbortedError as error:
-            return _End(Status.ABORTED, error=str(error), cause=error.cause)
-        except RewardError as error:
-            return _End(Status.ERROR_REWARD, error=str(error), cause=error.cause)
         except TimeoutError:
             if clock is None or not clock.expired():
                 raise
-            said = f"the episode took longer than {self.episode_timeout:g} s"
+            said = f"the episode took longer than {self.limits.episode_timeout:g} s"
             return _End(Status.TRUNCATED_TIME, error=said, cause="episode_timeout")
         except Exception as error:
             error.add_note(f"in episode {episode.episode_id}, task_index {episode.options.get('task_index')}")
             raise
 
-    async def _settle(self, rewards: PendingRewards, progress: _Progress) -> None:
-        if rewards.pending:
+    async def _settle(self, progress: _Progress) -> None:
+        if progress.rewards.pending:
             progress.timeline.phase("rewards")
-        assert progress.tokens is not None  # or nothing would have been asked for
-        for turn, terms in await rewards.settle():
+        for turn, terms in await progress.rewards.settle():
+            assert progress.tokens is not None  # or nothing would have been asked for
             progress.tokens.add_reward(turn, terms)
 
     async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, tools: Tools) -> _End:
@@ -239,8 +238,9 @@ class Player:
         names: dict[str, Any] = {"episode_id": episode.episode_id, "group_id": episode.group_id}
         names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
         tokens = progress.tokens = EpisodeTokens(self.renderer, conversation, tools=tools, **names)
-        opening = tokens.context_size
-        limit = self._limit(opening)
+        opening, limit = tokens.context_size, self._max_context
+        if self.limits.max_response_tokens is not None:
+            limit = min(limit, opening + self.limits.max_response_tokens)
         if opening >= limit:
             said = f"the opening takes {opening} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
@@ -267,7 +267,7 @@ class Player:
                     end = _End(Status.TRUNCATED_TURNS, stop=stop)
                 elif tokens.context_size >= limit:
                     end = _End(Status.TRUNCATED_CONTEXT)
-            if progress.rewards is not None:
+            if self._rewards:
                 so_far = TurnContext(
                     **names,
                     messages=conversation,
@@ -296,7 +296,7 @@ class Player:
         seed = derive_seed(episode.sampling_seed, turn)
         timeline.phase("generate")
         try:
-            async with asyncio.timeout(self.generation_timeout) as clock:
+            async with asyncio.timeout(self.limits.generation_timeout) as clock:
                 for piece in itertools.count(1):
                     context, moment = tokens.context, self.moment()
                     sampling = replace(episode.sampling, max_new_tokens=left, stop_token_ids=stops, seed=seed)
@@ -309,38 +309,30 @@ class Player:
                             raise EngineError(said)
                         break
                     text = tokens.reply(generation)  # also where it does not go on: how long it was is measured
-                    if not self.partial or not self.interrupted_since(moment):
+                    if not self.limits.partial or not self.interrupted_since(moment):
                         raise _AbortedError("the engine aborted the generation", "aborted")
                     left -= count
                     if left <= 0:  # it was cut behind the last token that it could have
                         timeline.replied(cut=True)
                         return text
-                    self._check_age(tokens)
+                    self._check_age(tokens.oldest_version)
                     # Not the seed of before: an engine may count its random numbers from a request's first token.
                     seed = derive_seed(episode.sampling_seed, turn, piece)
-                    timeline.continued += 1
+                    timeline.counts["continued"] += 1
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise _TooSlowError(f"the generation took longer than {self.generation_timeout:g} s") from None
+            said = f"the generation took longer than {self.limits.generation_timeout:g} s"
+            raise _TooSlowError(said, "generation_timeout") from None
         timeline.phase("own")
         timeline.replied(cut=generation.finish_reason == "length")
         return tokens.reply(generation)
 
-    def _check_age(self, tokens: EpisodeTokens) -> None:
-        oldest = tokens.oldest_version
-        if oldest is None or self.partial_max_age is None or self._newest - oldest <= self.partial_max_age:
-            return
-        raise _AbortedError(
-            f"its oldest token is {self._newest - oldest} versions old, more than partial_max_age="
-            f"{self.partial_max_age}: it is played again",
-            "too_old",
-        )
-
-    def _limit(self, opening: int) -> int:
-        if self.max_response_tokens is None:
-            return self.max_context
-        return min(self.max_context, opening + self.max_response_tokens)
+    def _check_age(self, oldest: int | None) -> None:
+        most, age = self.limits.partial_max_age, 0 if oldest is None else self._newest - oldest
+        if most is not None and age > most:
+            said = f"its oldest token is {age} versions old, more than partial_max_age={most}: it is played again"
+            raise _AbortedError(said, "too_old")
 
     def _finish(self, episode: Episode, progress: _Progress, end: _End) -> Trajectory:
         if progress.tokens is None:  # it did not even open
@@ -354,7 +346,7 @@ class Player:
             metrics=progress.metrics,
             messages=progress.messages,
         )
-        return _cut(trajectory, self.max_context)
+        return _cut(trajectory, self._max_context)
 
 
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ only where ``so_far.over``)::
     Collector(..., rewards={"helpful": helpful})
 
 A number becomes the term of the score's name; a mapping of names to numbers, these terms. Both add to the turn's
-reward, so that it stays the sum of its terms. Looking ahead is such a reward (:mod:`trainers.rollout.multiturn`).
+reward, so that it stays the sum of its terms. Looking ahead is such a reward (:class:`MultiturnScore`).
 
 A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
 played again like one whose environment failed. It is never a 0. One that raises ``CollectionError`` when it is asked
@@ -21,22 +21,22 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 from textenvs.env import LARGEST
+from textenvs.lookahead import Lookahead, MultiturnReward
 from textenvs.messages import Messages
 from textenvs.text import quoted
 
-from ..trajectory import is_reward
+from ..trajectory import EpisodeError, Status, is_reward
+from .environments import EnvSpec
 from .group_scheduler import CollectionError
-from .timeline import loop_time
-from .trace import Lane
-
-if TYPE_CHECKING:
-    from .environments import EnvSpec
+from .timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -84,46 +84,23 @@ Earned: TypeAlias = float | Mapping[str, float]
 Score: TypeAlias = Callable[[TurnContext, int], Awaitable[Earned] | None]
 
 
-class RewardError(Exception):
-    """A score raised, took too long, or returned no reward; ``cause`` is which, in one word."""
+class RewardError(EpisodeError):
+    """A score raised, took too long, or returned no reward."""
 
-    def __init__(self, message: str, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
+    status = Status.ERROR_REWARD
 
 
-class Scores:
-    """The scores of a run.
+class PendingRewards:
+    """The rewards of one episode that were asked for.
 
     Args:
         scores: By name.
         timeout: Seconds from the turn until its reward must be there; ``None`` for no limit.
-
-    Raises:
-        ValueError: A score that cannot be called, or a timeout that is not positive.
+        timeline: Of the episode.
     """
 
-    def __init__(self, scores: Mapping[str, Score], timeout: float | None = None) -> None:
-        for name, score in scores.items():
-            if not callable(score):
-                raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"reward_timeout must be above 0 or None, not {timeout}")
-        self.scores = dict(scores)
-        self.timeout = timeout
-
-    def open(self, lanes: Callable[[str], Lane] | None = None) -> PendingRewards:
-        """For one episode; ``lanes`` give a reward its place in a trace."""
-        return PendingRewards(self.scores, self.timeout, lanes)
-
-
-class PendingRewards:
-    """The rewards of one episode that were asked for."""
-
-    def __init__(self, scores: Mapping[str, Score], timeout: float | None, lanes: Callable[[str], Lane] | None) -> None:
-        self._scores = scores
-        self._timeout = timeout
-        self._lanes = lanes
+    def __init__(self, scores: Mapping[str, Score], timeout: float | None, timeline: Timeline) -> None:
+        self._scores, self._timeout, self._timeline = scores, timeout, timeline
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
@@ -133,7 +110,7 @@ class PendingRewards:
             RewardError: A score refuses at once, or one that was asked before has failed.
             CollectionError: A score says that it will score none.
         """
-        self.check()
+        self._check()
         for name, score in self._scores.items():
             try:
                 awaitable = score(so_far, turn)
@@ -147,14 +124,6 @@ class PendingRewards:
                     task.add_done_callback(partial(_leave, awaitable))
                 self._tasks[task] = turn
 
-    def check(self) -> None:
-        """Raise ``RewardError`` if a reward that was asked for has failed."""
-        for task, turn in self._tasks.items():
-            if task.cancelled():
-                raise RewardError(f"a reward of turn {turn} was cancelled from inside", "reward_raised")
-            if task.done() and (problem := task.exception()) is not None:
-                raise problem
-
     async def settle(self) -> list[tuple[int, dict[str, float]]]:
         """Wait for all of them; the terms and the turns they belong to, in the order asked.
 
@@ -163,7 +132,7 @@ class PendingRewards:
         """
         if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-            self.check()
+            self._check()
         return [(turn, task.result()) for task, turn in self._tasks.items()]
 
     @property
@@ -177,24 +146,32 @@ class PendingRewards:
             if not task.cancel() and not task.cancelled():
                 task.exception()  # mark as seen
 
+    def _check(self) -> None:
+        """Raise ``RewardError`` if a reward that was asked for has failed."""
+        for task, turn in self._tasks.items():
+            if task.cancelled():
+                raise RewardError(f"a reward of turn {turn} was cancelled from inside", "reward_raised")
+            if task.done() and (problem := task.exception()) is not None:
+                raise problem
+
     async def _wait(self, name: str, turn: int, awaitable: Awaitable[Earned], episode: str) -> dict[str, float]:
-        began = loop_time()
-        lane = None if self._lanes is None else self._lanes(f"{episode} turn {turn}: {name}")
-        try:
-            async with asyncio.timeout(self._timeout) as clock:
-                earned = await awaitable
-        except TimeoutError as error:
-            if not clock.expired():
+        with self._timeline.later(f"{episode} turn {turn}: {name}"):
+            try:
+                async with asyncio.timeout(self._timeout) as clock:
+                    earned = await awaitable
+            except Exception as error:
+                if isinstance(error, TimeoutError) and clock.expired():
+                    said = f"the reward {name!r} of turn {turn} took longer than {self._timeout:g} s"
+                    raise RewardError(said, "reward_timeout") from None
                 raise _failed(name, turn, error) from error
+        terms = dict(earned) if isinstance(earned, Mapping) else {name: earned}
+        if not all(isinstance(term, str) and is_reward(value) for term, value in terms.items()):
             raise RewardError(
-                f"the reward {name!r} of turn {turn} took longer than {self._timeout:g} s", "reward_timeout"
-            ) from None
-        except Exception as error:
-            raise _failed(name, turn, error) from error
-        finally:
-            if lane is not None:
-                lane.close(began, loop_time(), {})
-        return _terms(name, turn, earned)
+                f"the reward {name!r} of turn {turn} is {quoted(earned)}: it must be a finite number of at most "
+                f"{LARGEST:g}, or a mapping of names to such numbers",
+                "reward_nonsense",
+            )
+        return {term: float(value) for term, value in terms.items()}
 
 
 def _leave(work: asyncio.Future[Any], _: object) -> None:
@@ -206,13 +183,80 @@ def _failed(name: str, turn: int, error: Exception) -> RewardError:
     return RewardError(f"the reward {name!r} of turn {turn} failed: {told}", "reward_raised")
 
 
-def _terms(name: str, turn: int, earned: Any) -> dict[str, float]:
-    terms = dict(earned) if isinstance(earned, Mapping) else {name: earned}
-    for term, value in terms.items():
-        if not isinstance(term, str) or not is_reward(value):
-            raise RewardError(
-                f"the reward {name!r} of turn {turn} is {quoted(earned)}: it must be a finite number of at most "
-                f"{LARGEST:g}, or a mapping of names to such numbers",
-                "reward_nonsense",
-            )
-    return {term: float(value) for term, value in terms.items()}
+# ------------------------------------------------------------------------------------------------ looking ahead
+
+
+Credit = Literal["value", "difference"]
+
+
+class MultiturnScore:
+    """The multiturn-aware reward as a :data:`Score`, in training alone: futures are played beside the episode.
+
+    The policy of the futures is the engine's model as it is at that moment, so they compete with the episodes for the
+    engine, and nothing waits for them before its own end. See :mod:`textenvs.lookahead` for what is computed.
+
+    Args:
+        lookahead: How to look ahead.
+        credit: ``"value"``: each turn earns its multiturn-aware reward, an estimate of what the whole conversation will
+            be worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns).
+            ``"difference"``: what the turn changed in that estimate; an episode's rewards then sum to the score of the
+            conversation that it became.
+        replace: In place of what the environment pays, not beside it: a term ``environment_not_counted`` takes that
+            away.
+
+    Raises:
+        ValueError: An unknown ``credit``.
+    """
+
+    def __init__(self, lookahead: Lookahead, *, credit: Credit = "value", replace: bool = True) -> None:
+        if credit not in ("value", "difference"):
+            raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")
+        self._lookahead, self._credit, self._replace = lookahead, credit, replace
+        # By environment: one episode at a time is played in it. The turn, and its estimate on the way.
+        self._before: WeakKeyDictionary[Any, tuple[int, asyncio.Task[MultiturnReward]]] = WeakKeyDictionary()
+        self._counts: Counter[str] = Counter()
+
+    def __call__(self, so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        """The turn's terms, to be awaited; ``None`` in evaluation.
+
+        Raises:
+            TypeError: The environment is not at hand: it must run inline.
+        """
+        if not so_far.training:
+            return None
+        if so_far.env is None:
+            raise TypeError("looking ahead forks the environment, which must run inline (env.backend=inline)")
+        ahead = asyncio.ensure_future(self._lookahead(so_far.env))  # the forks are taken now
+        before = None
+        if self._credit == "difference":
+            known = self._before.get(so_far.env)
+            before = known[1] if turn > 0 and known is not None and known[0] == turn - 1 else None
+            if turn > 0 and before is None:
+                ahead.cancel()
+                raise RuntimeError(f"{so_far.episode_id}: turn {turn} has no estimate of the turn before")
+            self._before[so_far.env] = (turn, ahead)
+        terms = asyncio.ensure_future(self._terms(ahead, before, so_far.reward))
+        terms.add_done_callback(lambda _: ahead.cancel())  # also when it was cancelled before its first line
+        return terms
+
+    def stats(self) -> dict[str, float]:
+        """Totals since the last call: ``turns`` rewarded, ``samples``, ``failures``, ``policy_calls``, ``words``."""
+        counts, self._counts = self._counts, Counter()
+        return {name: float(counts[name]) for name in ("turns", "samples", "failures", "policy_calls", "words")}
+
+    async def _terms(
+        self, ahead: asyncio.Task[MultiturnReward], before: asyncio.Task[MultiturnReward] | None, paid: float
+    ) -> Mapping[str, float]:
+        result = await ahead
+        self._counts["turns"] += 1
+        self._counts["samples"] += result.samples
+        self._counts["failures"] += len(result.failures)
+        self._counts["policy_calls"] += result.policy_calls
+        self._counts["words"] += sum(future.words for future in result.futures)
+        terms = dict(result.terms)
+        if before is not None:
+            earlier = (await asyncio.shield(before)).terms
+            terms = {name: term - earlier.get(name, 0.0) for name, term in terms.items()}
+        if self._replace and paid:
+            terms["environment_not_counted"] = -paid
+        return terms

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..trajectory import Status, Trajectory
-from .timeline import PHASES, Timeline
+from .timeline import Timeline
 
 Tokens: TypeAlias = NDArray[np.int32]
 
@@ -27,8 +27,9 @@ class Stats:
 
     def __init__(self) -> None:
         self._statuses: Counter[str] = Counter()
-        self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._episodes = self._prompt_tokens = self._cached_tokens = self._continued = self._replies = self._cut = 0
+        self._seconds: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._episodes = 0
         self.problems: dict[str, str] = {}
 
     def end(self, trajectory: Trajectory, timeline: Timeline) -> None:
@@ -40,24 +41,19 @@ class Stats:
             self._statuses[f"cause_{cause}"] += 1
             self.problems[cause] = trajectory.error or trajectory.stop or "no reason given"
         self._episodes += 1
-        for name, seconds in timeline.seconds.items():
-            self._seconds[name] += seconds
-        self._prompt_tokens += timeline.prompt_tokens
-        self._cached_tokens += timeline.cached_tokens
-        self._continued += timeline.continued
-        self._replies += timeline.replies
-        self._cut += timeline.cut
+        self._seconds.update(timeline.seconds)  # type: ignore[arg-type]  # it adds floats as well
+        self._counts.update(timeline.counts)
 
     def stats(self) -> dict[str, float]:
         """The counts; what cannot be said is absent."""
+        counts = self._counts
         stats = {name: float(count) for name, count in self._statuses.items()}
-        if self._episodes:
-            stats |= {f"time_{name}_s": seconds / self._episodes for name, seconds in self._seconds.items()}
-        if self._prompt_tokens:
-            stats["prefix_cache_hit"] = self._cached_tokens / self._prompt_tokens
-        if self._replies:
-            stats["replies_cut"] = self._cut / self._replies
-        stats["replies_continued"] = float(self._continued)
+        stats |= {f"time_{name}_s": seconds / self._episodes for name, seconds in self._seconds.items()}
+        if counts["prompt_tokens"]:
+            stats["prefix_cache_hit"] = counts["cached_tokens"] / counts["prompt_tokens"]
+        if counts["replies"]:
+            stats["replies_cut"] = counts["cut"] / counts["replies"]
+        stats["replies_continued"] = float(counts["continued"])
         return stats
 
 

@@ -1,4 +1,4 @@
-"""Which task a group plays and with which seeds: functions of the run's seed and of numbers, with no state at all.
+"""Which task a group plays and with which seeds: functions of the run's seed and of numbers, without any state.
 
 That is what makes a run reproducible and resumable: group 17 plays the same task with the same randomness whenever, and
 however often, it is played.
@@ -6,13 +6,19 @@ however often, it is played.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .environments import Backend, EnvError
+from .renderer import Renderer, RendererError
+
+_AT_ONCE = 64  # environments, where their backend has no limit of its own
 
 
 def derive_seed(*parts: int | str, bits: int = 63) -> int:
@@ -47,9 +53,7 @@ class TaskOrder:
             raise ValueError(f"only tasks of a finite set can be left out, and this one has {size or 'endless'} tasks")
         if size is not None and len(self.without) == size:
             raise ValueError(f"none of the {size} tasks is left")
-        self.size = size
-        self.seed = seed
-        self.shuffle = shuffle
+        self.size, self.seed, self.shuffle = size, seed, shuffle
         self._kept = np.delete(np.arange(size), list(self.without)) if size is not None and self.without else None
 
     @property
@@ -74,3 +78,32 @@ class TaskOrder:
 def _permutation(size: int, seed: int, epoch: int, without: frozenset[int]) -> NDArray[np.int64]:
     order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(size)
     return order[~np.isin(order, list(without))] if without else order
+
+
+async def measure_openings(
+    backend: Backend, renderer: Renderer, tasks: Sequence[int], *, seed: int
+) -> tuple[dict[int, int], dict[int, str]]:
+    """Begin an episode of each task, and count the tokens that its opening is rendered in.
+
+    The environment's seed is a function of ``seed`` and the task, so the same tasks are long every time; an opening
+    that is drawn by the episode's seed may be longer in another episode.
+
+    Returns:
+        Tokens of the openings by task, up to the point where the model speaks; and why others are not known.
+    """
+    lengths: dict[int, int] = {}
+    failed: dict[int, str] = {}
+    waiting: Iterator[int] = iter(tasks)
+
+    async def work() -> None:
+        for task in waiting:
+            try:
+                async with backend.lease() as env:
+                    env_seed = derive_seed(seed, "opening", task, bits=32)
+                    conversation, _ = await env.reset(env_seed, {"task_index": task})
+                lengths[task] = len(renderer.render(conversation, backend.tools))
+            except (EnvError, RendererError) as error:
+                failed[task] = str(error)
+
+    await asyncio.gather(*(work() for _ in range(min(len(tasks), backend.workers or _AT_ONCE))))
+    return dict(sorted(lengths.items())), dict(sorted(failed.items()))

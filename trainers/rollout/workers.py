@@ -1,11 +1,11 @@
-"""Where one environment lives: on the event loop, in a thread of its own, or in a process of its own.
+"""Where one environment lives: on the event loop, in a thread, in a process, or in a Ray actor of its own.
 
 A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``). Whatever goes wrong comes
 out as :class:`EnvError`, and the worker is then not ``healthy``: nobody knows what state its environment is in.
 
-A worker may be retired while its call still runs. A process is then killed. A coroutine is cancelled; one that swallows
-that is left alone (and holds up the end of its event loop, as any such task does). A thread cannot be stopped: it is
-left alone, and ends when its call returns, or with the program (it is a daemon).
+A worker may be retired while its call still runs. A process is then killed, and so is an actor. A coroutine is
+cancelled; one that swallows that is left alone (and holds up the end of its event loop, as any such task does). A
+thread cannot be stopped: it is left alone, and ends when its call returns, or with the program (it is a daemon).
 """
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import math
 import multiprocessing
 import os
 import queue
 import signal
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
+
+from ..trajectory import EpisodeError, Status
 
 _log = logging.getLogger(__name__)
-_starting = threading.Lock()  # multiprocessing's own list of children is not made for threads that start some at once
+_starting = threading.Lock()  # neither multiprocessing nor Ray is made for threads that start some at once
 
 
-class EnvError(Exception):
+class EnvError(EpisodeError):
     """An environment raised, died, or returned what no environment may return; the message has its traceback.
 
-    ``cause`` says which in one word, with the method that was called: ``make_raised``, ``step_died``, ...
+    ``cause`` names the method that was called, too: ``make_raised``, ``step_died``, ...
     """
 
-    def __init__(self, message: str, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
+    status = Status.ERROR_ENV
 
 
 class EnvTimeoutError(EnvError):
     """An environment took longer than it may."""
+
+    status = Status.TRUNCATED_TIME
 
 
 @dataclass(frozen=True)
@@ -67,104 +69,104 @@ class EnvSpec:
         return textenvs.make(self.target, **self.kwargs)
 
 
-class Worker(Protocol):
-    """One environment, wherever it lives. Used from one event loop."""
+class Worker(ABC):
+    """One environment, wherever it lives. Used from one event loop.
 
-    #: Whether its environment may be used for another call.
-    healthy: bool
-    #: Whether :meth:`kill` ends a call that is running.
-    killable: bool
+    Attributes:
+        healthy: Whether its environment may be used for another call.
+        killable: Whether :meth:`kill` ends a call that is running.
+    """
+
+    killable = True
+
+    def __init__(self) -> None:
+        self.healthy = True
+        self._job: asyncio.Future[Any] | None = None  # the call that runs, or the last one
 
     @property
     def busy(self) -> bool:
         """Whether a call is running, perhaps one that nobody waits for any more."""
-        ...
+        return self._job is not None and not self._job.done()
 
     async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``method`` (``make`` comes first) and wait ``timeout`` seconds for it.
+        """Call ``method`` (``make`` comes first, with an :class:`EnvSpec`) and wait ``timeout`` seconds for it.
 
         Raises:
             EnvError: The environment raised or died; :class:`EnvTimeoutError` when it took too long.
         """
-        ...
+        healthy, self.healthy = self.healthy, False  # unless it returns
+        # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
+        self._job = job = self._begin(method, args, kwargs)
+        job.add_done_callback(_mark_as_seen)
+        await asyncio.wait((job,), timeout=timeout)
+        if not job.done():
+            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s", f"{method}_timeout")
+        if job.cancelled():
+            raise EnvError(f"the environment's {method} was cancelled from inside", f"{method}_raised")
+        if (problem := job.exception()) is not None:
+            said, cause = (str(problem), problem.cause) if isinstance(problem, EnvError) else (_told(problem), "raised")
+            raise EnvError(f"the environment's {method} failed: {said}", f"{method}_{cause}") from problem
+        self.healthy = healthy
+        return job.result()
 
+    @abstractmethod
+    def _begin(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> asyncio.Future[Any]: ...
+
+    @abstractmethod
     def retire(self) -> None:
         """Close the environment without waiting for it; kill or abandon it where it does not answer."""
-        ...
 
+    @abstractmethod
     async def ended(self) -> None:
         """Return when nothing of the worker is left; never, where it was abandoned and cannot be killed."""
-        ...
 
+    @abstractmethod
     def kill(self) -> None:
-        """Put an end to it now, where that is possible."""
-        ...
+        """Put an end to a call that is running, where that is possible."""
 
 
-class InlineWorker:
-    """An environment with ``areset``/``astep`` on the event loop itself: the cheapest, for hooks that never block."""
+def _mark_as_seen(job: asyncio.Future[Any]) -> None:
+    if not job.cancelled():
+        job.exception()  # nobody waits for the call of an abandoned environment
 
-    killable = True  # by cancellation, which it should not swallow
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self.healthy = True
-        self._spec = spec
-        self._env: Any = None
-        self._task: asyncio.Task[Any] | None = None
-        self._waiter: asyncio.Future[None] | None = None  # for the call to end, or for its time to be up
-        self._deadline = math.inf
-        self._alarm: asyncio.TimerHandle | None = None
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+class InlineWorker(Worker):
+    """An environment with ``areset``/``astep`` on the event loop itself: the cheapest, for hooks that never block.
+
+    A call is killed by cancellation, which it should not swallow.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.env: Any = None  # the environment itself
         self._closing: asyncio.Task[None] | None = None
 
-    @property
-    def env(self) -> Any:
-        """The environment itself."""
-        return self._env
+    def _begin(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._call(method, args, kwargs))
 
-    @property
-    def busy(self) -> bool:
-        """See :class:`Worker`."""
-        return self._task is not None
-
-    async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
-        """See :meth:`Worker.call`."""
-        if method == "make":
-            try:
-                return self._make()
-            except (Exception, SystemExit) as error:
-                self.healthy = False
-                raise EnvError(f"the environment could not be made: {traceback.format_exc()}", "make_raised") from error
-        # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
-        self._task = task = asyncio.ensure_future(_without_exit(getattr(self._env, f"a{method}")(*args, **kwargs)))
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
-        task.add_done_callback(self._over)
-        self._expect_by(timeout)
+    async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            await waiter
-        except asyncio.CancelledError:
-            self.healthy = False
-            raise
-        finally:
-            self._waiter = None
-        if not task.done():
-            self.healthy = False
-            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s", f"{method}_timeout")
-        if task.cancelled():
-            self.healthy = False
-            raise EnvError(f"the environment's {method} was cancelled from inside", f"{method}_raised")
-        if (problem := task.exception()) is not None:
-            self.healthy = False
-            said = f"the environment's {method} raised: {formatted(problem)}"
-            raise EnvError(said, f"{method}_raised") from problem
-        return task.result()
+            if method != "make":
+                return await getattr(self.env, f"a{method}")(*args, **kwargs)
+            env = args[0].make()
+        except SystemExit as error:  # it ends the episode, and not the event loop
+            raise RuntimeError(f"it called sys.exit({error.code!r:.100})") from error
+        if not all(inspect.iscoroutinefunction(getattr(env, name, None)) for name in ("areset", "astep")):
+            raise TypeError(f"{type(env).__name__} has no async areset and astep: run it in a thread or a process")
+        if getattr(env, "blocking", False):
+            raise TypeError(f"{type(env).__name__} says that its steps block: run it in a thread or a process")
+        self.env = env
+        return None
 
     def retire(self) -> None:
         """See :meth:`Worker.retire`."""
         self.healthy = False
         self.kill()
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if self._env is not None and self._closing is None:
+        if self.env is not None and self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
 
     async def ended(self) -> None:
@@ -174,113 +176,105 @@ class InlineWorker:
 
     def kill(self) -> None:
         """See :meth:`Worker.kill`."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def _make(self) -> None:
-        env = self._spec.make()
-        if not all(inspect.iscoroutinefunction(getattr(env, name, None)) for name in ("areset", "astep")):
-            raise TypeError(f"{type(env).__name__} has no async areset and astep: run it in a thread or a process")
-        if getattr(env, "blocking", False):
-            raise TypeError(f"{type(env).__name__} says that its steps block: run it in a thread or a process")
-        self._env = env
-
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._task = None
-        _wake(self._waiter)
-        if not task.cancelled():
-            task.exception()  # mark as seen: nobody waits for the call of an abandoned environment
-
-    def _expect_by(self, timeout: float | None) -> None:
-        """Wake who waits for the call when ``timeout`` is up.
-
-        The alarm of an earlier call is left standing, and looks at the deadline of the call in progress when it goes
-        off: nearly all calls end in time, and then none of them sets a timer.
-        """
-        loop = asyncio.get_running_loop()
-        self._deadline = math.inf if timeout is None else loop.time() + timeout
-        if self._alarm is not None and self._alarm.when() > self._deadline:
-            self._alarm.cancel()
-            self._alarm = None
-        if self._alarm is None and timeout is not None:
-            self._alarm = loop.call_at(self._deadline, self._look_at_the_time)
-
-    def _look_at_the_time(self) -> None:
-        self._alarm = None
-        if self._waiter is None or self._deadline == math.inf:
-            return
-        loop = asyncio.get_running_loop()
-        if self._deadline > loop.time():
-            self._alarm = loop.call_at(self._deadline, self._look_at_the_time)
-        else:
-            _wake(self._waiter)
+        if self._job is not None:
+            self._job.cancel()
 
     async def _close(self) -> None:
-        while self._task is not None:
-            await asyncio.wait((self._task,))
+        if self._job is not None:
+            await asyncio.wait((self._job,))
         try:
-            await self._env.aclose()
+            await self.env.aclose()
         except Exception:
             _log.warning("an environment could not be closed", exc_info=True)
 
 
-async def _without_exit(call: Awaitable[Any]) -> Any:
-    """The result of ``call``; its ``sys.exit`` ends the episode, and not the event loop."""
-    try:
-        return await call
-    except SystemExit as error:
-        raise RuntimeError(f"it called sys.exit({error.code!r:.100})") from error
+class Host:
+    """Where the environment of a :class:`ThreadWorker` is: in its thread. All but ``kill`` come from that thread."""
 
-
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)
-
-
-class Host(Protocol):
-    """Where the environment of a :class:`ThreadWorker` is. All but ``kill`` come from the worker's own thread."""
-
-    def __init__(self, spec: EnvSpec) -> None: ...
+    env: Any = None
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call ``method`` (``make`` comes first); raise :class:`SaidError` for what went wrong elsewhere."""
-        ...
+        """Call ``method``; raises :class:`EnvError`, with a cause alone, for what went wrong elsewhere."""
+        if method != "make":
+            return getattr(self.env, method)(*args, **kwargs)
+        self.env = args[0].make()
+        return None
 
     def close(self) -> None:
         """Close the environment, and end what it lives in."""
-        ...
+        if self.env is not None:
+            self.env.close()
 
     def kill(self) -> None:
-        """End a call that is running, where that is possible."""
-        ...
+        """End a call that is running, where that is possible; a thread cannot be killed. Called from any thread."""
 
 
-class _Local:
-    """An environment in the calling thread."""
+class ThreadWorker(Worker):
+    """An environment in a thread of its own, from its making to its end: safe for what is bound to its thread."""
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self._spec = spec
-        self._env: Any = None
+    killable = False
+    host: type[Host] = Host
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if method == "make":
-            self._env = self._spec.make()
-            return None
-        return getattr(self._env, method)(*args, **kwargs)
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._host = self.host()
+        self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...], dict[str, Any]] | None]
+        self._jobs = queue.SimpleQueue()
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        self._retired = False
+        threading.Thread(target=self._serve, name="textenvs-env", daemon=True).start()
 
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
+    def _begin(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
+        job = self._loop.create_future()
+        self._jobs.put((job, method, args, kwargs))
+        return job
+
+    def retire(self) -> None:
+        """See :meth:`Worker.retire`."""
+        self.healthy = False
+        if self._retired:
+            return
+        self._retired = True
+        self._jobs.put(None)
+        if self.busy:
+            self.kill()
+
+    async def ended(self) -> None:
+        """See :meth:`Worker.ended`."""
+        await asyncio.shield(self._end)
 
     def kill(self) -> None:
-        """A thread cannot be killed."""
+        """See :meth:`Worker.kill`."""
+        self._host.kill()
+
+    # ------------------------------------------------------------------ in the thread
+
+    def _serve(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, method, args, kwargs = item
+            try:
+                self._post(job.set_result, self._host.call(method, args, kwargs))
+            except EnvError as error:
+                self._post(job.set_exception, error)
+            except BaseException as error:  # even SystemExit: an environment must not end the thread that answers
+                self._post(job.set_exception, EnvError(_told(error), "raised"))
+        try:
+            self._host.close()
+        except BaseException:
+            _log.warning("an environment could not be closed", exc_info=True)
+        self._post(self._end.set_result, None)
+
+    def _post(self, function: Callable[..., object], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(function, *args)
 
 
-class _Remote:
-    """An environment in a process, seen from the one thread that talks to it. ``kill`` may come from any thread."""
+# ------------------------------------------------------------------------------------------------ processes
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self._spec = spec
+
+class _InProcess(Host):
+    def __init__(self) -> None:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._killed = False
@@ -288,7 +282,6 @@ class _Remote:
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if method == "make":
             self._start()
-            args = (self._spec,)
         assert self._pipe is not None
         assert self._process is not None
         try:
@@ -296,9 +289,9 @@ class _Remote:
             good, result = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)
-            raise SaidError(f"its process died with exit code {self._process.exitcode}", "died") from None
+            raise EnvError(f"its process died with exit code {self._process.exitcode}", "died") from None
         if not good:
-            raise SaidError(result, "raised")
+            raise EnvError(result, "raised")
         return result
 
     def close(self) -> None:
@@ -331,131 +324,125 @@ class _Remote:
             self.kill()
 
 
-class SaidError(Exception):
-    """What went wrong in another process, as text, and in one word."""
-
-    def __init__(self, message: str, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
 def _child(pipe: Connection) -> None:
     """The whole life of an environment's process: answer calls until the pipe ends."""
     os.setsid()  # a group of its own, to be killed as one; and Ctrl-C is for the parent alone
-    env: Any = None
+    host = Host()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            method, args, kwargs = pipe.recv()
+            call = pipe.recv()
             try:
-                if method == "make":
-                    env = args[0].make()
-                    pipe.send((True, None))
-                else:
-                    pipe.send((True, getattr(env, method)(*args, **kwargs)))
+                pipe.send((True, host.call(*call)))
             except ConnectionError:
                 raise
             except BaseException as error:
-                pipe.send((False, formatted(error)))
-    if env is not None:
-        env.close()
-
-
-class ThreadWorker:
-    """An environment in a thread of its own, from its making to its end: safe for what is bound to its thread."""
-
-    killable = False
-    host: type[Host] = _Local
-
-    def __init__(self, spec: EnvSpec) -> None:
-        self.healthy = True
-        self._loop = asyncio.get_running_loop()
-        self._host = self.host(spec)
-        self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...], dict[str, Any]] | None]
-        self._jobs = queue.SimpleQueue()
-        self._job: asyncio.Future[Any] | None = None
-        self._end: asyncio.Future[None] = self._loop.create_future()
-        self._retired = False
-        threading.Thread(target=self._serve, name="textenvs-env", daemon=True).start()
-
-    @property
-    def busy(self) -> bool:
-        """See :class:`Worker`."""
-        return self._job is not None
-
-    async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
-        """See :meth:`Worker.call`."""
-        self._job = job = self._loop.create_future()
-        self._jobs.put((job, method, args, kwargs))
-        try:
-            await asyncio.wait((job,), timeout=timeout)
-        except asyncio.CancelledError:
-            self.healthy = False
-            raise
-        if not job.done():
-            self.healthy = False
-            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s", f"{method}_timeout")
-        problem, result = job.result()
-        if problem is not None:
-            self.healthy = False
-            raise EnvError(f"the environment's {method} failed: {result}", f"{method}_{problem}")
-        return result
-
-    def retire(self) -> None:
-        """See :meth:`Worker.retire`."""
-        self.healthy = False
-        if self._retired:
-            return
-        self._retired = True
-        self._jobs.put(None)
-        if self.busy:
-            self.kill()
-
-    async def ended(self) -> None:
-        """See :meth:`Worker.ended`."""
-        await asyncio.shield(self._end)
-
-    def kill(self) -> None:
-        """See :meth:`Worker.kill`."""
-        self._host.kill()
-
-    # ------------------------------------------------------------------ in the thread
-
-    def _serve(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, method, args, kwargs = item
-            outcome: tuple[str | None, Any]
-            try:
-                outcome = (None, self._host.call(method, args, kwargs))
-            except SaidError as error:
-                outcome = (error.cause, str(error))
-            except BaseException as error:  # even SystemExit: an environment must not end the thread that answers
-                outcome = ("raised", formatted(error))
-            self._post(self._answer, job, outcome)
-        try:
-            self._host.close()
-        except BaseException:
-            _log.warning("an environment could not be closed", exc_info=True)
-        self._post(self._finish)
-
-    def _post(self, function: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(function, *args)
-
-    def _answer(self, job: asyncio.Future[Any], outcome: tuple[str | None, Any]) -> None:
-        self._job = None
-        job.set_result(outcome)
-
-    def _finish(self) -> None:
-        self._end.set_result(None)
+                pipe.send((False, _told(error)))
+    host.close()
 
 
 class ProcessWorker(ThreadWorker):
     """An environment in a process of its own, which can be killed; a thread here waits for its answers."""
 
     killable = True
-    host = _Remote
+    host = _InProcess
 
 
-def formatted(error: BaseException) -> str:
-    """An exception with its traceback, as text."""
-    return "".join(traceback.format_exception(error)).rstrip()
+# ------------------------------------------------------------------------------------------------ Ray
+
+_CLOSE_S = 2.0
+
+
+def _uncounted() -> Mapping[str, Any]:
+    return {"num_cpus": 0}
+
+
+_options: Callable[[], Mapping[str, Any]] = _uncounted
+
+
+@contextlib.contextmanager
+def placed(options: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Make the actors inside with these options of Ray (a placement group, and what they take of it)."""
+    global _options
+    _options = options
+    try:
+        yield
+    finally:
+        _options = _uncounted
+
+
+class _Actor(Host):
+    """What lives in the actor."""
+
+    def answer(self, *call: Any) -> tuple[bool, Any]:
+        try:
+            return True, self.call(*call)
+        except BaseException as error:  # even SystemExit, or the actor would end without a word
+            return False, _told(error)
+
+
+class _OnRay(Host):
+    def __init__(self) -> None:
+        self._actor: Any = None
+        self._killed = False
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        ray = _ray()
+        if method == "make":
+            self._actor = ray.remote(max_restarts=0, **_options())(_Actor).remote()
+            if self._killed:
+                self.kill()
+        try:
+            good, result = ray.get(self._actor.answer.remote(method, args, kwargs))
+        except ray.exceptions.RayActorError as error:
+            raise EnvError(f"its Ray actor died: {error}", "died") from None
+        except (ray.exceptions.RayError, TypeError) as error:  # its answer, or its spec, cannot be sent
+            raise EnvError(_told(error), "raised") from None
+        if not good:
+            raise EnvError(result, "raised")
+        return result
+
+    def close(self) -> None:
+        if self._actor is None:  # it was never made
+            return
+        ray = _ray()
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        self._killed = True
+        if self._actor is not None:
+            ray = _ray()
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(self._actor, no_restart=True)
+
+
+class RayWorker(ThreadWorker):
+    """An environment in a Ray actor, on any machine of a cluster; a thread here waits for its answers.
+
+    Where this process has no Ray yet, one is started, or joined if ``RAY_ADDRESS`` names a cluster. An actor takes no
+    CPU from what Ray hands out while it lives (it mostly waits), so ``workers`` is what bounds how many there are. What
+    the environment imports must be importable there (for clusters: Ray's ``runtime_env``).
+    """
+
+    killable = True
+    host = _OnRay
+
+
+def _ray() -> Any:
+    """Ray, running.
+
+    Raises:
+        ImportError: It is not installed; the message names the extra.
+    """
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ImportError("environments on Ray need Ray: pip install 'textenvs[ray]'") from error
+    with _starting:
+        if not ray.is_initialized():
+            # Never whatever Ray happens to run on this machine: its end would be the end of this process.
+            address = os.environ.get("RAY_ADDRESS") or "local"
+            ray.init(address, logging_level=logging.WARNING, log_to_driver=False)
+    return ray

@@ -25,6 +25,7 @@ from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringR
 from trainers.rewards.backends import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.group_scheduler import GroupRules
 from trainers.trajectory import Status, Trajectory
 
 GROUPS, SIBLINGS = 3, 2
@@ -109,9 +110,7 @@ async def train(
             Letters(),  # type: ignore[arg-type]
             environments,
             tasks=None,
-            group_size=SIBLINGS,
-            groups_per_batch=GROUPS,
-            retries=3,
+            groups=GroupRules(group_size=SIBLINGS, groups_per_batch=GROUPS, retries=3),
             sampling=Sampling(max_new_tokens=20),
             rewards={"m": reward_of(service, "m", per=per)},
             on_trajectory=ended.append,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
 from typing import Any
 
 from rollout_fakes import AsyncEnv
@@ -13,6 +14,8 @@ from textenvs.messages import Message
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
+from trainers.rollout.group_scheduler import GroupRules
+from trainers.rollout.play import EpisodeLimits
 
 END = 2
 ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
@@ -78,9 +81,19 @@ def slow_env(seed: int = 0) -> EnvSpec:
     return EnvSpec(AsyncEnv, {"delay": delay})
 
 
+def parts_of(options: dict[str, Any]) -> dict[str, Any]:
+    """A collector's keyword arguments, where ``options`` has the fields of its rules and limits among them."""
+    rules, limits = (
+        {field.name: options[field.name] for field in fields(part) if field.name in options}
+        for part in (GroupRules, EpisodeLimits)
+    )
+    others = {name: value for name, value in options.items() if name not in rules | limits}
+    return others | {"groups": GroupRules(**rules), "limits": EpisodeLimits(**limits)}
+
+
 def collector_of(engine: ScriptedEngine, backend: Backend, **options: Any) -> Collector:
     options = {"tasks": 50, "group_size": 2, "groups_per_batch": 3, "sampling": Sampling(max_new_tokens=40)} | options
-    return Collector(engine, Characters(), backend, **options)  # type: ignore[arg-type]
+    return Collector(engine, Characters(), backend, **parts_of(options))  # type: ignore[arg-type]
 
 
 async def collect(

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from collector_helpers import END, Characters, collector_of, engine_of, slow_env, tokens
+from collector_helpers import END, Characters, collector_of, engine_of, parts_of, slow_env, tokens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
@@ -275,7 +275,7 @@ async def test_without_staleness_a_model_is_collected_from_as_in_a_plain_loop_bi
         engine, episodes = make_engine(), []
         options: dict[str, Any] = {"tasks": 5, "group_size": 2, "groups_per_batch": 2, "max_running": 1, "seed": 7}
         async with Backend(EnvSpec(AsyncEnv)) as backend:
-            collector = Collector(engine, Bytes(), backend, sampling=Sampling(max_new_tokens=12), **options)  # type: ignore[arg-type]
+            collector = Collector(engine, Bytes(), backend, sampling=Sampling(max_new_tokens=12), **parts_of(options))  # type: ignore[arg-type]
             async with collector:
                 for version in (1, 2, 3):
                     batch = await collector.next_batch()

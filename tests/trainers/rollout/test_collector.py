@@ -31,7 +31,7 @@ from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode import EpisodeTokens
-from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError
+from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError, GroupRules
 from trainers.rollout.tasks import TaskOrder, derive_seed
 from trainers.trajectory import Status, Trajectory
 
@@ -387,7 +387,11 @@ def test_a_bug_in_an_episode_says_which() -> None:
     async def run() -> None:
         async with Backend(EnvSpec(AsyncEnv)) as backend:
             collector = Collector(
-                engine_of(says("1 end")), Broken(), backend, tasks=1, group_size=1, groups_per_batch=1
+                engine_of(says("1 end")),
+                Broken(),
+                backend,
+                tasks=1,
+                groups=GroupRules(group_size=1, groups_per_batch=1),
             )  # type: ignore[arg-type]
             async with collector:
                 await collector.next_batch()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from collector_helpers import Characters, tokens, turn_of
+from collector_helpers import Characters, parts_of, tokens, turn_of
 from fragile import Fragile
 from rollout_fakes import AsyncEnv
 
@@ -52,9 +52,8 @@ async def collected(
             Characters(),  # type: ignore[arg-type]
             backend,
             sampling=Sampling(max_new_tokens=40),
-            max_context=4096,
             on_trajectory=seen.append,
-            **sizes,
+            **parts_of(sizes | {"max_context": 4096}),
         ) as collector:
             beside = None if fault is None else asyncio.ensure_future(fault(engines, collector))
             for step in range(batches):

@@ -16,9 +16,9 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, Sampling
+from trainers.rollout.collector import EvalGate, WeightLock
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.eval_gate import EvalGate, WeightLock
-from trainers.rollout.group_scheduler import CollectionError, GroupScheduler
+from trainers.rollout.group_scheduler import CollectionError, GroupRules, GroupScheduler
 from trainers.trajectory import Trajectory
 
 evaluations = st.lists(
@@ -291,7 +291,7 @@ async def test_a_turn_that_comes_with_a_cancellation_is_given_back() -> None:
 
 
 async def test_a_place_that_comes_with_a_cancellation_is_given_back() -> None:
-    slots, blocks, freed = GroupScheduler(group_size=1, groups_per_batch=2, max_running=1), Blocks(), []
+    slots, blocks, freed = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, max_running=1)), Blocks(), []
     guests = EvalGate(slots, lambda: freed.append(slots.guests))
     one = blocks.enter("one", guests.place)
     await settled()
@@ -312,7 +312,7 @@ async def test_a_place_that_comes_with_a_cancellation_is_given_back() -> None:
 
 
 async def test_guests_wait_for_the_books_and_enter_when_the_limit_grows() -> None:
-    slots, blocks = GroupScheduler(group_size=1, groups_per_batch=4, max_running=2), Blocks()
+    slots, blocks = GroupScheduler(GroupRules(group_size=1, groups_per_batch=4, max_running=2)), Blocks()
     guests = EvalGate(slots, lambda: None)
     assert slots.start()
     assert slots.start()

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from trainers.rollout.group_scheduler import (
     ConsecutiveErrorsError,
     FilterExhaustedError,
+    GroupRules,
     GroupScheduler,
     StalenessError,
     Ticket,
@@ -74,7 +75,7 @@ class Books(RuleBasedStateMachine):
             "max_consecutive_filtered": 10**6,
             "max_consecutive_errors": 10**6,
         }
-        self.slots = GroupScheduler(**self.options)
+        self.slots = GroupScheduler(GroupRules(**self.options))
         self.updates = self.taken = 0
         self.running: dict[Ticket, int] = {}  # with the version when it started
         self.started: set[Ticket] = set()
@@ -180,7 +181,7 @@ class Books(RuleBasedStateMachine):
         unfinished = set(range(frontier["next_group"])) - set(self.delivered) - self.dropped
         assert frontier["in_flight"] == sorted(unfinished), "neither skipped nor repeated"
         self.updates = self.taken  # the trainer's state is that after its last update
-        self.slots = GroupScheduler(**self.options, version=self.updates)
+        self.slots = GroupScheduler(GroupRules(**self.options), self.updates)
         self.slots.restore(frontier)
         assert self.slots.frontier() | {"version": 0} == frontier | {"version": 0}
         self.running.clear()
@@ -222,7 +223,7 @@ class Books(RuleBasedStateMachine):
         numbers = range(self.slots.frontier()["next_group"] + 2)
         assert {number for number in numbers if self.slots.gone(number)} == over
         ended = {number: len(done) + self.lost.get(number, 0) for number, done in self.done.items()}
-        whole = {number for number, count in ended.items() if count == self.slots.episodes_per_group}
+        whole = {number for number, count in ended.items() if count == self.slots.rules.episodes_per_group}
         assert self.slots.ready == len(whole - over)
 
 
@@ -253,12 +254,12 @@ def steady_ages(slots: GroupScheduler, rounds: int) -> list[int]:
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_the_staleness_allowed_is_used(staleness: int) -> None:
-    ages = steady_ages(GroupScheduler(group_size=2, groups_per_batch=3, staleness=staleness), 8)
+    ages = steady_ages(GroupScheduler(GroupRules(group_size=2, groups_per_batch=3, staleness=staleness)), 8)
     assert max(ages) == staleness
 
 
 def test_a_batch_that_is_too_old_is_not_handed_out() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=1, version=5)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=1), 5)
     ticket = slots.start()
     assert ticket is not None
     slots.finish(ticket, played(3, name="old"))
@@ -267,7 +268,7 @@ def test_a_batch_that_is_too_old_is_not_handed_out() -> None:
 
 
 def test_nothing_starts_between_a_batch_and_its_update_without_staleness() -> None:
-    slots = GroupScheduler(group_size=2, groups_per_batch=2)
+    slots = GroupScheduler(GroupRules(group_size=2, groups_per_batch=2))
     for ticket in start_all(slots):
         slots.finish(ticket, played(0))
     assert slots.take() is not None
@@ -277,7 +278,7 @@ def test_nothing_starts_between_a_batch_and_its_update_without_staleness() -> No
 
 
 def test_updates_that_would_age_what_is_in_flight_are_refused() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=1, version=4)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=1), 4)
     slots.update(7)  # nothing is in flight: any version will do
     start_all(slots)
     with pytest.raises(ValueError, match="from version 7 to 8 with 0 batch"):
@@ -293,7 +294,7 @@ def test_updates_that_would_age_what_is_in_flight_are_refused() -> None:
 def test_strict_order_waits_for_the_oldest_and_a_window_does_not() -> None:
     delivered = {}
     for window in (1, 2, 3):
-        slots = GroupScheduler(group_size=1, groups_per_batch=2, staleness=2, window=window)
+        slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, staleness=2, window=window))
         _straggler, *others = start_all(slots)
         for ticket in others:
             slots.finish(ticket, played(0, name=str(ticket.group)))
@@ -303,7 +304,7 @@ def test_strict_order_waits_for_the_oldest_and_a_window_does_not() -> None:
 
 
 def test_a_straggler_is_overtaken_by_less_than_the_window() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=3, window=3)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=3, window=3))
     straggler = slots.start()
     assert straggler is not None
     overtaken = 0
@@ -323,7 +324,9 @@ def test_a_straggler_is_overtaken_by_less_than_the_window() -> None:
 
 def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
     """What sampling more groups than needed is for, with a filter: the first that are complete and differ are taken."""
-    slots = GroupScheduler(group_size=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
+    slots = GroupScheduler(
+        GroupRules(group_size=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
+    )
 
     def play(group: int, *rewards: float) -> None:
         for sibling, reward in enumerate(rewards):
@@ -351,7 +354,7 @@ def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
 
 
 def test_oversampling_takes_the_first_that_are_complete_and_withdraws_the_rest() -> None:
-    slots = GroupScheduler(group_size=2, groups_per_batch=2, surplus=1, max_running=5)
+    slots = GroupScheduler(GroupRules(group_size=2, groups_per_batch=2, surplus=1, max_running=5))
     assert len(start_all(slots)) == 5
     for ticket in [Ticket(1, 0), Ticket(1, 1)]:
         slots.finish(ticket, played(0, name=str(ticket.group)))
@@ -372,7 +375,7 @@ def test_oversampling_takes_the_first_that_are_complete_and_withdraws_the_rest()
 
 
 def test_with_staleness_a_surplus_is_kept_for_the_next_batch() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1, staleness=1, surplus=1)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=1, surplus=1))
     slow, *others = start_all(slots)
     for ticket in others:
         slots.finish(ticket, played(0, name=str(ticket.group)))
@@ -386,7 +389,7 @@ def test_with_staleness_a_surplus_is_kept_for_the_next_batch() -> None:
 
 
 def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
-    slots = GroupScheduler(group_size=3, groups_per_batch=2, max_running=2)
+    slots = GroupScheduler(GroupRules(group_size=3, groups_per_batch=2, max_running=2))
     assert start_all(slots) == [Ticket(0, 0), Ticket(0, 1)]
     slots.finish(Ticket(0, 0), played(0))
     assert start_all(slots) == [Ticket(0, 2)]
@@ -400,7 +403,7 @@ def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
 
 
 def test_a_group_goes_on_with_two_siblings_and_is_dropped_with_one() -> None:
-    slots = GroupScheduler(group_size=3, groups_per_batch=1, staleness=1, retries=1)
+    slots = GroupScheduler(GroupRules(group_size=3, groups_per_batch=1, staleness=1, retries=1))
 
     def play(group: int, failing: set[int]) -> None:
         while ticket := next((t for t in tickets if t.group == group), None):
@@ -421,9 +424,8 @@ def test_a_group_goes_on_with_two_siblings_and_is_dropped_with_one() -> None:
 
 
 def test_a_greedy_episode_is_played_with_each_group_and_kept_apart() -> None:
-    slots = GroupScheduler(
-        group_size=2, groups_per_batch=1, staleness=1, retries=0, greedy=True, filter_zero_variance=True
-    )
+    rules = GroupRules(group_size=2, groups_per_batch=1, staleness=1, retries=0, greedy=True, filter_zero_variance=True)
+    slots = GroupScheduler(rules)
     tickets = start_all(slots)
     assert len(tickets) == slots.capacity == 6
     assert [t.sibling for t in tickets if slots.is_greedy(t)] == [2, 2]
@@ -448,7 +450,7 @@ def test_a_greedy_episode_is_played_with_each_group_and_kept_apart() -> None:
 
 
 def test_a_dropped_group_is_replaced_within_the_same_batch() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=2, retries=0)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, retries=0))
     first, second = start_all(slots)
     slots.finish(first, played(0, status=Status.ERROR_ENGINE))
     replacement = slots.start()
@@ -461,7 +463,7 @@ def test_a_dropped_group_is_replaced_within_the_same_batch() -> None:
 
 
 def test_a_trajectory_without_a_sampled_token_is_a_failure() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1, retries=0)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, retries=0))
     ticket = slots.start()
     empty = Trajectory(*(np.zeros(0, t) for t in (np.int32, bool, np.float32, np.int32, np.int32, np.float64)))
     assert ticket is not None
@@ -470,7 +472,9 @@ def test_a_trajectory_without_a_sampled_token_is_a_failure() -> None:
 
 
 def test_groups_without_difference_are_replaced_until_it_is_too_much() -> None:
-    slots = GroupScheduler(group_size=2, groups_per_batch=1, filter_zero_variance=True, max_consecutive_filtered=2)
+    slots = GroupScheduler(
+        GroupRules(group_size=2, groups_per_batch=1, filter_zero_variance=True, max_consecutive_filtered=2)
+    )
 
     def play(rewards: tuple[float, float]) -> None:
         for ticket in start_all(slots):
@@ -489,7 +493,7 @@ def test_groups_without_difference_are_replaced_until_it_is_too_much() -> None:
 
 
 def test_errors_in_a_row_stop_the_run_and_a_success_or_an_excuse_does_not_count() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=4, retries=9, max_consecutive_errors=2)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=4, retries=9, max_consecutive_errors=2))
 
     def end(status: Status, **kwargs: bool) -> None:
         ticket = slots.start()
@@ -505,7 +509,7 @@ def test_errors_in_a_row_stop_the_run_and_a_success_or_an_excuse_does_not_count(
 
 
 def test_an_excused_abort_costs_no_retry() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1, retries=0)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, retries=0))
     for attempt in range(5):
         ticket = slots.start()
         assert ticket == Ticket(0, 0, attempt)
@@ -515,7 +519,7 @@ def test_an_excused_abort_costs_no_retry() -> None:
 
 
 def test_an_episode_ends_once() -> None:
-    slots = GroupScheduler(group_size=1, groups_per_batch=1)
+    slots = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1))
     ticket = slots.start()
     assert ticket is not None
     slots.finish(ticket, played(0))
@@ -537,14 +541,14 @@ def test_an_episode_ends_once() -> None:
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        GroupScheduler(**({"group_size": 2, "groups_per_batch": 2} | options))
+        GroupRules(**({"group_size": 2, "groups_per_batch": 2} | options))
 
 
 def test_a_malformed_frontier_is_refused() -> None:
-    good = GroupScheduler(group_size=1, groups_per_batch=1).frontier()
+    good = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1)).frontier()
     with pytest.raises(ValueError, match="ascending numbers below next_group=2"):
-        GroupScheduler(group_size=1, groups_per_batch=1).restore(good | {"next_group": 2, "in_flight": [2]})
-    used = GroupScheduler(group_size=1, groups_per_batch=1)
+        GroupScheduler(GroupRules(group_size=1, groups_per_batch=1)).restore(good | {"next_group": 2, "in_flight": [2]})
+    used = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1))
     used.start()
     with pytest.raises(ValueError, match="before the first episode"):
         used.restore(good)

@@ -19,7 +19,7 @@ from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.multiturn import MultiturnScore
+from trainers.rollout.rewards import MultiturnScore
 from trainers.trajectory import Status
 
 ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}

@@ -26,10 +26,8 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.lag import LoopLag
 from trainers.rollout.stats import LengthBias
-from trainers.rollout.timeline import PHASES, Load, Timeline
-from trainers.rollout.trace import TraceFile, read_trace
+from trainers.rollout.timeline import PHASES, Load, LoopLag, Timeline, TraceFile
 from trainers.trajectory import Trajectory
 
 
@@ -95,7 +93,7 @@ def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], q
     timeline.close("completed", None)
     assert sum(timeline.seconds.values()) == pytest.approx(clock.now)
     assert timeline.seconds["generate"] == pytest.approx(max(0.0, generating - queued)), "the engine's queue is no work"
-    assert (timeline.prompt_tokens, timeline.cached_tokens) == (10, 4)
+    assert (timeline.counts["prompt_tokens"], timeline.counts["cached_tokens"]) == (10, 4)
 
 
 # ---------------------------------------------------------------- replies
@@ -306,6 +304,19 @@ def nested(spans: list[dict[str, Any]]) -> None:
         stack.append(span)
 
 
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The events of a trace, also of one that a killed run left; a last line that was cut is left out."""
+    first, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    assert first == "["
+    events = []
+    for number, line in enumerate(lines, 1):
+        try:
+            events += [json.loads(line.removesuffix(","))] if line not in ("", "]") else []
+        except ValueError:
+            assert number == len(lines), f"line {number + 1} is no event: {line}"
+    return events
+
+
 def test_a_trace_nests_and_agrees_with_the_stats(tmp_path: Path) -> None:
     path = tmp_path / "new" / "trace.json"
     ended: list[Trajectory] = []
@@ -371,13 +382,14 @@ def test_what_a_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     program = f"""
         import time
-        from trainers.rollout.trace import TraceFile
+        from trainers.rollout.timeline import TraceFile
         trace = TraceFile({str(path)!r})
         while True:
-            lane = trace.lane("episodes", "e" * 100)
+            lane = trace.lane("episodes")
             began = time.monotonic()
-            lane.span("generate", began, time.monotonic())
-            lane.close(began, time.monotonic(), {{"status": "completed"}})
+            trace.span(lane, "generate", began, time.monotonic())
+            trace.span(lane, "e" * 100, began, time.monotonic(), {{"status": "completed"}})
+            trace.give_back(lane)
         """
     root = Path(__file__).resolve().parents[3]
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], cwd=root) as process:

@@ -29,7 +29,7 @@ from textenvs.trust import Environments
 from ...engines.base import Engine, Sampling
 from ...engines.torch_engine import TorchEngine
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
-from ...rollout.play import Episode, Player
+from ...rollout.play import Episode, EpisodeLimits, Player
 from ...rollout.renderer import Renderer
 from ...rollout.tasks import derive_seed
 from ...trajectory import Trajectory
@@ -189,14 +189,13 @@ class TextEnvRollout:
         if isinstance(engine, TorchEngine) and not fresh:
             # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
             self._loop.run(engine.update_weights(weights_of(trainer), engine.version + 1))
-        return Player(
-            engine,
-            self._renderer,
+        limits = EpisodeLimits(
             max_context=self._max_context,
             max_response_tokens=trainer.args.max_completion_length,
             generation_timeout=self._generation_timeout,
             episode_timeout=self._episode_timeout,
         )
+        return Player(engine, self._renderer, limits)
 
     def _bind(self, trainer: Any) -> None:
         former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
