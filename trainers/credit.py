@@ -23,8 +23,7 @@ from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.checks import estimator_keys
-from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .config.schema import ActorSection, AlgorithmSection, CriticSection, estimator_keys
 from .learner import Learner
 from .trajectory import Trajectory, action_offsets
 
