@@ -131,12 +131,10 @@ def _line(step: int, metrics: Mapping[str, float]) -> str:
 
 
 class TensorBoardLogger:
-    """Scalars for TensorBoard.
+    """Scalars for TensorBoard, as event files in ``folder``.
 
-    Args:
-        folder: Where the event files go.
-        first_step: From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from
-            this step on; ``None`` hides nothing.
+    From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from ``first_step``
+    on; ``None`` hides nothing.
 
     Raises:
         ImportError: TensorBoard is not installed; the message names the extra.
