@@ -23,10 +23,9 @@ from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.checks import estimator_keys
-from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .config.schema import ActorSection, AlgorithmSection, CriticSection, estimator_keys
 from .learner import Learner
-from .trajectory import Trajectory
+from .trajectory import Trajectory, action_offsets
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ def credit(
     columns = {"old_logprobs": old}
     if config.actor.old_logprobs == "recompute":
         old = columns["old_logprobs"] = _flat(learner.logprobs(trajectories))
-        weights, kept, found = off_policy_correction(config.actor, old, rollout, offsets_of(trajectories))
+        weights, kept, found = off_policy_correction(config.actor, old, rollout, action_offsets(trajectories))
         metrics |= {f"actor/{name}": value for name, value in found.items()}
         if weights is not None:
             columns["importance"] = weights
@@ -69,7 +68,7 @@ def credit(
         estimate = kl_estimate(
             torch.from_numpy(old), torch.from_numpy(columns["ref_logprobs"]), config.algorithm.kl_penalty
         ).numpy()
-        metrics["actor/ref_kl"] = mean_kl(estimate, offsets_of(trajectories))
+        metrics["actor/ref_kl"] = mean_kl(estimate, action_offsets(trajectories))
         if config.algorithm.use_kl_in_reward:
             metrics["actor/kl_coef"] = kl.beta
             penalty = kl.beta * estimate
@@ -185,7 +184,7 @@ def has_gradient(
         section: Which loss, and its terms.
         advantages: ``[N]``.
         mask: bool ``[N]``; the tokens that the policy is trained on.
-        offsets: Of :func:`offsets_of`, ``[E + 1]``.
+        offsets: Of :func:`~trainers.trajectory.action_offsets`, ``[E + 1]``.
 
     Returns:
         bool ``[E]``.
@@ -262,8 +261,3 @@ def _explained(values: Floats, returns: Floats) -> dict[str, float]:
 
 def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:
     return np.concatenate([np.zeros(0), *parts])
-
-
-def offsets_of(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
-    """Where each episode's action tokens begin in the flat columns, and the end ``[episodes + 1]``."""
-    return np.concatenate([[0], np.cumsum([int(t.action_mask.sum()) for t in trajectories])]).astype(np.int64)

@@ -54,18 +54,18 @@ from .cluster.nsight import captures
 from .cluster.plan import Machine, describe
 from .config.running import TrainerSection
 from .config.schema import ActorSection
-from .credit import credit, critic_loss, has_gradient, norm_length, offsets_of, policy_loss, selected_tokens
+from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .interrupts import Interrupts, leave
 from .learner import Learner
 from .policy import PolicyError, positions
 from .report.metrics import Phases, episode_metrics, groups_tied
-from .report.profile import profiled
+from .report.reporter import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
 from .run import Run, assemble
-from .trajectory import Trajectory
+from .trajectory import Trajectory, action_offsets
 
 log = logging.getLogger("trainers")
 
@@ -203,7 +203,7 @@ def learn(
     columns |= selected_tokens(config.actor, columns, advantages.policy_mask, rng)
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
-    offsets = offsets_of(trajectories)
+    offsets = action_offsets(trajectories)
     parts = min(config.actor.mini_batches, len(trajectories))  # episodes that failed for good are missing
     for _ in range(config.actor.ppo_epochs):
         order = rng.permutation(len(trajectories))
@@ -214,7 +214,7 @@ def learn(
             where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
             given = {name: column[where] for name, column in columns.items()}
             if train_actor and (mask := advantages.policy_mask[where]).any():
-                weight = token_weights(config.actor.loss_agg_mode, offsets_of(part), mask, norm_length(config))
+                weight = token_weights(config.actor.loss_agg_mode, action_offsets(part), mask, norm_length(config))
                 more = {"weight": weight, "share": mask / mask.sum()}
                 found = _update_actor(learner, actor, part, given | more, mask)
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
@@ -241,7 +241,7 @@ def _update_actor(
 
     Weights are of the whole mini-batch; means of metrics are over what is computed.
     """
-    offsets = offsets_of(part)
+    offsets = action_offsets(part)
     needed = has_gradient(actor, given["advantages"], mask, offsets)
     without = 1.0 - float(needed.mean())
     if not needed.any():  # the optimizer's momentum takes its step all the same

@@ -29,7 +29,7 @@ from .builders.environments import (
     try_openings,
     validation_tasks,
 )
-from .builders.folder import START, checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
+from .builders.folder import START, checkpoint_to_resume, held, logged_run, refuse_sft_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
@@ -44,8 +44,8 @@ from .config.yaml12 import dump
 from .gc_tuning import tuned_gc
 from .learner import Learner, Parallel
 from .policy import Policy
+from .report.metrics import SignalWatch
 from .report.reporter import Reporter
-from .report.signal import SignalWatch
 from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
@@ -129,13 +129,9 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
     check_tools(config, renderer)
     trace = trace_of(config)
     reporter = Reporter(
-        folder,
+        logged_run(config, folder, first_step_of(config, checkpoint)),
         config.trainer.logger,
         total=config.trainer.total_iterations,
-        project=config.trainer.project_name,
-        name=config.trainer.experiment_name,
-        config=config.model_dump(mode="json"),
-        first_step=first_step_of(config, checkpoint),
         rollout_dir=config.trainer.rollout_data_dir,
         validation_dir=config.trainer.validation_data_dir,
         on_phase=None if trace is None else trace.phase,

@@ -33,7 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from .builders.environments import env_kwargs, tools_for
 from .builders.errors import SetupError
-from .builders.folder import held, refuse_ppo_folder, run_folder, write_config
+from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
 from .builders.policy import careless_left_out, demonstrations_of, policy_of, set_threads
 from .cli import run_command
@@ -163,13 +163,7 @@ def _run(config: SFTConfig, folder: Path) -> bool:
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
-    logger = open_loggers(
-        config.trainer.logger,
-        folder,
-        project=config.trainer.project_name,
-        name=config.trainer.experiment_name,
-        config=config.model_dump(mode="json"),
-    )
+    logger = open_loggers(config.trainer.logger, logged_run(config, folder))
     console = "console" in config.trainer.logger
 
     done = 0

@@ -217,6 +217,11 @@ class Trajectory:
         return tuple(slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False))
 
 
+def action_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
+    """int64 ``[E + 1]``: of all action tokens, one after the other, episode ``e`` has ``offsets[e]:offsets[e + 1]``."""
+    return np.cumsum([0, *(int(each.action_mask.sum()) for each in trajectories)], dtype=np.int64)
+
+
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
     """Whether all episodes earned the same: no estimator that compares them finds a difference.
 

@@ -32,7 +32,7 @@ from trainers.builders.environments import (
     validation_tasks,
 )
 from trainers.builders.errors import SetupError
-from trainers.builders.folder import held, run_folder, would_replace
+from trainers.builders.folder import held, logged_run, run_folder, would_replace
 from trainers.builders.learner import learner_settings
 from trainers.builders.policy import policy_of, set_threads, threads_for, with_scripts_there_are
 from trainers.cluster.in_flight import slots
@@ -373,14 +373,7 @@ def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallb
     class Report(TrainerCallback):
         def __init__(self) -> None:
             self.latest: dict[str, float] = {}
-            self.loggers = open_loggers(
-                config.trainer.logger,
-                folder,
-                project=config.trainer.project_name,
-                name=config.trainer.experiment_name,
-                config=config.model_dump(mode="json"),
-                first_step=first_step,
-            )
+            self.loggers = open_loggers(config.trainer.logger, logged_run(config, folder, first_step))
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero:

@@ -19,7 +19,7 @@ from trainers.algorithms.kl import kl_estimate
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
-from trainers.config.tables import TABLES
+from trainers.config.verl_rules import TABLES
 from trainers.config.yaml12 import dump
 from trainers.credit import off_policy_correction
 

@@ -20,8 +20,7 @@ from trainers.algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_CRITI
 from trainers.algorithms.batch import ActionBatch
 from trainers.config import load_config, resolve
 from trainers.ppo import train
-from trainers.report.metrics import groups_tied
-from trainers.report.signal import PATIENCE, SignalWatch
+from trainers.report.metrics import PATIENCE, SignalWatch, groups_tied
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory, tied

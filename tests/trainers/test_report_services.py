@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trainers.report.loggers import MetricsError, MLflowLogger, WandbLogger
+from trainers.report.loggers import LoggedRun, MetricsError, MLflowLogger, WandbLogger
 from trainers.report.reporter import Reporter
 
 CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
@@ -13,12 +13,12 @@ CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
 def test_mlflow_goes_on_with_the_same_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs the extra 'mlflow'")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    first = MLflowLogger(tmp_path, project="project", name="name", config=CONFIG)
+    first = MLflowLogger(LoggedRun(tmp_path, "project", "name", CONFIG))
     first.log(1, {"train/reward": 0.5, "val/source/openai/gsm8k/reward": float("nan")})
     first.log(2, {f"metrics/{i}": float(i) for i in range(1200)})  # more than a call takes
     first.close()
     first.close()
-    again = MLflowLogger(tmp_path, project="project", name="name", config=CONFIG, first_step=3)
+    again = MLflowLogger(LoggedRun(tmp_path, "project", "name", CONFIG, first_step=3))
     again.log(3, {"train/reward": 0.75})
     again.close()
     client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
@@ -39,7 +39,7 @@ def test_wandb_without_a_key_says_what_to_do(tmp_path, monkeypatch):
 
     monkeypatch.setattr(wandb, "init", no_key)
     with pytest.raises(MetricsError, match=r"wandb, which says: No API key configured.*WANDB_MODE=offline"):
-        WandbLogger(tmp_path, project="project", name="name")
+        WandbLogger(LoggedRun(tmp_path, "project", "name"))
 
 
 def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
     for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     for first_step in (0, 2):
-        reporter = Reporter(tmp_path / "run", ["wandb"], total=3, project="project", first_step=first_step)
+        reporter = Reporter(LoggedRun(tmp_path / "run", "project", first_step=first_step), ["wandb"], total=3)
         reporter.iteration(first_step + 1, {"train/reward": 0.5}, [])
         reporter.close()
     number = (tmp_path / "run" / "wandb_run.txt").read_text().strip()
@@ -59,6 +59,6 @@ def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
     while not all(b"train/reward" in file.read_bytes() for file in files):
         assert time.monotonic() < deadline, "a point is missing"
         time.sleep(0.05)
-    fresh = WandbLogger(tmp_path / "run", project="project", name="name")
+    fresh = WandbLogger(LoggedRun(tmp_path / "run", "project", "name"))
     fresh.close()
     assert (tmp_path / "run" / "wandb_run.txt").read_text().strip() != number, "a run that starts afresh is a new one"

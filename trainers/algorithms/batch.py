@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainers.trajectory import Trajectory
+from trainers.trajectory import Trajectory, action_offsets
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -86,8 +86,8 @@ class ActionBatch:
         names = [t.group_id or f"\0{number}" for number, t in enumerate(trajectories)]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return cls(
-            token_offsets=_offsets([int(t.action_mask.sum()) for t in trajectories]),
-            turn_offsets=_offsets([t.num_turns for t in trajectories]),
+            token_offsets=action_offsets(trajectories),
+            turn_offsets=np.cumsum([0, *(t.num_turns for t in trajectories)], dtype=np.int64),
             turn_index=gather(trajectories, [t.turn_id for t in trajectories]).astype(np.int64),
             turn_rewards=np.concatenate([np.zeros(0), *(t.turn_rewards for t in trajectories)]),
             terminated=np.array([t.terminated for t in trajectories], np.bool_),
@@ -327,7 +327,7 @@ def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDAr
     Raises:
         ValueError: ``flat`` has not as many entries as the episodes have action tokens.
     """
-    offsets = _offsets([int(t.action_mask.sum()) for t in trajectories])
+    offsets = action_offsets(trajectories)
     if len(flat) != offsets[-1]:
         raise ValueError(f"{len(flat)} entries for {offsets[-1]} action tokens")
     out = []
@@ -340,7 +340,3 @@ def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDAr
 
 def _array(name: str, values: ArrayLike | None) -> NDArray[Any] | None:
     return None if values is None else np.asarray(values, np.int64 if name == "anchor" else np.float64)
-
-
-def _offsets(lengths: Sequence[int]) -> Ints:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -12,8 +12,8 @@ from textenvs.evaluate.records import lock
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from ..config.load import render
 from ..config.running import RunSection, TrainerSection
-from ..config.schema import RunConfig
-from ..report.loggers import METRICS_FILE
+from ..config.schema import PPOConfig, RunConfig, SFTConfig
+from ..report.loggers import METRICS_FILE, LoggedRun
 from .errors import SetupError
 
 LOCK_FILE = ".lock"
@@ -27,6 +27,12 @@ def run_folder(section: RunSection) -> Path:
     if section.default_local_dir is not None:
         return Path(section.default_local_dir).expanduser()
     return Path("outputs") / section.project_name / section.experiment_name
+
+
+def logged_run(config: PPOConfig | SFTConfig, folder: Path, first_step: int | None = 0) -> LoggedRun:
+    """What the run's loggers are told of it."""
+    section = config.trainer
+    return LoggedRun(folder, section.project_name, section.experiment_name, config.model_dump(mode="json"), first_step)
 
 
 @contextlib.contextmanager

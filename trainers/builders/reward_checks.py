@@ -1,6 +1,6 @@
 """The options of reward models, and what is wrong with these and functions, as far as that is known before any starts.
 
-The checks of a configuration (:mod:`trainers.config.checks`) look at keys alone. These look at what the keys mean: the
+The checks of a configuration (:mod:`trainers.config.schema`) look at keys alone. These look at what the keys mean: the
 small files of a model, its template, a key in the environment, a judge's options. No weights are read, no process is
 started, and no service is asked; :func:`try_multiturn` and
 :func:`trainers.builders.reward_model.reward_models_of` do that, before the first step of training.

@@ -94,11 +94,12 @@ class ControlTokens:
         if all(i in written for i in ids if i in self._values):  # one after the other
             return ids
         # Tokenizers split at control tokens before all else, so what is between two of them can be encoded apart.
-        ids = []
-        for stretch, between in stretches(text.marked, self.pattern):
-            ids += self._harmless(self.plain(MarkedText(stretch, text.marks)))
-            ids += [self.ids[between]] if between else []
-        return ids
+        ids, end = [], 0
+        for match in self.pattern.finditer(text.marked):
+            ids += self._harmless(self.plain(MarkedText(text.marked[end : match.start()], text.marks)))
+            ids.append(self.ids[match[0]])
+            end = match.end()
+        return ids + self._harmless(self.plain(text.after(end)))
 
     def within(self, text: str) -> list[int]:
         """Token ids of a stretch from within a conversation.
@@ -142,15 +143,6 @@ class ControlTokens:
 def any_of(names: Iterable[str]) -> re.Pattern[str]:
     """Matches any of these strings, the longest first; nothing where there are none."""
     return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or r"(?!)")
-
-
-def stretches(text: str, separator: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    """The text as pairs of a stretch without separator and the separator behind it (none behind the last)."""
-    end = 0
-    for match in separator.finditer(text):
-        yield text[end : match.start()], match[0]
-        end = match.end()
-    yield text[end:], ""
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import jinja2
@@ -36,16 +36,10 @@ CallForm: TypeAlias = Literal["object", "string", "text"]
 
 _KNOWN_SHAPES = 1024  # kept at most
 
+_PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "Any."}}}
 #: A tool for probes.
 PROBE_TOOLS: Tools = [
-    {
-        "type": "function",
-        "function": {
-            "name": "probe",
-            "description": "A probe.",
-            "parameters": {"type": "object", "properties": {"x": {"type": "string", "description": "Any."}}},
-        },
-    }
+    {"type": "function", "function": {"name": "probe", "description": "A probe.", "parameters": _PARAMETERS}}
 ]
 
 
@@ -100,7 +94,7 @@ class MessageForms:
 
     def __init__(self, show: Show) -> None:
         self._show = show
-        self._known: dict[Any, str | None] = {}  # what is wrong with a shape, or nothing
+        self._known: dict[Hashable, str | None] = {}  # what is wrong with a shape, or nothing
         self.joins_users = self.system_as_user = self.later_system_as_user = self.results_as_user = False
         self.calls: dict[bool, CallForm] = {False: "text", True: "text"}
         s, u, a = system("x"), user("x"), assistant("x")
@@ -110,23 +104,14 @@ class MessageForms:
         self.joins_users = not self._shown((u, u), (u, a, u, u))
         self.system_as_user = not self._shown((s, u), (s, u, a, u), tools=None)
         self.later_system_as_user = not self._shown((u, a, s, u), (u, a, s), (s, u, a, s, u), (s, s, u))
+        results = (tool("x", "c"), tool("x", "c", "probe"))
         for tools in with_tools:
-            for r in (tool("x", "c"), tool("x", "c", "probe")):
-                talks: tuple[Messages, ...] = (
-                    (u, a, r),
-                    (u, a, r, r),
-                    (u, a, r, u),
-                    (u, a, r, a, u),
-                    (u, a, r, a, r, r, a, u),
-                )
-                self.results_as_user |= not self._shown(*talks, tools=tools)
+            for r in results:
+                behind: list[Messages] = [(r,), (r, r), (r, u), (r, a, u), (r, a, r, r, a, u)]
+                self.results_as_user |= not self._shown(*((u, a, *each) for each in behind), tools=tools)
         for has_text, calling in ((False, assistant("", [_CALL, _CALL])), (True, assistant("x", [_CALL]))):
-            talks = tuple(
-                (u, calling, *results, *end)
-                for r in (tool("x", "c"), tool("x", "c", "probe"))
-                for results in ((r,) * len(calling["tool_calls"]),)
-                for end in ((), (a, u))
-            )
+            count = len(calling["tool_calls"])
+            talks = [(u, calling, *[r] * count, *end) for r in results for end in ((), (a, u))]
             for form in _CALL_FORMS:
                 self.calls[has_text] = form
                 if all(self._shown(*talks, tools=tools) for tools in with_tools):
@@ -150,22 +135,21 @@ class MessageForms:
         was_converted = False  # the last form is a user message, and was another or several
         native_calls = False  # the assistant's message before was put with its calls
         for number, message in enumerate(messages):
-            role, converted = message["role"], None
-            form = {**message, "content": _text(message)}
+            role, text = message["role"], _text(message)
+            form, converted = {**message, "content": text}, False
             if role == "assistant":
                 form, native_calls = self._assistant(form)
             elif role == "tool" and self.results_as_user and not native_calls:
-                converted = f"<tool_response>\n{form['content']}\n</tool_response>"
+                form = {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+                converted = True
             elif role == "system" and (self.later_system_as_user if number else self.system_as_user):
-                converted = form["content"]
-            if converted is not None:
-                form = {"role": "user", "content": converted}
+                form, converted = {"role": "user", "content": text}, True
             joins = form["role"] == "user" and forms and forms[-1]["role"] == "user"
-            if joins and (self.joins_users or was_converted or converted is not None):
+            if joins and (self.joins_users or was_converted or converted):
                 both = (forms.pop()["content"], form["content"])
                 form = {"role": "user", "content": "\n\n".join(text for text in both if text)}
-                converted = form["content"]
-            was_converted = converted is not None
+                converted = True
+            was_converted = converted
             forms.append(form)
         return forms
 
@@ -180,11 +164,7 @@ class MessageForms:
         """
         shape = tuple((m["role"], bool(_text(m)), "name" in m, _arguments(m)) for m in messages)
         key = (shape, None if tools is None else json.dumps(tools))
-        if key not in self._known:
-            if len(self._known) >= _KNOWN_SHAPES:
-                self._known.clear()
-            self._known[key] = self._problem(messages, tools)
-        if (problem := self._known[key]) is not None:
+        if (problem := self._cached(key, lambda: self._problem(messages, tools))) is not None:
             raise RejectedError(problem)
 
     def around(self, names: Iterable[str]) -> set[str]:
@@ -229,7 +209,7 @@ class MessageForms:
     def _problem(self, messages: Sequence[Message], tools: Tools) -> str | None:
         """What is wrong with how the template shows a conversation of this shape, or ``None``."""
         roles = ", ".join(message["role"] for message in messages)
-        if tools and (unseen := self._unseen(tools)):
+        if tools and (unseen := self._cached(json.dumps(tools), lambda: self._unseen(tools))):
             return (
                 f"the chat template does not show the tools ({unseen}): let the environment's system prompt describe "
                 "them (tools_in_prompt=true, and a call_format other than native), or use a model whose template "
@@ -256,13 +236,15 @@ class MessageForms:
             return f"the chat template does not show the name of a tool that is called ({roles}; {len(lost)} lost)"
         return None
 
-    def _unseen(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        key = ("tools", json.dumps(tools))
+    def _cached(self, key: Hashable, find: Callable[[], str | None]) -> str | None:
         if key not in self._known:
-            self._known[key] = self._unseen_tools(tools)
-        return self._known[key] or ""
+            found = find()
+            if len(self._known) >= _KNOWN_SHAPES:
+                self._known.clear()
+            self._known[key] = found
+        return self._known[key]
 
-    def _unseen_tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
+    def _unseen(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What the template does not show of these schemas; empty where it shows everything."""
         descriptions: dict[str, str] = {}
         words: set[str] = set()
@@ -295,17 +277,15 @@ def _probe(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[tupl
         texts = [form["content"]] if form["content"] else []
         if message["role"] == "assistant":
             open_calls = []
-            calls = []
             for place, given in enumerate(message.get("tool_calls", ())):
                 name, value = f"zqname{number}x{place}qz", f"zqvalue{number}x{place}qz"
+                call_id = f"zqc{number:03d}{place:03d}"  # nine characters, as Mistral's ids have
                 arguments = f'{{"x": "{value}"}}' if _is_object(given["function"]["arguments"]) else value
-                open_calls.append((f"zqc{number:03d}{place:03d}", name))  # nine characters, as Mistral's ids have
-                function = {"name": name, "arguments": arguments}
-                calls.append({"id": open_calls[-1][0], "type": "function", "function": function})
+                call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                form.setdefault("tool_calls", []).append(call)
+                open_calls.append((call_id, name))
                 texts.append(value)
                 names.append(name)
-            if calls:
-                form["tool_calls"] = calls
         elif message["role"] == "tool":
             form["tool_call_id"], name = open_calls.pop(0) if open_calls else ("zqcall000", "probe")
             if "name" in message:
@@ -322,21 +302,18 @@ def _described(value: Any, place: str, descriptions: dict[str, str], words: set[
         for key, item in value.items():
             where = f"{place}.{key}" if place else str(key)
             if key == "description" and isinstance(item, str) and item:
-                mark = f"zqabout{len(descriptions)}qz"
-                descriptions[mark] = where
-                copy[key] = mark
-                continue
-            if key == "properties" and isinstance(item, Mapping):
+                copy[key] = f"zqabout{len(descriptions)}qz"
+                descriptions[copy[key]] = where
+            elif key == "properties" and isinstance(item, Mapping):
                 words.update(item)
-                copy[key] = {
-                    name: _described(each, f"{where}.{name}", descriptions, words) for name, each in item.items()
-                }
-                continue
-            if key == "name" and isinstance(item, str):
-                words.add(item)
-            elif key == "enum" and isinstance(item, Sequence):
-                words.update(each for each in item if isinstance(each, str))
-            copy[key] = _described(item, where, descriptions, words)
+                named = ((name, f"{where}.{name}", each) for name, each in item.items())
+                copy[key] = {name: _described(each, inner, descriptions, words) for name, inner, each in named}
+            else:
+                if key == "name" and isinstance(item, str):
+                    words.add(item)
+                elif key == "enum" and isinstance(item, Sequence):
+                    words.update(each for each in item if isinstance(each, str))
+                copy[key] = _described(item, where, descriptions, words)
         return copy
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_described(item, place, descriptions, words) for item in value]

@@ -16,8 +16,8 @@ from . import verl
 from .commands import EvaluateConfig, GenerateConfig
 from .describe import markdown
 from .schema import PPOConfig, RunConfig, SFTConfig
-from .tables import TABLES
 from .verl import Rule
+from .verl_rules import TABLES
 from .yaml12 import dump
 
 COMMANDS: dict[str, type[RunConfig]] = {

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from . import unread
-from .checks import engine_checks, template_checks
 from .engines import ServingSection
 from .model import native_dtype
 from .rewards import RewardFunctionSection
 from .running import RayInitSection
-from .schema import RunConfig
-from .section import Section
+from .schema import RunConfig, engine_checks, template_checks
+from .section import Problems, Section
 
 
 class PromptsSection(Section):
@@ -90,7 +89,7 @@ class GenerateConfig(RunConfig):
         """See :class:`RunConfig`."""
         return {"model.dtype": native_dtype(self.model.path, self.model.device)}
 
-    def checks(self) -> Iterator[tuple[str, str]]:
+    def checks(self) -> Problems:
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from template_checks(self.data.chat_template_kwargs)
         yield from engine_checks(self.engine)
@@ -130,7 +129,7 @@ class EvaluateConfig(RunConfig):
     custom_reward_function: RewardFunctionSection = RewardFunctionSection()
     report: ScoreSection = ScoreSection()
 
-    def checks(self) -> Iterator[tuple[str, str]]:
+    def checks(self) -> Problems:
         """What does not go together: pairs of a key and what is wrong, in words."""
         if self.data.path is None:
             yield "data.path", "must be given"

@@ -17,9 +17,8 @@ from .checks import missing_paths, notices
 from .describe import Key, all_keys, groups, help_text, key_at
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
-from .tables import NOTHING, TABLES
-from .translate import Table, translate
-from .verl import take_flags
+from .verl import Table, take_flags, translate
+from .verl_rules import NOTHING, TABLES
 from .yaml12 import dump
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
@@ -148,7 +147,7 @@ def resolve(
 ) -> tuple[ConfigT, Flags]:
     """Read arguments (``key=value``, ``--config FILE``) into a checked configuration.
 
-    Keys of verl's are translated first (:mod:`.translate`). Defaults give way to files, earlier files to later ones,
+    Keys of verl's are translated first (:mod:`.verl`). Defaults give way to files, earlier files to later ones,
     and files to ``key=value``, wherever it stands.
 
     Raises:
@@ -165,8 +164,8 @@ def resolve(
     files, values = taken(rest, ("--config",), report)
     settings = [setting for file in [*bases, *(file for _, file in files)] for setting in from_file(file, keys, report)]
     settings += from_arguments(values, keys, report)
-    translated = translate(settings, keys, table, report)
-    tree, sources = _merge(translated.settings, keys, report, table)
+    settings, notes = translate(settings, keys, table, report)
+    tree, sources = _merge(settings, keys, report, table)
     config = None
     try:
         config = schema.model_validate(tree)
@@ -176,7 +175,7 @@ def resolve(
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, Flags(sources, (*said, *translated.notes, *notices(config)))
+    return config, Flags(sources, (*said, *notes, *notices(config)))
 
 
 def render(

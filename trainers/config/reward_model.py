@@ -1,16 +1,13 @@
-"""The keys of a reward model, and what they must agree on."""
+"""The keys of a reward model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from .section import Problems, Section
-
-if TYPE_CHECKING:
-    from .schema import PPOConfig
+from .section import Section
 
 
 class ClassifierSection(Section):
@@ -113,10 +110,6 @@ class RewardModelSection(Section):
     judge: JudgeSection = JudgeSection()
 
 
-_REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
-_TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
-
-
 def named(value: Any) -> Any:
     """Entries of `reward_models` as sections: what is named there is enabled, and named so."""
     if not isinstance(value, Mapping):
@@ -131,49 +124,3 @@ def sections_of(config: Any) -> dict[str, RewardModelSection]:
     """All reward models by the keys that they stand under, those not enabled too; none where a command has none."""
     main, more = getattr(config, "reward_model", None), getattr(config, "reward_models", {})
     return {} if main is None else {"reward_model": main, **{f"reward_models.{n}": each for n, each in more.items()}}
-
-
-def reward_model_checks(config: PPOConfig) -> Problems:
-    """What the keys of reward models must agree on, with each other and with the rest."""
-    for name, section in config.reward_models.items():
-        if section.name != name:
-            yield f"reward_models.{name}.name", f"is {section.name}, and it is named by its key: leave it out"
-    enabled = {key: section for key, section in sections_of(config).items() if section.enable}
-    for key, section in enabled.items():
-        needed = _REWARD_NEEDS[section.kind]
-        if getattr(getattr(section, section.kind), needed) is None:
-            yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
-        if not section.weight:
-            yield f"{key}.weight", "is 0: no score would count"
-        if section.name in _TAKEN:
-            yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    if len({section.replace for section in enabled.values()}) > 1:
-        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
-        text = "what the environment pays counts beside them, or not"
-        yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({said}): {text}"
-    main = config.reward_model
-    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
-        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
-    yield from _pool_checks(enabled, config)
-
-
-def _pool_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
-    pools = [key for key, section in enabled.items() if section.enable_resource_pool]
-    for key in pools[1:]:
-        text = "one reward model may have places of its own; others share the learner's, or are served (kind=service)"
-        yield f"{key}.enable_resource_pool", f"is true for {pools[0]} as well; {text}"
-    for key in pools[:1]:
-        pool, staleness = enabled[key], config.rollout.staleness
-        if pool.nnodes > 1 and config.cluster.backend != "ray":
-            yield f"{key}.nnodes", f"is {pool.nnodes}; several machines need cluster.backend=ray"
-        if not pool.learner_spans_pool:
-            return
-        spans, others = f"{key}.learner_spans_pool", {**enabled}
-        del others[key]
-        if left := [other for other, section in others.items() if section.kind == "classifier"]:
-            text = f"engines and {key} have all places of the learner; serve {left[0]} (kind=service)"
-            yield spans, f"leaves no place for {left[0]}: {text}"
-        if not config.cluster.colocate:
-            yield spans, "needs cluster.colocate=true: the learner spans the engines too"
-        if staleness:
-            yield spans, f"needs rollout.staleness=0, not {staleness}: the model sleeps while the learner learns"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from .section import Problems, Section
-
-if TYPE_CHECKING:
-    from .schema import PPOConfig
+from .section import Section
 
 
 class RewardFunctionSection(Section):
@@ -40,23 +37,6 @@ class OverlongBufferSection(Section):
     len: int = Field(4096, ge=1)
     """Tokens before the limit where it begins; at most `rollout.max_response_tokens`."""
     penalty_factor: float = Field(1.0, gt=0, description="What an episode at the limit loses.")
-
-
-def overlong_checks(config: PPOConfig) -> Problems:
-    """Whether there is a limit, and rewards that are added up."""
-    section, limit = config.overlong_buffer, config.rollout.max_response_tokens
-    if not section.enable:
-        return
-    if limit is None:
-        yield "rollout.max_response_tokens", "is null; overlong_buffer.enable=true needs it: how long a response may be"
-    elif section.len > limit:
-        yield "overlong_buffer.len", f"is {section.len}; it is at most rollout.max_response_tokens={limit}"
-    elif config.multiturn_reward.enable and config.multiturn_reward.credit == "value":
-        yield (
-            "overlong_buffer.enable",
-            "would charge the last turn alone, because nothing is added up over turns with "
-            "multiturn_reward.credit=value; use multiturn_reward.credit=difference",
-        )
 
 
 class MultiturnRewardSection(Section):

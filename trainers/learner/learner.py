@@ -41,7 +41,6 @@ from trainers.learner.packing import (
     IDLE,
     MicroBatch,
     Row,
-    action_offsets,
     action_rows,
     balance,
     micro_batches,
@@ -55,7 +54,7 @@ from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
-from trainers.trajectory import Trajectory
+from trainers.trajectory import Trajectory, action_offsets
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
 #: the number of each token's trajectory (all tokens of a trajectory are in one micro-batch, in order).

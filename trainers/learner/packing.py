@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainers.learner.prefixes import Shared
-from trainers.trajectory import Trajectory
+from trainers.trajectory import Trajectory, action_offsets
 
 Ints = NDArray[np.int64]
 
@@ -84,16 +84,10 @@ _NONE = np.zeros(0, np.int64)
 IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, index=_NONE, num_tokens=0)
 
 
-def action_offsets(trajectories: Sequence[Trajectory]) -> Ints:
-    """int64 ``[E + 1]``: trajectory ``e`` has the flat action tokens ``offsets[e]:offsets[e + 1]``."""
-    counts = [int(trajectory.action_mask.sum()) for trajectory in trajectories]
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
 def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
     """The rows that predict every action token; one list a trajectory, without segments that have none.
 
-    The results' flat index is the rank of the token among all action tokens (see :func:`action_offsets`).
+    The results' flat index is the rank of the token among all action tokens (see ``action_offsets``).
 
     Raises:
         ValueError: A segment starts with an action token: nothing could have predicted it.

@@ -44,27 +44,16 @@ _TROUBLE = {
 
 
 class ConsoleLogger:
-    """Prints metrics as lines, and shows progress on a terminal.
-
-    Args:
-        total: Iterations of the whole run.
-        console: Where to print; stdout by default.
-    """
+    """Prints metrics as lines, and shows progress on a terminal; ``total`` are the iterations of the whole run."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
         self.console = console or Console()
         self._total = total
         self._progress: Progress | None = None
         if self.console.is_terminal:
-            self._progress = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=self.console,
-                transient=True,
-            )
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
+            counts = (MofNCompleteColumn(), TimeElapsedColumn())
+            self._progress = Progress(*columns, *counts, console=self.console, transient=True)
             self._task = self._progress.add_task("starting", total=total)
             self._progress.start()
 
@@ -77,9 +66,9 @@ class ConsoleLogger:
         """Print a line for the training's metrics, and one for the validation's, if there are such."""
         place = f"{step:>{len(str(self._total))}}/{self._total}"
         if any(name in metrics for name, _, _ in _TRAINING):
-            self.print(_line(f"iteration  {place}", _TRAINING, metrics, _times(metrics)))
+            self.print(_line(f"iteration  {place}", "bold", _TRAINING, metrics, _times(metrics)))
         if any(name in metrics for name, _, _ in _VALIDATION):
-            self.print(_line(f"validation {place}", _VALIDATION, metrics, "", style="bold cyan"))
+            self.print(_line(f"validation {place}", "bold cyan", _VALIDATION, metrics))
         if self._progress is not None:
             self._progress.update(self._task, completed=step)
 
@@ -95,10 +84,9 @@ class ConsoleLogger:
 
 
 def _line(
-    head: str, columns: tuple[tuple[str, str, str], ...], metrics: Mapping[str, float], tail: str, style: str = "bold"
+    head: str, style: str, columns: tuple[tuple[str, str, str], ...], metrics: Mapping[str, float], tail: str = ""
 ) -> Text:
-    line = Text(head, style="")
-    line.stylize(style)
+    line = Text().append(head, style=style)
     for name, label, form in columns:
         if name in metrics and (name not in _TROUBLE or metrics[name] > _TROUBLE[name]):
             line.append(f"  {label} ", style="dim")
@@ -113,11 +101,7 @@ def _times(metrics: Mapping[str, float]) -> str:
     total = metrics.get("time/iteration_s")
     if total is None:
         return ""
-    phases = {
-        name.removeprefix("time/").removesuffix("_s"): seconds
-        for name, seconds in metrics.items()
-        if name.startswith("time/") and name not in ("time/iteration_s", "time/other_s")
-    }
-    longest = sorted(phases.items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest if seconds >= 0.05)
+    phases = [name for name in metrics if name.startswith("time/") and name not in ("time/iteration_s", "time/other_s")]
+    longest = sorted((name for name in phases if metrics[name] >= 0.05), key=lambda name: -metrics[name])
+    parts = ", ".join(f"{name.removeprefix('time/').removesuffix('_s')} {metrics[name]:.1f}" for name in longest)
     return f"{total:.1f} s" + (f" ({parts})" if parts else "")

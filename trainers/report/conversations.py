@@ -6,8 +6,10 @@ move the cursor or recolour the terminal, are made visible.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -23,31 +25,21 @@ _WIDEST = 100
 
 
 def pick(trajectories: Iterable[Trajectory], count: int = 3) -> list[Trajectory]:
-    """A few episodes that differ: one of each outcome and number of turns before a second of any.
+    """At most ``count`` episodes that differ: one of each outcome and number of turns before a second of any.
 
-    Args:
-        trajectories: Where to pick from; earlier ones are preferred, so that the choice is stable.
-        count: How many, at most.
+    Earlier ones are preferred, so the choice is stable.
     """
     kinds: defaultdict[tuple[bool, int], list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         kinds[solved(trajectory), trajectory.num_turns].append(trajectory)
-    rounds = [
-        (place, order, episode)
-        for order, episodes in enumerate(kinds.values())
-        for place, episode in enumerate(episodes)
-    ]
-    rounds.sort(key=lambda item: item[:2])
-    return [episode for _, _, episode in rounds[:count]]
+    rounds = zip_longest(*kinds.values())
+    return [episode for each in rounds for episode in each if episode is not None][:count]
 
 
 def conversation(trajectory: Trajectory, title: str = "") -> Panel:
-    """One episode as a panel: every message, and below each assistant turn its reward by terms.
+    """One episode as a panel, ``title`` before its task's key: every message, and below each turn its reward by terms.
 
-    Args:
-        trajectory: With its messages. The last ``num_turns`` assistant messages are the policy's turns; earlier ones
-            belong to the opening.
-        title: Put before the task's key.
+    The last ``num_turns`` assistant messages are the policy's turns; earlier ones belong to the opening.
     """
     assistants = [i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     turns = {place: turn for turn, place in enumerate(assistants[max(0, len(assistants) - trajectory.num_turns) :])}
@@ -58,7 +50,6 @@ def conversation(trajectory: Trajectory, title: str = "") -> Panel:
             parts.append(_reward(trajectory, turns[place]))
     if trajectory.error:
         parts.append(Text(visible(f"error: {trajectory.error}"), style="red"))
-    good = solved(trajectory)
     outcome = "solved at once" if first_reply_solved(trajectory) else trajectory.stop or trajectory.status.value
     heading = " ".join(part for part in (title, trajectory.task_key) if part)
     return Panel(
@@ -67,7 +58,7 @@ def conversation(trajectory: Trajectory, title: str = "") -> Panel:
         title_align="left",
         subtitle=Text(f"{visible(outcome, lines=False)}, reward {trajectory.total_reward:+.2f}"),
         subtitle_align="right",
-        border_style="green" if good else "yellow",
+        border_style="green" if solved(trajectory) else "yellow",
     )
 
 
@@ -82,19 +73,17 @@ def print_conversations(trajectories: Sequence[Trajectory], console: Console | N
 def visible(text: str, lines: bool = True) -> str:
     """``text`` with control characters replaced by symbols; tabs stay, and line breaks too if ``lines``."""
     keep = "\t\n" if lines else "\t"
-    return "".join(symbol if symbol in keep else _visible(symbol) for symbol in text)
+    return _HARMFUL.sub(lambda match: match[0] if match[0] in keep else _symbol(ord(match[0])), text)
 
 
-def _visible(symbol: str) -> str:
-    code = ord(symbol)
+# C0 and C1 controls, line and paragraph separators, and what reorders text that follows
+_HARMFUL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def _symbol(code: int) -> str:
     if code < 0x20:
         return chr(0x2400 + code)  # the pictures of control characters
-    if code == 0x7F:
-        return "\u2421"
-    # C1 controls, line and paragraph separators, and what reorders text that follows
-    if 0x80 <= code < 0xA0 or code in (0x2028, 0x2029) or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069:
-        return f"\\u{code:04x}"
-    return symbol
+    return "\u2421" if code == 0x7F else f"\\u{code:04x}"
 
 
 def _message(message: Message) -> Text:

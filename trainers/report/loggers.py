@@ -12,9 +12,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 METRICS_FILE = "metrics.jsonl"
@@ -25,16 +25,38 @@ class MetricsError(ValueError):
     """Metrics cannot be logged, or what was logged cannot be read; the message says where and what to do."""
 
 
-class Logger(Protocol):
-    """Takes metrics. Steps never go back; a step may be given in several parts."""
+@dataclass(frozen=True)
+class LoggedRun:
+    """What loggers are told of a run.
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Note the metrics of a step (iteration; 0 is before the first)."""
-        ...
+    Args:
+        folder: The run's folder; made if need be.
+        project: What wandb and MLflow call the runs that belong together.
+        name: What they call this run.
+        config: What they show beside it.
+        first_step: The first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
+            and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
+    """
+
+    folder: Path
+    project: str = "textenvs"
+    name: str = "run"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    first_step: int | None = 0
+
+
+class Logger(Protocol):
+    """Takes metrics. Steps (iterations; 0 is before the first) never go back; one may be given in several parts."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None:
         """Write out what is left. Safe to call twice."""
         ...
+
+
+def _missing(logger: str, extra: str) -> ImportError:
+    return ImportError(f"trainer.logger has {logger}, which is not installed: pip install 'textenvs[{extra}]'")
 
 
 class JsonlLogger:
@@ -52,14 +74,12 @@ class JsonlLogger:
     """
 
     def __init__(self, path: str | Path, first_step: int | None = 0) -> None:
-        self.path = Path(path)
-        self._first_step = first_step
+        self.path, self._first_step = Path(path), first_step
         self._file: TextIO | None = None
         self._closed = False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
-        for _ in read_jsonl(self.path):  # what is wrong with it is to be known now
-            pass
+        list(read_jsonl(self.path))  # what is wrong with it is to be known now
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line."""
@@ -67,7 +87,7 @@ class JsonlLogger:
             raise ValueError(f"{self.path} is closed")
         if self._file is None:
             self._file = self._opened()
-        self._file.write(json.dumps(_plain(step, metrics)) + "\n")
+        self._file.write(_line(step, metrics))
         self._file.flush()
 
     def close(self) -> None:
@@ -78,9 +98,9 @@ class JsonlLogger:
 
     def _opened(self) -> TextIO:
         first = math.inf if self._first_step is None else self._first_step
-        kept = [json.dumps(_plain(step, metrics)) for step, metrics in read_jsonl(self.path) if step < first]
         fresh = self.path.with_name(self.path.name + ".new")
-        fresh.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        kept = "".join(_line(step, metrics) for step, metrics in read_jsonl(self.path) if step < first)
+        fresh.write_text(kept, encoding="utf-8")
         os.replace(fresh, self.path)  # a crash in between leaves the old file
         return self.path.open("a", encoding="utf-8")
 
@@ -104,21 +124,17 @@ def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
         yield step, metrics
 
 
-def _plain(step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-    row: dict[str, Any] = {"step": step}
-    for name, value in metrics.items():
-        number = float(value)
-        row[name] = number if math.isfinite(number) else json.dumps(number)
-    return row
+def _line(step: int, metrics: Mapping[str, float]) -> str:
+    numbers = ((name, float(value)) for name, value in metrics.items())
+    row = {name: number if math.isfinite(number) else json.dumps(number) for name, number in numbers}
+    return json.dumps({"step": step} | row) + "\n"
 
 
 class TensorBoardLogger:
-    """Scalars for TensorBoard.
+    """Scalars for TensorBoard, as event files in ``folder``.
 
-    Args:
-        folder: Where the event files go.
-        first_step: From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from
-            this step on; ``None`` hides nothing.
+    From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from ``first_step``
+    on; ``None`` hides nothing.
 
     Raises:
         ImportError: TensorBoard is not installed; the message names the extra.
@@ -128,9 +144,7 @@ class TensorBoardLogger:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError(
-                "trainer.logger has tensorboard, which is not installed: pip install 'textenvs[train]'"
-            ) from error
+            raise _missing("tensorboard", "train") from error
         self._open = partial(SummaryWriter, str(folder), purge_step=first_step)
         self._writer: Any = None
 
@@ -150,49 +164,30 @@ class TensorBoardLogger:
 class WandbLogger:
     """Weights & Biases; where it writes to (``WANDB_MODE=offline``, ``WANDB_API_KEY``, ...) is wandb's own affair.
 
-    A run that goes on is the same run there. wandb takes no step twice: what was logged from ``first_step`` on before
-    an interruption stays, and a step that is played again is left out.
-
-    Args:
-        folder: The run's folder; wandb's files go below it, and so does the id of the run there.
-        project: Its project.
-        name: The run's name.
-        config: Shown beside the run.
-        first_step: 0 starts a new run there; any other goes on with the one of this folder.
+    A run that resumes is the same run there: its id is kept in the folder. wandb takes no step twice: what was logged
+    from ``first_step`` on before an interruption stays, and a step that is played again is left out.
 
     Raises:
         ImportError: wandb is not installed; the message names the extra.
         MetricsError: wandb does not take the run: it has no key, for example.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        project: str,
-        name: str,
-        config: Mapping[str, Any] | None = None,
-        first_step: int | None = 0,
-    ) -> None:
+    def __init__(self, run: LoggedRun) -> None:
         try:
             import wandb
         except ImportError as error:
-            raise ImportError(
-                "trainer.logger has wandb, which is not installed: pip install 'textenvs[wandb]'"
-            ) from error
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        note = folder / "wandb_run.txt"
-        old = note.read_text(encoding="utf-8").strip() if first_step != 0 and note.is_file() else None
+            raise _missing("wandb", "wandb") from error
+        run.folder.mkdir(parents=True, exist_ok=True)
+        note = run.folder / "wandb_run.txt"
+        old = note.read_text(encoding="utf-8").strip() if run.first_step != 0 and note.is_file() else None
+        given: dict[str, Any] = {
+            "project": run.project,
+            "name": run.name,
+            "dir": str(run.folder),
+            "config": dict(run.config),
+        }
         try:
-            self._run = wandb.init(
-                project=project,
-                name=name,
-                dir=str(folder),
-                config=dict(config or {}),
-                id=old,
-                resume="allow" if old else None,
-            )
+            self._run = wandb.init(**given, id=old, resume="allow" if old else None)
         except wandb.Error as error:
             raise MetricsError(
                 f"trainer.logger has wandb, which says: {error} (WANDB_API_KEY gives it a key; WANDB_MODE=offline does "
@@ -215,27 +210,15 @@ class WandbLogger:
 class MLflowLogger:
     """MLflow: the server that ``MLFLOW_TRACKING_URI`` names, else a folder ``mlruns`` in the run's own.
 
-    Args:
-        folder: The run's folder; the id of the run there is kept in it.
-        project: MLflow's experiment.
-        name: The run's name.
-        config: Its parameters, flattened.
-        first_step: 0 starts a new run there; any other goes on with the one of this folder.
+    The project is MLflow's experiment, the flattened configuration are its parameters, and the id of the run there is
+    kept in the run's folder.
 
     Raises:
         ImportError: MLflow is not installed; the message names the extra.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        project: str,
-        name: str,
-        config: Mapping[str, Any] | None = None,
-        first_step: int | None = 0,
-    ) -> None:
-        folder = Path(folder).absolute()
+    def __init__(self, run: LoggedRun) -> None:
+        folder = run.folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri is None:  # newer versions open a store of files only when asked to
@@ -245,22 +228,20 @@ class MLflowLogger:
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param
         except ImportError as error:
-            raise ImportError(
-                "trainer.logger has mlflow, which is not installed: pip install 'textenvs[mlflow]'"
-            ) from error
+            raise _missing("mlflow", "mlflow") from error
         self._metric = Metric
         self._client = MlflowClient(tracking_uri=uri)
         note = folder / "mlflow_run.txt"
-        if first_step != 0 and note.is_file():
+        if run.first_step != 0 and note.is_file():
             self._id = note.read_text(encoding="utf-8").strip()
             self._client.update_run(self._id, status="RUNNING")
         else:
-            known = self._client.get_experiment_by_name(project)
-            experiment = known.experiment_id if known is not None else self._client.create_experiment(project)
-            self._id = self._client.create_run(experiment, run_name=name).info.run_id
+            known = self._client.get_experiment_by_name(run.project)
+            experiment = known.experiment_id if known is not None else self._client.create_experiment(run.project)
+            self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
             note.write_text(self._id + "\n", encoding="utf-8")
             # A value has 6000 characters there at most, and a call 100 parameters.
-            given = [Param(key, value[:6000]) for key, value in _flattened(config or {})]
+            given = [Param(key, value[:6000]) for key, value in _flattened(run.config)]
             for start in range(0, len(given), 100):
                 self._client.log_batch(self._id, params=given[start : start + 100])
         self._closed = False
@@ -287,43 +268,23 @@ def _flattened(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str,
             yield f"{before}{name}", str(value)
 
 
-def open_loggers(
-    names: Sequence[str],
-    folder: Path,
-    *,
-    project: str,
-    name: str,
-    config: Mapping[str, Any] | None = None,
-    first_step: int | None = 0,
-    before: Sequence[Logger] = (),
-) -> Loggers:
-    """The loggers that ``trainer.logger`` names, as one.
+def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] = ()) -> Loggers:
+    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them.
 
-    Args:
-        names: Of loggers; ``console``, which each command has its own of, is left out.
-        folder: The run's folder.
-        project: For wandb and MLflow.
-        name: The run's name, for them.
-        config: Shown beside the run there.
-        first_step: The first step that will be given; 0 starts a new run there. ``None`` is for a look at a run that is
-            there: nothing is dropped.
-        before: Are fed before them.
+    ``console``, which each command has its own of, is left out.
 
     Raises:
         ImportError: One is not installed.
     """
-    there: dict[str, Any] = {"project": project, "name": name, "config": config, "first_step": first_step}
     makers: dict[str, Callable[[], Logger]] = {
-        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE, first_step),
-        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER, first_step),
-        "wandb": lambda: WandbLogger(folder, **there),
-        "mlflow": lambda: MLflowLogger(folder, **there),
+        "jsonl": lambda: JsonlLogger(run.folder / METRICS_FILE, run.first_step),
+        "tensorboard": lambda: TensorBoardLogger(run.folder / TENSORBOARD_FOLDER, run.first_step),
+        "wandb": lambda: WandbLogger(run),
+        "mlflow": lambda: MLflowLogger(run),
     }
     made = list(before)
     try:
-        for each in names:
-            if each in makers:
-                made.append(makers[each]())
+        made += (makers[name]() for name in names if name in makers)
     except BaseException:
         Loggers(made).close()
         raise
@@ -331,11 +292,7 @@ def open_loggers(
 
 
 class Loggers:
-    """Several loggers as one; a context manager that closes them all.
-
-    Args:
-        loggers: In the order they are fed.
-    """
+    """Several loggers as one, fed in their order; a context manager that closes them all."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self.loggers = tuple(loggers)
@@ -354,8 +311,6 @@ class Loggers:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Close."""
         self.close()

@@ -52,9 +52,8 @@ def episode_metrics(
     """
     if not trajectories:
         return {f"{prefix}/episodes": 0.0}
-    count = len(trajectories)
     usable = [trajectory for trajectory in trajectories if trajectory.status.trainable]
-    metrics = {"episodes": float(count)}
+    metrics = {"episodes": float(len(trajectories))}
     if ended is None:
         ended = Counter(trajectory.status.value for trajectory in trajectories)
     if total := sum(ended.values()):
@@ -110,10 +109,8 @@ def _lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    details: dict[str, float] = {}
     stops = Counter(episode.stop for episode in episodes if episode.stop)
-    for stop, number in sorted(stops.items()):
-        details[f"stop/{stop}"] = number / len(episodes)
+    details = {f"stop/{stop}": number / len(episodes) for stop, number in sorted(stops.items())}
     terms: defaultdict[str, float] = defaultdict(float)
     reported: defaultdict[str, list[float]] = defaultdict(list)
     for episode in episodes:
@@ -138,15 +135,8 @@ class Phases:
 
     Args:
         on_enter: Called with a phase's name when it begins, for a progress display.
-        on_exit: Called with a phase's name and the seconds at which it began and ended, for a trace.
         clock: Seconds, monotonic.
-
-    Example:
-        >>> phases = Phases()
-        >>> with phases("rollout"):
-        ...     pass
-        >>> sorted(phases.finish())
-        ['time/iteration_s', 'time/other_s', 'time/rollout_s']
+        on_exit: Called with a phase's name and the seconds at which it began and ended, for a trace.
     """
 
     def __init__(
@@ -155,10 +145,8 @@ class Phases:
         clock: Callable[[], float] = time.perf_counter,
         on_exit: Callable[[str, float, float], None] | None = None,
     ) -> None:
-        self._on_enter = on_enter
-        self._on_exit = on_exit
-        self._clock = clock
-        self._seconds: dict[str, float] = {}
+        self._on_enter, self._on_exit, self._clock = on_enter, on_exit, clock
+        self.seconds: dict[str, float] = {}  # by phase since the last finish()
         self._started = clock()
         self._current: str | None = None
 
@@ -178,24 +166,46 @@ class Phases:
             yield
         finally:
             self._current, ended = None, self._clock()
-            self._seconds[name] = self._seconds.get(name, 0.0) + ended - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + ended - began
             if self._on_exit is not None:
                 self._on_exit(name, began, ended)
 
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Seconds by phase since the last :meth:`finish`."""
-        return self._seconds
-
     def finish(self) -> dict[str, float]:
-        """End an iteration and begin the next.
-
-        Returns:
-            ``time/<phase>_s``, ``time/other_s`` (in no phase) and ``time/iteration_s``, their sum.
-        """
+        """End an iteration: ``time/<phase>_s``, ``time/other_s`` (in no phase) and ``time/iteration_s``, their sum."""
         now = self._clock()
         total = now - self._started
-        other = max(0.0, total - sum(self._seconds.values()))
-        metrics = {f"time/{name}_s": seconds for name, seconds in self._seconds.items()}
-        self._seconds, self._started = {}, now
+        other = max(0.0, total - sum(self.seconds.values()))
+        metrics = {f"time/{name}_s": seconds for name, seconds in self.seconds.items()}
+        self.seconds, self._started = {}, now
         return {**metrics, "time/other_s": other, "time/iteration_s": total}
+
+
+PATIENCE = 5  #: so many iterations without a signal, from the start, are no accident any more
+
+
+class SignalWatch:
+    """Whether a run has anything to learn from: looks at the first :data:`PATIENCE` iterations, and speaks once."""
+
+    def __init__(self) -> None:
+        self._tied = 0
+        self._over = False
+
+    def observe(self, tied: float, reward: float) -> str | None:
+        """What is wrong and what to do, after the last of those iterations if none had a signal.
+
+        Args:
+            tied: Share of an iteration's groups in which all episodes earned the same.
+            reward: The mean of its episodes.
+        """
+        self._tied += 1
+        self._over = self._over or tied < 1.0
+        if self._over or self._tied < PATIENCE:
+            return None
+        self._over = True
+        return (
+            f"no learning signal in the first {PATIENCE} iterations: in every group all episodes earned the same (the "
+            f"last mean reward is {reward:g}), so no reward tells one reply from another. Take easier tasks if nothing "
+            "is solved and harder ones if everything is (the environment's options, env.kwargs), a higher "
+            "rollout.temperature, more episodes a group (rollout.n), or a reward with more steps between failure and "
+            "success"
+        )

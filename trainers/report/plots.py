@@ -17,20 +17,16 @@ Curves: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#2a6f97", "#e07a1f", "#4f8a4b", "#7b5aa6"
 _TRAIN, _VAL = {"linewidth": 1.0}, {"linewidth": 1.8, "marker": "o", "markersize": 4}
 
+
+def _both(metric: str) -> tuple[tuple[str, str, str, dict[str, Any]], ...]:
+    return (f"train/{metric}", "training", _BLUE, _TRAIN), (f"val/{metric}", "validation", _ORANGE, _VAL)
+
+
 # Panels of lines: title, then curves as metric, label, colour, style. Panels without data are left out.
 _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, dict[str, Any]], ...]], ...] = (
-    (
-        "Solved within the turns",
-        (("train/solved", "training", _BLUE, _TRAIN), ("val/solved", "validation", _ORANGE, _VAL)),
-    ),
-    (
-        "Solved by the first reply",
-        (("train/first_reply", "training", _BLUE, _TRAIN), ("val/first_reply", "validation", _ORANGE, _VAL)),
-    ),
-    (
-        "Reward an episode",
-        (("train/reward", "training", _BLUE, _TRAIN), ("val/reward", "validation", _ORANGE, _VAL)),
-    ),
+    ("Solved within the turns", _both("solved")),
+    ("Solved by the first reply", _both("first_reply")),
+    ("Reward an episode", _both("reward")),
     (
         "KL, a token",
         (
@@ -39,10 +35,7 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, dict[str, Any]], ...]], ...
         ),
     ),
     ("Entropy, a token", (("actor/entropy", "training", _BLUE, _TRAIN),)),
-    (
-        "Turns an episode",
-        (("train/turns", "training", _BLUE, _TRAIN), ("val/turns", "validation", _ORANGE, _VAL)),
-    ),
+    ("Turns an episode", _both("turns")),
     (
         "Lengths",
         (
@@ -55,11 +48,7 @@ _SHARES = ("train/solved", "val/solved", "train/first_reply", "val/first_reply")
 
 
 def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
-    """Steps and values of each metric; where a step gives a metric twice, the later value counts.
-
-    Args:
-        rows: Steps with metrics, for example from :func:`trainers.report.loggers.read_jsonl`.
-    """
+    """Steps and values of each metric; where a step gives a metric twice, the later value counts."""
     points: dict[str, dict[int, float]] = {}
     for step, metrics in rows:
         for name, value in metrics.items():
@@ -71,15 +60,12 @@ def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
 
 
 def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, title: str = "") -> Path:
-    """Draw a run.
+    """Draw a run as the PNG file ``path``, whose folder is made if need be.
 
     Args:
         rows: Steps with metrics, for example from :func:`trainers.report.loggers.read_jsonl`.
-        path: The PNG file to write; its folder is made if need be.
+        path: Of the picture, which is returned.
         title: Above the panels.
-
-    Returns:
-        The path.
 
     Raises:
         ValueError: The rows have none of the metrics that are drawn.
@@ -143,10 +129,8 @@ def _phases(axes: Axes, curves: Curves) -> None:
     for row, name in enumerate(names):
         stacked[row, np.searchsorted(steps, curves[name][0])] = np.nan_to_num(curves[name][1])
     labels = [name.removeprefix("time/").removesuffix("_s") for name in names]
-    colours = ("#2a6f97", "#e07a1f", "#4f8a4b", "#7b5aa6", "#b8860b", "#888888", "#c45a6a", "#3aa6a0")
-    axes.stackplot(
-        steps, stacked, labels=labels, colors=[colours[i % len(colours)] for i in range(len(names))], step="mid"
-    )
+    colours = (_BLUE, _ORANGE, _GREEN, _PURPLE, "#b8860b", "#888888", "#c45a6a", "#3aa6a0")
+    axes.stackplot(steps, stacked, labels=labels, colors=colours, step="mid")
     axes.set_ylim(0, 1.4 * max(float(stacked.sum(axis=0).max()), 1e-9))  # room for the legend above the stack
     axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper left")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +14,7 @@ from trainers.trajectory import Trajectory, write_parquet
 
 from .console import ConsoleLogger
 from .conversations import pick, print_conversations
-from .loggers import METRICS_FILE, open_loggers, read_jsonl
+from .loggers import METRICS_FILE, LoggedRun, open_loggers, read_jsonl
 from .metrics import Phases
 from .plots import plot
 
@@ -22,20 +22,21 @@ log = logging.getLogger("trainers")
 
 CURVES = "curves.png"
 CONVERSATIONS = "conversations"
+PROFILE = "profile"
+_SUMMARY = (
+    ("val/solved", "episodes solved", "6.1%"),
+    ("val/first_reply", "first reply right", "6.1%"),
+    ("val/reward", "reward", "6.3f"),
+)
 
 
 class Reporter:
     """Reports one run.
 
     Args:
-        folder: The run's folder; made if need be.
+        run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
         loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
         total: Iterations of the whole run.
-        project: What wandb and MLflow call the runs that belong together.
-        name: What they call this run.
-        config: What they show beside it.
-        first_step: Go on after an interruption: what was logged from this step on is dropped, when the first row comes.
-            ``None`` drops nothing, and writes no sample conversations.
         rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
         validation_dir: Likewise those of validations.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
@@ -46,42 +47,28 @@ class Reporter:
 
     def __init__(
         self,
-        folder: Path,
+        run: LoggedRun,
         loggers: Sequence[str],
         *,
         total: int,
-        project: str = "textenvs",
-        name: str = "run",
-        config: Mapping[str, Any] | None = None,
-        first_step: int | None = 0,
         rollout_dir: str | None = None,
         validation_dir: str | None = None,
         on_phase: Callable[[str, float, float], None] | None = None,
     ) -> None:
-        self._on_phase = on_phase
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        run.folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._on_phase = run.folder, on_phase
         self._dirs = {"rollout": rollout_dir, "validation": validation_dir}
         self._console = ConsoleLogger(total) if "console" in loggers else None
-        self._loggers = open_loggers(
-            loggers,
-            folder,
-            project=project,
-            name=name,
-            config=config,
-            first_step=first_step,
-            before=[self._console] if self._console else [],
-        )
+        self._loggers = open_loggers(loggers, run, before=[self._console] if self._console else [])
         self._has_jsonl = "jsonl" in loggers
-        self._keeps_conversations = first_step is not None
+        self._keeps_conversations = run.first_step is not None
         self.latest: dict[str, float] = {}
         self._validated: Sequence[Trajectory] = ()
         self._validations: list[tuple[int, Mapping[str, float]]] = []
-        if (
-            self._has_jsonl and (folder / METRICS_FILE).is_file()
-        ):  # the numbers before an interruption count in the summary
-            rows = read_jsonl(folder / METRICS_FILE)
-            self._remember(row for row in rows if first_step is None or row[0] < first_step)
+        if self._has_jsonl and (self.folder / METRICS_FILE).is_file():  # those before an interruption
+            for step, metrics in read_jsonl(self.folder / METRICS_FILE):
+                if run.first_step is None or step < run.first_step:
+                    self._remember(step, metrics)
 
     def phases(self) -> Phases:
         """A stopwatch whose phases the progress display shows."""
@@ -122,12 +109,9 @@ class Reporter:
         if len(self._validations) > 1:
             (first, before), (last, after) = self._validations[0], self._validations[-1]
             self.say(f"validation, iteration {first} -> {last}, {trained_s:.0f} s of training:")
-            for name, label in (("solved", "episodes solved"), ("first_reply", "first reply right")):
-                key = f"val/{name}"
+            for key, label, form in _SUMMARY:
                 if key in before and key in after:
-                    self.say(f"  {label:18} {before[key]:6.1%} -> {after[key]:6.1%}")
-            if "val/reward" in before and "val/reward" in after:
-                self.say(f"  {'reward':18} {before['val/reward']:6.3f} -> {after['val/reward']:6.3f}")
+                    self.say(f"  {label:18} {before[key]:{form}} -> {after[key]:{form}}")
         if curves is not None:
             self.say(f"curves:  {curves}")
         if self._keeps_conversations and self._validated:
@@ -138,10 +122,9 @@ class Reporter:
         """Close the loggers; safe to call twice."""
         self._loggers.close()
 
-    def _remember(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-        for step, metrics in rows:
-            if any(name.startswith("val/") for name in metrics):
-                self._validations.append((step, metrics))
+    def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
+        if any(name.startswith("val/") for name in metrics):
+            self._validations.append((step, metrics))
 
     def _keep_conversations(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write some conversations of a validation into the run's folder, as text; a full disk is only a warning."""
@@ -162,3 +145,24 @@ class Reporter:
             write_parquet(path, trajectories)
         except OSError as error:
             log.warning("the %s episodes of iteration %d are not written to %s: %s", kind, step, path, error)
+
+
+@contextlib.contextmanager
+def profiled(folder: Path, step: int) -> Iterator[None]:
+    """Torch's profiler in all threads of this process, those of the engine and the learner among them.
+
+    Writes a Chrome trace, ``profile/iteration_NNNNNN.json.gz`` in the run's folder, for ui.perfetto.dev.
+    """
+    import torch
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    everywhere = _ExperimentalConfig(profile_all_threads=True)  # type: ignore[call-arg]
+    with profile(activities=activities, experimental_config=everywhere) as profiler:
+        yield
+    path = folder / PROFILE / f"iteration_{step:06d}.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))

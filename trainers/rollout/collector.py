@@ -248,8 +248,8 @@ class Collector:
         Args:
             tasks: Task indices, or the environment's reset options.
             samples: Episodes a task; they differ in sampling.
-            sampling: How to sample; as in training when left out.
-            seed: Decides the environments' and the sampling's randomness.
+            sampling: As in training when left out.
+            seed: Decides all randomness.
             backend: Other environments than those of training, for example with held-out tasks.
             max_running: At most this many of them at a time; ``None`` for as many as the collector's own allows.
 
@@ -285,7 +285,7 @@ class Collector:
                 for sample in range(samples)
             ]
             try:
-                return list(await asyncio.gather(*running))
+                return await asyncio.gather(*running)
             finally:
                 await _cancel(running, timeout=5.0)
 

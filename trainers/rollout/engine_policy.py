@@ -26,13 +26,7 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """A reply.
-
-    Args:
-        text: What was said.
-        prompt_tokens: How long the context before it was.
-        generation: As the engine gave it.
-    """
+    """A reply, as text and as the engine gave it, and how long the context before it was."""
 
     text: str
     prompt_tokens: int
@@ -50,9 +44,7 @@ class EnginePolicy:
     """
 
     def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
-        self.engine = engine
-        self.renderer = renderer
-        self.sampling = sampling
+        self.engine, self.renderer, self.sampling = engine, renderer, sampling
         self.max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
@@ -69,16 +61,10 @@ class EnginePolicy:
 
 
 class Speaker:
-    """The policy in one conversation.
-
-    Args:
-        policy: Whose words these are.
-        seed: Of the sampling.
-    """
+    """The policy in one conversation; the sampling follows from ``seed``."""
 
     def __init__(self, policy: EnginePolicy, seed: int) -> None:
-        self._policy = policy
-        self._seed = seed
+        self._policy, self._seed = policy, seed
         self._tokens: EpisodeTokens | None = None
 
     async def reply(self, conversation: Messages, tools: Any = None) -> Said:
@@ -95,7 +81,7 @@ class Speaker:
         """
         policy = self._policy
         if self._tokens is None:
-            self._tokens = EpisodeTokens(policy.renderer, conversation, episode_id="", tools=tools)
+            self._tokens = EpisodeTokens(policy.renderer, conversation, tools=tools)
         else:
             self._tokens.observe(conversation)
         size = self._tokens.context_size

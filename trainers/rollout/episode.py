@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from textenvs.messages import Message, Messages, assistant, clean_text
 
 from ..engines.base import Generation
 from ..trajectory import Status, Trajectory, is_reward
-from .renderer import Renderer
+from .renderer import Renderer, Tools
 
 
 class EpisodeTokens:
@@ -44,30 +44,19 @@ class EpisodeTokens:
     Args:
         renderer: Of the model that plays.
         opening: The conversation that the environment opened with.
-        episode_id: Unique within a run.
-        group_id: Shared by the episodes of a task that are drawn together.
-        task_key: The task's stable name.
-        data_source: The task's source.
         tools: The tools' JSON schemas, as the chat template takes them.
+        names: ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the trajectory.
+
+    Attributes:
+        num_turns: Turns played so far, the one being judged included.
+        oldest_version: The smallest weight version among the tokens sampled so far; ``None`` without any.
 
     Raises:
         RendererError: The chat template rejects the opening.
     """
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        opening: Sequence[Message],
-        *,
-        episode_id: str,
-        group_id: str = "",
-        task_key: str = "",
-        data_source: str = "",
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        self._renderer = renderer
-        self._tools = tools
-        self._names = {"episode_id": episode_id, "group_id": group_id, "task_key": task_key, "data_source": data_source}
+    def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: str) -> None:
+        self._renderer, self._tools, self._names = renderer, tools, names
         self._conversation: Messages = tuple(opening)  # as the environment told it last
         self._history: Messages = tuple(opening)  # the same with our replies as they were sampled
         self._token_ids: list[int] = []
@@ -81,12 +70,12 @@ class EpisodeTokens:
         self._said = ""  # the text of the turn that is being played, or was played last
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
-        self._turns = 0
-        self._oldest: int | None = None
+        self.num_turns = 0
+        self.oldest_version: int | None = None
         # ask: at a generation point. cut: a reply was aborted and may go on. told: a reply is complete.
         # over: nothing can follow.
         self._phase: Literal["ask", "cut", "told", "over"] = "ask"
-        self._append(renderer.render(opening, tools))
+        self._show(renderer.render(opening, tools))
 
     @property
     def context(self) -> list[int]:
@@ -97,16 +86,6 @@ class EpisodeTokens:
     def context_size(self) -> int:
         """How many tokens :attr:`context` has."""
         return len(self._token_ids) - self._segment_starts[-1]
-
-    @property
-    def num_turns(self) -> int:
-        """Turns played so far, the one being judged included."""
-        return self._turns
-
-    @property
-    def oldest_version(self) -> int | None:
-        """The smallest weight version among the tokens sampled so far; ``None`` without any."""
-        return self._oldest
 
     def reply(self, generation: Generation) -> str:
         """Take what the engine sampled, and return its text for the environment.
@@ -131,15 +110,11 @@ class EpisodeTokens:
             raise ValueError(f"reply: no token, yet finish_reason is {generation.finish_reason!r}; a turn needs one")
         if self._phase == "ask":
             self._turn_start = len(self._token_ids)
+            self.num_turns += bool(ids)
         if ids:
-            if self._phase == "ask":
-                self._turns += 1
-            self._token_ids += ids
-            self._turn_id += [self._turns - 1] * len(ids)
             versions = generation.weight_version.tolist()
-            self._weight_version += versions
-            self._oldest = min(versions) if self._oldest is None else min(self._oldest, *versions)
-            self._logprobs += self._kept(generation).tolist()
+            self.oldest_version = min(versions if self.oldest_version is None else (self.oldest_version, *versions))
+            self._append(ids, self.num_turns - 1, versions, *self._kept(generation))
             self._phase = "cut"
         if generation.finish_reason != "abort":
             self._phase = "told"
@@ -157,7 +132,7 @@ class EpisodeTokens:
             raise ValueError(
                 f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite, at most {LARGEST:g}"
             )
-        if len(self._rewards) == self._turns:
+        if len(self._rewards) == self.num_turns:
             raise RuntimeError("reward: there is no turn without a reward (a reply without tokens is no turn)")
         self._rewards.append(float(reward))
         self._terms.append({name: float(value) for name, value in terms.items()})
@@ -190,9 +165,9 @@ class EpisodeTokens:
         if self._phase not in ("told", "cut"):
             raise RuntimeError("observe: the policy has not replied since the last observation")
         conversation = tuple(conversation)
-        place = len(self._conversation)  # where our reply stands
-        if conversation[:place] == self._conversation and _is_reply(conversation[place : place + 1]):
-            self._hear(conversation[place + 1 :])
+        before, new = conversation[: len(self._conversation)], conversation[len(self._conversation) :]
+        if before == self._conversation and new and new[0]["role"] == "assistant":
+            self._hear(new[1:])
         else:
             self._renderer.warn_once(
                 "environment",
@@ -214,31 +189,23 @@ class EpisodeTokens:
         metrics: Mapping[str, float] | None = None,
         messages: Sequence[Message] | None = None,
     ) -> Trajectory:
-        """The episode as a trajectory; possible at any moment.
+        """The episode as a trajectory (see there for the arguments); possible at any moment.
 
-        A terminated episode ends with its last sampled token: what came behind it is left out. A last turn that was
-        never rewarded gets 0, if the status says that the episode failed.
-
-        Args:
-            terminated: The task is over.
-            truncated: The episode was cut short. To keep the state it was cut in for bootstrapping, ``observe`` first.
-            status: How it ended.
-            stop: The environment's word for why.
-            error: What went wrong.
-            metrics: Numbers worth reporting.
-            messages: The conversation; left out, the one accumulated here.
+        A terminated episode ends with its last sampled token: what came behind it is left out. To keep the state that a
+        truncated one was cut in for bootstrapping, ``observe`` first. A last turn that was never rewarded gets 0, if
+        the status says that the episode failed. Without ``messages``, they are those accumulated here.
 
         Raises:
             ValueError: The last turn has no reward, yet the status says that training may use the episode.
         """
         rewards, terms = list(self._rewards), list(self._terms)
-        if len(rewards) < self._turns:
+        if len(rewards) < self.num_turns:
             if status.trainable:
                 raise ValueError(f"finish: turn {len(rewards)} was never rewarded, but the status is {status}")
             rewards.append(0.0)
             terms.append({})
         if messages is None:
-            messages = self._history if self._phase in ("ask", "over") else (*self._history, self._own_message())
+            messages = self._history if self._phase in ("ask", "over") else (*self._history, assistant(self._said))
         size = len(self._token_ids)
         if terminated:
             while size and self._turn_id[size - 1] < 0:
@@ -265,21 +232,20 @@ class EpisodeTokens:
             **self._names,
         )
 
-    def _kept(self, generation: Generation) -> NDArray[np.float32]:
-        """Note which tokens the cuts left; log-probabilities are over those, where the engine reports them."""
+    def _kept(self, generation: Generation) -> tuple[list[float], list[int]]:
+        """Log-probabilities, over what the cuts left where the engine reports that, and how many tokens they left."""
         if generation.kept_counts is None:
-            self._kept_counts += [0] * len(generation.token_ids)
-            return generation.logprobs
+            return generation.logprobs.tolist(), [0] * len(generation.token_ids)
         assert generation.kept_ids is not None
         assert generation.sampled_logprobs is not None
         self._kept_ids.append(generation.kept_ids)
-        self._kept_counts += generation.kept_counts.tolist()
-        return np.where(generation.kept_counts > 0, generation.sampled_logprobs, generation.logprobs)
+        logprobs = np.where(generation.kept_counts > 0, generation.sampled_logprobs, generation.logprobs)
+        return logprobs.tolist(), generation.kept_counts.tolist()
 
     def _hear(self, new: Messages) -> None:
         """What the environment answered to our reply."""
         # Our own words stand in the history as they were sampled, not as the environment took them apart.
-        self._history = (*self._history, self._own_message(), *new)
+        self._history = (*self._history, assistant(self._said), *new)
         if not new:
             self._phase = "over"
             return
@@ -288,7 +254,7 @@ class EpisodeTokens:
         if self._renderer.rewrites_history:
             anew = self._renderer.rewritten([*self.context, *bridge], self._history, self._tools)
         if anew is None:
-            self._append(bridge)
+            self._show(bridge)
         else:
             self._renderer.warn_once(
                 "template",
@@ -297,22 +263,21 @@ class EpisodeTokens:
             )
             self._fork(anew)
 
-    def _own_message(self) -> Message:
-        return assistant(self._said)
-
     def _fork(self, token_ids: list[int]) -> None:
         self._segment_starts.append(len(self._token_ids))
-        self._append(token_ids)
+        self._show(token_ids)
 
-    def _append(self, token_ids: list[int]) -> None:
+    def _show(self, token_ids: list[int]) -> None:
         """Tokens that were not sampled, up to a generation point."""
-        self._token_ids += token_ids
-        self._turn_id += [-1] * len(token_ids)
-        self._weight_version += [-1] * len(token_ids)
-        self._logprobs += [0.0] * len(token_ids)
-        self._kept_counts += [0] * len(token_ids)
+        count = len(token_ids)
+        self._append(token_ids, -1, [-1] * count, [0.0] * count, [0] * count)
         self._phase = "ask"
 
-
-def _is_reply(message: Messages) -> bool:
-    return bool(message) and message[0]["role"] == "assistant"
+    def _append(
+        self, ids: list[int], turn: int, versions: list[int], logprobs: list[float], kept_counts: list[int]
+    ) -> None:
+        self._token_ids += ids
+        self._turn_id += [turn] * len(ids)
+        self._weight_version += versions
+        self._logprobs += logprobs
+        self._kept_counts += kept_counts

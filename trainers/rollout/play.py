@@ -355,20 +355,11 @@ def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
 
 
 def _nothing(episode: Episode, end: _End) -> Trajectory:
-    return Trajectory(
-        token_ids=np.zeros(0, np.int32),
-        action_mask=np.zeros(0, np.bool_),
-        logprobs=np.zeros(0, np.float32),
-        weight_version=np.zeros(0, np.int32),
-        turn_id=np.zeros(0, np.int32),
-        turn_rewards=np.zeros(0, np.float64),
-        truncated=True,
-        status=end.status,
-        stop=end.stop,
-        episode_id=episode.episode_id,
-        group_id=episode.group_id,
-        error=end.error,
-    )
+    whole, real = np.zeros(0, np.int32), np.zeros(0)
+    arrays = {"token_ids": whole, "action_mask": np.zeros(0, np.bool_), "logprobs": np.zeros(0, np.float32)}
+    arrays |= {"weight_version": whole, "turn_id": whole, "turn_rewards": real}
+    names = {"episode_id": episode.episode_id, "group_id": episode.group_id}
+    return Trajectory(**arrays, **names, truncated=True, status=end.status, stop=end.stop, error=end.error)  # type: ignore[arg-type]
 
 
 def _cut(trajectory: Trajectory, limit: int) -> Trajectory:

@@ -37,7 +37,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
@@ -57,6 +57,7 @@ _QUESTION, _REPLY = "zqquestionqz", "zqreplyqz"
 
 # Kept at most, to be looked up instead of rendered: bridges, and openings (their siblings come soon or never).
 _KNOWN_BRIDGES, _KNOWN_OPENINGS = 4096, 256
+_T = TypeVar("_T")
 
 
 class Renderer:
@@ -94,7 +95,7 @@ class Renderer:
             raise RendererError("the tokenizer has no chat template: set tokenizer.chat_template, or use a chat model")
         self._tokenizer = tokenizer
         self._kwargs = dict(template_kwargs or {})
-        self._check_kwargs()
+        _check_kwargs(self._kwargs, tokenizer.chat_template)
         self._warned: set[str] = set()
         # Scripted users say the same few things again and again, and a template takes longer than a user's turn.
         self._bridges: dict[str, tuple[list[int], int]] = {}
@@ -117,28 +118,9 @@ class Renderer:
         self._turn_special = any_of(dict.fromkeys(turn_tokens))
         ends = [self._turn_end(plain), self._turn_end(answer)]  # some templates end a turn by who speaks next
         self._refuse_channels(plain)
-        eos = tokenizer.eos_token_id
-        own = [] if eos is None else [int(eos)]
-        self.stop_token_ids = tuple(dict.fromkeys([*ends, *own, *map(int, stop_token_ids)]))
+        own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self.stop_token_ids = tuple(dict.fromkeys(map(int, (*ends, *own, *stop_token_ids))))
         self.rewrites_history = self._prove()
-
-    def _check_kwargs(self) -> None:
-        """Refuse variables that are the renderer's own, and those that would do nothing."""
-        for name, what in refused(self._kwargs):
-            raise RendererError(f"chat_template_kwargs: {name} cannot be given: it is {what}")
-        if not self._kwargs:
-            return
-        template = self._tokenizer.chat_template
-        sources = list(template.values()) if isinstance(template, dict) else [template]
-        try:
-            nothing, instead = unread(sources, self._kwargs)
-        except jinja2.TemplateSyntaxError as error:
-            raise RendererError(f"the chat template is no Jinja template: {error}") from error
-        if nothing:
-            raise RendererError(
-                f"chat_template_kwargs: the chat template never reads {', '.join(nothing)}, which would do nothing; "
-                f"it may read {', '.join(instead) or 'no variable that can be given'}"
-            )
 
     # ------------------------------------------------------------------ what the rollout calls
 
@@ -154,9 +136,7 @@ class Renderer:
         if (ids := self._openings.get(key)) is None:
             self.forms.check(messages, tools)
             ids = self._control.encode(self._text(messages, tools))
-            if len(self._openings) >= _KNOWN_OPENINGS:
-                self._openings.clear()
-            self._openings[key] = ids
+            _remember(self._openings, key, ids, _KNOWN_OPENINGS)
         return list(ids)
 
     def bridge(self, new: Sequence[Message], *, after: int | None, tools: Tools = None) -> list[int]:
@@ -173,9 +153,8 @@ class Renderer:
         key = json.dumps((new, tools))
         if (known := self._bridges.get(key)) is None:
             text = self._bridge_text(tuple(new), tools)
-            if len(self._bridges) >= _KNOWN_BRIDGES:
-                self._bridges.clear()
-            known = self._bridges[key] = (self._control.encode(text), self._turn_end(text))
+            known = self._control.encode(text), self._turn_end(text)
+            _remember(self._bridges, key, known, _KNOWN_BRIDGES)
         ids, end = known
         return ids[ids.index(end) + 1 :] if after == end else list(ids)
 
@@ -341,3 +320,26 @@ class Renderer:
         opening = self._control.encode(text)
         both = self._control.encode(MarkedText(text.marked + reply, text.marks))
         return both[len(opening) :] if both[: len(opening)] == opening else self._control.within(reply)
+
+
+def _check_kwargs(kwargs: Mapping[str, Any], template: str | dict[str, str]) -> None:
+    """Refuse variables that are the renderer's own, and those that would do nothing."""
+    for name, what in refused(kwargs):
+        raise RendererError(f"chat_template_kwargs: {name} cannot be given: it is {what}")
+    if not kwargs:
+        return
+    try:
+        nothing, instead = unread(template.values() if isinstance(template, dict) else [template], kwargs)
+    except jinja2.TemplateSyntaxError as error:
+        raise RendererError(f"the chat template is no Jinja template: {error}") from error
+    if nothing:
+        raise RendererError(
+            f"chat_template_kwargs: the chat template never reads {', '.join(nothing)}, which would do nothing; "
+            f"it may read {', '.join(instead) or 'no variable that can be given'}"
+        )
+
+
+def _remember(known: dict[str, _T], key: str, value: _T, most: int) -> None:
+    if len(known) >= most:
+        known.clear()
+    known[key] = value

@@ -76,12 +76,12 @@ def ages(groups: Sequence[Sequence[Trajectory]], version: int) -> dict[str, floa
 
 @dataclass
 class _Attempt:
-    """What an attempt at an episode says about lengths: it was seen to go on from ``begin`` to ``end`` tokens."""
+    """An attempt at an episode, seen to go on from ``begin`` to ``end`` tokens; ``ended`` there by itself, or cut."""
 
     sampled: Tokens
     begin: int
     end: int
-    ended: bool  # at ``end`` by itself; otherwise it was cut there
+    ended: bool
 
 
 class Lengths:
@@ -138,7 +138,7 @@ class LengthBias:
     def __init__(self) -> None:
         self._attempts: dict[int, dict[int, list[_Attempt]]] = {}  # by group and sibling, not yet in _admitted
         self._groups: set[int] = set()  # delivered, and not yet in _admitted
-        self._delivered = [0, 0, 0]  # groups, episodes, tokens
+        self._delivered = (0, 0, 0)  # groups, episodes, tokens
         self._batches: deque[tuple[int, int, int]] = deque()  # _delivered after each batch that waits to be compared
         self._admitted, self._lengths = 0, Lengths()
         self._tokens, self._seconds = 0, 0.0  # of episodes that ended
@@ -169,20 +169,16 @@ class LengthBias:
         self._attempts.pop(group, None)
 
     def deliver(self, batch: Mapping[int, Sequence[Trajectory]], gone: Callable[[int], bool]) -> float | None:
-        """A batch was delivered.
+        """The bias after this batch of groups by number; ``None`` while nothing can be said.
 
-        Args:
-            batch: Its groups by number.
-            gone: Whether the group of a number was dropped, or delivered before this process began.
-
-        Returns:
-            The bias; ``None`` while nothing can be said.
+        ``gone`` says whether the group of a number was dropped, or delivered before this process began.
         """
         self._groups.update(batch)
-        for group in batch.values():
-            tokens = sum(int(trajectory.action_mask.sum()) for trajectory in group)
-            self._delivered = [sum(pair) for pair in zip(self._delivered, (1, len(group), tokens), strict=True)]
-        self._batches.append((self._delivered[0], self._delivered[1], self._delivered[2]))
+        groups, episodes, tokens = self._delivered
+        episodes += sum(map(len, batch.values()))
+        tokens += sum(int(each.action_mask.sum()) for group in batch.values() for each in group)
+        self._delivered = (groups + len(batch), episodes, tokens)
+        self._batches.append(self._delivered)
         while self._batches:
             groups, episodes, tokens = self._batches[0]
             while self._admitted < groups:

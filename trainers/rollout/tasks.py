@@ -38,7 +38,7 @@ class TaskOrder:
     Args:
         size: How many tasks there are; ``None`` for an endless set, whose group ``n`` plays task ``n``.
         seed: Decides the permutations.
-        shuffle: Permute; has no effect on an endless set.
+        shuffle: Permute a finite set.
         without: Tasks of a finite set that are never played. The order is that of all tasks with these taken out.
 
     Raises:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learner_helpers import some_trajectories, trajectory
 
-from trainers.learner.packing import action_offsets, action_rows, balance, micro_batches, value_rows
+from trainers.learner.packing import action_rows, balance, micro_batches, value_rows
+from trainers.trajectory import action_offsets
 
 
 @st.composite

@@ -26,6 +26,7 @@ from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
 from trainers import ppo
 from trainers.engines.base import EngineDeadError, EngineError
+from trainers.report.loggers import LoggedRun
 from trainers.report.reporter import Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
@@ -213,7 +214,7 @@ def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
     import pyarrow.parquet
 
     (batch,) = run_simulated(collect(engine_of(says("1 end"))))
-    reporter = Reporter(tmp_path, (), total=3, rollout_dir=str(tmp_path / "dumps"))
+    reporter = Reporter(LoggedRun(tmp_path), (), total=3, rollout_dir=str(tmp_path / "dumps"))
 
     def half(table: Any, path: Path, **options: Any) -> None:
         path.write_bytes(b"PAR1")
