@@ -35,7 +35,14 @@ from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
 from .builders.reward_checks import check_rewards, try_multiturn
 from .builders.reward_model import RewardModels, reward_models_of, start_early, try_served
-from .builders.rewards import custom_reward, multiturn_reward, overlong_reward, redistribution_of, reward_function_of
+from .builders.rewards import (
+    custom_reward,
+    cut_reply_reward,
+    multiturn_reward,
+    overlong_reward,
+    redistribution_of,
+    reward_function_of,
+)
 from .cluster.group import LearnerGroup, RankError
 from .config import PPOConfig
 from .config.describe import all_keys
@@ -151,6 +158,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             rewards["custom"] = custom_reward(config, pool)
         if config.overlong_buffer.enable:
             rewards["overlong"] = overlong_reward(config)
+        if config.rollout.cut_reply_penalty:
+            rewards["cut_reply"] = cut_reply_reward(config)
         for line in notes:
             reporter.say(line)
         if (elsewhere := other_validation(config)) is not None:

@@ -128,6 +128,20 @@ def overlong_reward(config: PPOConfig) -> Score:
     return score
 
 
+def cut_reply_reward(config: PPOConfig) -> Score:
+    """The price of a reply without an end: the term ``cut_reply`` of its turn, in training."""
+    penalty = config.rollout.cut_reply_penalty
+
+    async def terms() -> dict[str, float]:
+        return {"cut_reply": -penalty}
+
+    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        check_name(config, "cut_reply_penalty", "cut_reply", so_far)
+        return terms() if so_far.cut and so_far.training else None
+
+    return score
+
+
 def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
     """The multiturn-aware reward, whose futures the engine's own model plays.
 

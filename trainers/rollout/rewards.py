@@ -60,6 +60,7 @@ class TurnContext:
         training: Whether it is an episode to train on; otherwise it is one of an evaluation.
         response_tokens: From the opening to the end of the reply, those of the environment included: what
             ``max_response_tokens`` limits.
+        cut: Whether the reply had no end when it reached its limit of tokens.
     """
 
     episode_id: str
@@ -77,6 +78,7 @@ class TurnContext:
     task_index: int | None = None
     training: bool = True
     response_tokens: int = 0
+    cut: bool = False
 
 
 Earned: TypeAlias = float | Mapping[str, float]
