@@ -1,4 +1,4 @@
-"""DAPO's overlong penalty: the formula by cases, and the term that reaches the last turn of a run's episodes."""
+"""Prices of length: DAPO's overlong penalty (the formula by cases, the last turn's term), and that of a cut reply."""
 
 from __future__ import annotations
 
@@ -52,3 +52,25 @@ def test_the_last_turn_pays_for_the_whole_response(tmp_path):
     assert min(penalties) == -2.0, "some episode reached the limit"
     (file,) = (tmp_path / "val").glob("*.parquet")
     assert not any("overlong" in terms for episode in read_parquet(file) for terms in episode.turn_terms)
+
+
+def test_a_turn_pays_for_a_reply_without_an_end(tmp_path):
+    dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    more = [
+        "rollout.max_response_length=40",
+        "rollout.cut_reply_penalty=0.5",
+        "trainer.total_iterations=1",
+        "rollout.n=8",
+    ]
+    in_process(tmp_path / "run", *dumps, *more)
+    replies = []  # tokens and terms of each
+    for episode in read_parquet(tmp_path / "train" / "000001.parquet"):
+        edges = np.flatnonzero(np.diff(episode.action_mask.astype(int), prepend=0, append=0))
+        spoken = [episode.token_ids[start:end] for start, end in edges.reshape(-1, 2)]
+        replies += zip(spoken, episode.turn_terms, strict=True)
+    stops = {int(tokens[-1]) for tokens, _ in replies if len(tokens) < 40}
+    cut = [len(tokens) == 40 and tokens[-1] not in stops for tokens, _ in replies]
+    assert {terms.get("cut_reply", 0.0) for _, terms in replies} == {0.0, -0.5}
+    assert cut == ["cut_reply" in terms for _, terms in replies]
+    (file,) = (tmp_path / "val").glob("*.parquet")
+    assert not any("cut_reply" in terms for episode in read_parquet(file) for terms in episode.turn_terms)

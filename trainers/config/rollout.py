@@ -25,7 +25,7 @@ class RolloutSection(Section):
     """Tokens a reply has at most (each turn); 256 for a given language model, if it is not said."""
     cut_reply_penalty: float = Field(0.0, ge=0)
     """What a turn loses whose reply reached that limit before its end: the term `cut_reply`, in training only. Without
-    it, talking on past the limit can pay as well as ending. 1 for a given language model, if it is not said."""
+    it, talking on past the limit can pay as well as ending."""
     max_response_tokens: int | None = Field(None, ge=1)
     """An episode ends when it has so many tokens after its opening, those of the environment included; null is as many
     as `engine.max_context` has room for."""

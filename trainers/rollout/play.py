@@ -245,7 +245,7 @@ class Player:
             said = f"the opening takes {opening} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
         for turn in itertools.count():
-            cut_before = progress.timeline.cut
+            cut_before = progress.timeline.counts["cut"]
             text = await self._reply(episode, turn, limit, session, progress)
             response_tokens = tokens.context_size - opening
             enter("step")
@@ -282,7 +282,7 @@ class Player:
                     task_index=episode.options.get("task_index"),
                     training=episode.training,
                     response_tokens=response_tokens,
-                    cut=progress.timeline.cut > cut_before,
+                    cut=progress.timeline.counts["cut"] > cut_before,
                 )
                 progress.rewards.ask(so_far, turn)
             if end is not None:
