@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from trainers.cluster.plan import Machine, make_plan
+from trainers.cluster.machine import Machine
+from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.ranks import RayLearnerGroup
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config

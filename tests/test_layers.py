@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_broken_layer_would_be_seen(tmp_path):
     done = lint_imports(str(config))
     assert done.returncode != 0
     assert "trainers.trajectory -> textenvs.messages" in done.stdout
+
+
+def test_the_trainers_have_no_circle_of_imports():
+    """Those under TYPE_CHECKING and in functions count too; the error names the circle."""
+    grimp = pytest.importorskip("grimp", reason="needs the extra 'dev'")
+    graph = grimp.build_graph("trainers", cache_dir=None)
+    TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
 def test_importing_textenvs_loads_no_heavy_library():

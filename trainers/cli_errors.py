@@ -6,7 +6,7 @@ from .algorithms.batch import TermsError
 from .builders.errors import SetupError
 from .checkpoints import CheckpointError
 from .cluster.group import RankError
-from .cluster.plan import PlanError
+from .cluster.machine import PlanError
 from .demonstrations import DemonstrationError
 from .policy import PolicyError
 from .report.loggers import MetricsError

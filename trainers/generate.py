@@ -39,7 +39,7 @@ from .builders.engines import check_engine, engine_of
 from .builders.errors import SetupError
 from .builders.policy import set_threads
 from .cli import run_command
-from .cluster.plan import PlanError
+from .cluster.machine import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name

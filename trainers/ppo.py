@@ -50,8 +50,9 @@ from .cli import run_command
 from .cli_errors import EXPECTED
 from .cluster.group import LearnerGroup
 from .cluster.lazy_factory import LazyFactory
+from .cluster.machine import Machine
 from .cluster.nsight import captures
-from .cluster.plan import Machine, describe
+from .cluster.plan import describe
 from .config.running import TrainerSection
 from .config.schema import ActorSection
 from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss, selected_tokens

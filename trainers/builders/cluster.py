@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from ..cluster.plan import Machine, Plan, make_plan
+from ..cluster.machine import Machine
+from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .in_flight import slots
+from .machine import Machine
 from .memory import CERTAIN
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
-
-    from .plan import Machine
 
 #: The error that the estimate is allowed.
 MARGIN = 1.2

@@ -20,7 +20,8 @@ import torch
 from trainers.checkpoints import Checkpoints
 from trainers.cluster.group import LearnerGroup, RankError
 from trainers.cluster.lazy_factory import LazyFactory
-from trainers.cluster.plan import Machine, make_plan
+from trainers.cluster.machine import Machine
+from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.ranks import RayLearnerGroup
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config

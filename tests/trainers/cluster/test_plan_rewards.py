@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.cluster.plan import Machine, Plan, PlanError, describe, make_plan, reward_workers
+from trainers.cluster.machine import Machine, PlanError
+from trainers.cluster.plan import Plan, describe, make_plan, reward_workers
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import render, resolve
 

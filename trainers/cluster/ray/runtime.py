@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainers.cluster.plan import Plan, PlanError, Seat
+from trainers.cluster.machine import PlanError
+from trainers.cluster.plan import Plan, Seat
 
 log = logging.getLogger("trainers")
 
