@@ -43,10 +43,11 @@ def test_a_broken_layer_would_be_seen(tmp_path):
     assert "trainers.trajectory -> textenvs.messages" in done.stdout
 
 
-def test_the_trainers_have_no_circle_of_imports():
+@pytest.mark.parametrize("package", ["textenvs", "trainers"])
+def test_no_circle_of_imports(package):
     """Those under TYPE_CHECKING and in functions count too; the error names the circle."""
     grimp = pytest.importorskip("grimp", reason="needs the extra 'dev'")
-    graph = grimp.build_graph("trainers", cache_dir=None)
+    graph = grimp.build_graph(package, cache_dir=None)
     TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 

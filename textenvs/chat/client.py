@@ -26,8 +26,8 @@ from .answer import Completion, Usage, read_answer
 from .budget import Ledger
 from .cache import AnswerCache, request_key
 from .errors import ChatFailure, KeyMissing, PromptTooLong
+from .schema import strict_schema
 from .spec import ChatSpec, SpecLike
-from .structured import strict_schema
 
 log = logging.getLogger("textenvs")
 

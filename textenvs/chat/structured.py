@@ -1,4 +1,4 @@
-"""Answers of a given shape: what a service is told of it, reading one without trusting it, asking until one is."""
+"""Answers of a given shape: reading one without trusting it, asking until one is."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from ..messages import Message, system, text_of, visible_text
+from .client import ChatClient
 from .errors import InvalidReply
-
-if TYPE_CHECKING:
-    from .client import ChatClient
+from .schema import strict_schema
 
 log = logging.getLogger("textenvs")
 
@@ -23,7 +22,6 @@ T = TypeVar("T")
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
-_DROPPED = frozenset({"title", "default"})  # "strict" schemas of OpenAI's have no defaults: every field is written
 
 
 async def ask(
@@ -77,25 +75,6 @@ async def ask(
                 problem = str(error)
         log.debug("%r: try %d of %d: %s: %r", client, number + 1, tries, problem, completion.text)
     raise InvalidReply(f"{client!r}: no usable reply in {tries} tries; the last one: {problem}{hint}")
-
-
-def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of ``model`` in the subset that OpenAI calls strict: all fields required, no others allowed."""
-    schema: dict[str, Any] = _strict(model.model_json_schema())
-    return schema
-
-
-def _strict(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_strict(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    strict = {name: _strict(value) for name, value in node.items() if name not in _DROPPED or name == "properties"}
-    if isinstance(properties := node.get("properties"), dict):
-        strict["properties"] = {name: _strict(value) for name, value in properties.items()}
-        strict["required"] = list(properties)
-        strict["additionalProperties"] = False
-    return strict
 
 
 def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from textenvs.chat.structured import parse_reply, strict_schema
+from textenvs.chat.schema import strict_schema
+from textenvs.chat.structured import parse_reply
 
 
 class Verdict(BaseModel):
