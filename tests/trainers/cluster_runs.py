@@ -40,11 +40,11 @@ def run(folder: Path, *more: str, then: Callable[[Run], Any] | None = None) -> l
 
 
 def assert_same_metrics(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], rel: float) -> None:
-    """But for times."""
+    """But for times and memory."""
     assert len(ours) == len(theirs) > 3
-    timed, speeds = ("time/", "perf/", "rollout/"), ("tokens_per_s", "tflops", "mfu")
+    timed, measured = ("time/", "perf/", "rollout/"), ("tokens_per_s", "tflops", "mfu", "peak_gib")
     for mine, other in zip(ours, theirs, strict=True):
-        names = {name for name in other if not name.startswith(timed) and not name.endswith(speeds)}
+        names = {name for name in other if not name.startswith(timed) and not name.endswith(measured)}
         assert {"step"} < names <= set(mine)
         # Which tokens a rank pads with depends on the ranks.
         for name in names - {"actor/padding", "critic/padding"}:

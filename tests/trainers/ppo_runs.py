@@ -82,9 +82,9 @@ PASSING = (
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    speed = ("tokens_per_s", "tflops")
+    measured = ("tokens_per_s", "tflops", "peak_gib")
     return [
-        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith(speed)}
+        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith(measured)}
         for row in rows
     ]
 

@@ -21,7 +21,7 @@ from ..checkpoints import Checkpoint
 from ..config.model import ModelSection, SupervisedSection, WarmStartSection
 from ..config.schema import PPOConfig
 from ..config.section import changed
-from ..learner.heap import give_back_freed_memory
+from ..learner.memory import give_back_freed_memory
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
 from .environments import make_env, training_kwargs

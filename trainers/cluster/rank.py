@@ -92,7 +92,7 @@ class RankHost:
 
         from trainers.learner import Learner
         from trainers.learner.checkpoint import Background
-        from trainers.learner.heap import give_back_freed_memory
+        from trainers.learner.memory import give_back_freed_memory
         from trainers.learner.parallel import backend_of
         from trainers.policy import resolve_device
 

@@ -35,6 +35,7 @@ from trainers.learner.lora import (
     merged_state,
     write_adapter,
 )
+from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
@@ -278,8 +279,8 @@ class Learner:
             ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
             ``tokens`` (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of
             all ranks), ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
-            :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), and ``loss_fn``'s
-            sums over the mini-batch.
+            :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), ``peak_gib`` (the
+            most memory that this process ever had), and ``loss_fn``'s sums over the mini-batch.
 
         Raises:
             ValueError: Numbers do not fit the trajectories or are not finite, or there is no action token.
@@ -393,7 +394,7 @@ class Learner:
         result["tflops"] = flops / seconds / self.ranks.world / 1e12
         if self.peak_tflops is not None:
             result["mfu"] = result["tflops"] / self.peak_tflops
-        return result
+        return result | peak(self.device)
 
     # ------------------------------------------------------------------ weights
 

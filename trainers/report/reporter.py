@@ -112,6 +112,8 @@ class Reporter:
             for key, label, form in _SUMMARY:
                 if key in before and key in after:
                     self.say(f"  {label:18} {before[key]:{form}} -> {after[key]:{form}}")
+        if (peak := self.latest.get("actor/peak_gib")) is not None:
+            self.say(f"most memory of the process that learns: {peak:.1f} GiB")
         if curves is not None:
             self.say(f"curves:  {curves}")
         if self._keeps_conversations and self._validated:

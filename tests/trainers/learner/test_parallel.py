@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -236,3 +238,11 @@ def test_utilisation_is_the_rate_over_the_peak():
     assert metrics["mfu"] == pytest.approx(metrics["tflops"] / 2.0)
     assert metrics["tflops"] > 0
     assert "mfu" not in make_learner().update_sft(TRAJECTORIES), "no peak is known of a CPU"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is read from /proc")
+def test_an_update_reports_the_most_memory_that_the_process_ever_had():
+    learner = make_learner()
+    before = learner.update_sft(TRAJECTORIES)["peak_gib"]
+    np.ones(int((before + 0.25) * 2**27))  # more than there ever was, and gone again
+    assert before + 0.25 <= learner.update_sft(TRAJECTORIES)["peak_gib"] < 2 * before + 1

@@ -1,4 +1,4 @@
-"""The C library's heap, in a process that computes on the CPU.
+"""The memory of a process that computes: how much it took, and that it gives back what it freed.
 
 glibc learns from what is freed: after the first large tensors it takes all up to 32 MiB from its heap, where what lives
 longer keeps what was freed below it from going back to the system. A rank then held twice what it used
@@ -8,6 +8,9 @@ longer keeps what was freed below it from going back to the system. A rank then 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
+
+import torch
 
 _MMAP_THRESHOLD = -3  #: glibc's number of that parameter (malloc.h)
 _LIMIT = 2**20
@@ -18,3 +21,15 @@ def give_back_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LIMIT)
+
+
+def peak(device: torch.device) -> dict[str, float]:
+    """``peak_gib``: the most that this process ever had, on a GPU of what torch allocates; on CPUs only with Linux."""
+    if device.type == "cuda":
+        return {"peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}
+    # Not getrusage, whose figure begins with that of the process which started this one.
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return {"peak_gib": int(status.partition("VmHWM:")[2].split()[0]) / 2**20}
