@@ -1,6 +1,7 @@
 # Everything from a bare checkout, with nothing but Python 3.11 or newer:
 #
 #   make train    a tiny model from scratch: warm start, PPO, numbers, curves, sample conversations
+#   make train-lm a real language model, SmolLM2-135M-Instruct: a minute of imitation, then PPO; examples/smollm2
 #   make test     the whole test suite; installs vLLM and SGLang for CPUs first, each in an environment of its own
 #   make test-light   without them, and without the tests that run them
 #   make test-slow    the tests that both leave out: long ones, of what others show in another way
@@ -31,7 +32,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench lock docs clean
+.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow lint bench lock docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -102,6 +103,9 @@ venv-hosts: .venv-hosts/.installed
 
 train: venv
 	$(BIN)/python -m trainers.ppo $(ARGS)
+
+train-lm: venv model
+	$(BIN)/python -m trainers.ppo --config examples/smollm2/gsm8k_interact.yaml $(ARGS)
 
 # Tests are offline and many, and some wait for processes that they start: twice as many workers as the two cores of a small
 # machine, one thread each. Tests of one server stay in one process.

@@ -59,6 +59,7 @@ from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss,
 from .engines.base import EngineError, Sampling
 from .interrupts import Interrupts, leave
 from .learner import Learner
+from .learner.memory import empty_heap
 from .policy import PolicyError, positions
 from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.reporter import profiled
@@ -158,6 +159,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             for group, episode in batch.greedy.items()
         }
         metrics = await asyncio.to_thread(learn, run, trajectories, paid, greedy)
+        await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
         weights, published = await asyncio.to_thread(run.publisher.take)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ppo_runs import main
 from torch import Tensor
 
 from textenvs.messages import assistant, system, tool, user
@@ -134,3 +135,10 @@ def test_its_template_without_tools_shows_every_message_once(policy: Policy) -> 
     text = policy.tokenizer.decode(renderer.render(talk))
     for message in talk:
         assert text.count(str(message["content"])) == 1, message
+
+
+def test_its_recipe_resolves(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Path(__file__).parents[2] / "examples" / "smollm2" / "gsm8k_interact.yaml"
+    with pytest.raises(SystemExit) as ended:
+        main(["--config", str(recipe), "--dry-run"])
+    assert ended.value.code == 0, capsys.readouterr()

@@ -21,7 +21,6 @@ from ..checkpoints import Checkpoint
 from ..config.model import ModelSection, SupervisedSection, WarmStartSection
 from ..config.schema import PPOConfig
 from ..config.section import changed
-from ..learner.memory import give_back_freed_memory
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
 from .environments import make_env, training_kwargs
@@ -162,16 +161,11 @@ def threads_for(policy: Policy, wanted: int | None) -> int | None:
     """
     if wanted is not None:
         return wanted
-    return 1 if _is_small(policy) else None
-
-
-def _is_small(policy: Policy) -> bool:
-    return sum(weight.numel() for weight in policy.skeleton.parameters()) < _ONE_THREAD_BELOW
+    small = sum(weight.numel() for weight in policy.skeleton.parameters()) < _ONE_THREAD_BELOW
+    return 1 if small else None
 
 
 def set_threads(policy: Policy, wanted: int | None) -> None:
-    """Let torch use :func:`threads_for` this model, in the whole process, and what a large one frees go back."""
+    """Let torch use :func:`threads_for` this model, in the whole process."""
     if (threads := threads_for(policy, wanted)) is not None:
         torch.set_num_threads(threads)
-    if not _is_small(policy):
-        give_back_freed_memory()
