@@ -50,6 +50,7 @@ from .config.schema import WarmStartSection
 from .config.yaml12 import dump
 from .gc_tuning import tuned_gc
 from .learner import Learner, Parallel
+from .learner.memory import empty_heap
 from .policy import Policy
 from .report.metrics import SignalWatch
 from .report.reporter import Reporter
@@ -184,6 +185,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             if sleeper is not None:  # the learner spans its GPUs
                 await sleeper.sleep()
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter.say, given_up)
+            await asyncio.to_thread(empty_heap)  # of a learner that is gone
             if sleeper is not None:
                 await sleeper.wake()
         cluster = stack.enter_context(cluster_of(config, plan))

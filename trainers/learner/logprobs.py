@@ -96,13 +96,18 @@ def token_logprobs(
     return logprobs, entropy
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    if hidden.dtype in (torch.float32, torch.float64):
-        logits = hidden @ weight.T
+def _operand(weight: Tensor) -> Tensor:
+    """The head as :func:`_logits` takes it: a CPU has no product of 16 bits with float32 sums, so it is float32."""
+    return weight if weight.device.type == "cuda" or weight.dtype == torch.float64 else weight.float()
+
+
+def _logits(hidden: Tensor, operand: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    if hidden.dtype == operand.dtype in (torch.float32, torch.float64):
+        logits = hidden @ operand.T
     elif hidden.device.type == "cuda":
-        logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)  # the sums are float32 inside: keep them so
+        logits = torch.mm(hidden, operand.T, out_dtype=torch.float32)  # the sums are float32 inside: keep them so
     else:
-        logits = hidden.float() @ weight.T.float()
+        logits = hidden.float() @ operand.T
     if bias is not None:
         logits += bias
     if temperature != 1.0:
@@ -126,16 +131,21 @@ class _ChunkedHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        operand = _operand(weight)
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], weight, bias, temperature)
+            logits = _logits(hidden[part], operand, bias, temperature)
             if kept is not None:
                 kept.restrict(logits, start)
-            normaliser[part] = logits.logsumexp(-1)
-            logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - normaliser[part]
-            weighted = (logits - normaliser[part, None]).exp_().mul_(logits)
-            entropy[part] = normaliser[part] - weighted.sum(-1)
-            del logits, weighted  # or they would stay while the next chunk's are made
+            highest = logits.amax(-1)
+            logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
+            weights = logits.exp()
+            total = weights.sum(-1)
+            log_total = total.log()
+            normaliser[part] = highest + log_total
+            logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - log_total
+            entropy[part] = log_total - weights.mul_(logits).sum(-1) / total
+            del logits, weights  # or they would stay while the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.temperature, ctx.chunk, ctx.kept = temperature, chunk, kept
         ctx.set_materialize_grads(False)
@@ -151,9 +161,10 @@ class _ChunkedHead(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if wants_bias else None
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(normaliser)
+        operand = _operand(weight)
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p = _logits(hidden[part], weight, bias, ctx.temperature)
+            log_p = _logits(hidden[part], operand, bias, ctx.temperature)
             if ctx.kept is not None:
                 ctx.kept.restrict(log_p, start)
             log_p.sub_(normaliser[part, None])

@@ -20,6 +20,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from trainers.learner.attention import CPU
+
 Ints = NDArray[np.int64]
 
 # Distances that attention counts along the keys (ALiBi) would count padding, and angles that depend on the longest
@@ -106,6 +108,11 @@ def run_shared(backbone: Any, input_ids: Tensor, shared: SharedInputs) -> Tensor
     return torch.cat([first.flatten(0, 1), rest.flatten(0, 1)])
 
 
+def plain_attention(config: Any) -> bool:
+    """Whether a model's attention is that of known families, computed in a way that takes a mask."""
+    return config.model_type in _FAMILIES and config._attn_implementation in ("sdpa", "eager", CPU)
+
+
 @torch.no_grad()
 def can_share(backbone: Any) -> bool:
     """Whether a model goes on from shared beginnings, also padded ones, as if it had read each row whole.
@@ -113,7 +120,7 @@ def can_share(backbone: Any) -> bool:
     Said of known families alone, and then tried on a few tokens.
     """
     config = backbone.config
-    if config.model_type not in _FAMILIES or config._attn_implementation not in ("sdpa", "eager"):
+    if not plain_attention(config):
         return False
     if config.rope_parameters["rope_type"] not in _ROPE_TYPES:
         return False

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
-from trainers.learner.attention import OWN, ULYSSES, VARLEN
+from trainers.learner.attention import CPU, OWN, ULYSSES, VARLEN
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
 from trainers.learner.parallel import Meshes, Parallel, check_model, refuse_sliding_windows
+from trainers.learner.prefixes import plain_attention
 from trainers.learner.rounding import compute_rounded
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
@@ -81,6 +82,8 @@ class Setup:
             if self.attention in OWN:
                 refuse_sliding_windows(backbone.config, f"attention {self.attention!r}")
             outer.set_attn_implementation(self.attention)
+        elif self.device.type == "cpu" and self.dtype == torch.bfloat16 and plain_attention(backbone.config):
+            outer.set_attn_implementation(CPU)
         if self.lora is not None and learns:
             add_adapters(backbone, self.lora)
             if isinstance(model, Policy):
