@@ -117,7 +117,7 @@ test:
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.
-test-slow: dev venv-vllm venv-sglang
+test-slow: dev venv-vllm venv-sglang model
 	$(BIN)/python -m pytest -m slow $(PYTEST)
 
 test-light: dev
