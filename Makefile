@@ -117,7 +117,8 @@ test:
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.
-test-slow: dev venv-vllm venv-sglang model
+test-slow: dev venv-vllm venv-sglang
+	-+$(MAKE) --no-print-directory model  # as above
 	$(BIN)/python -m pytest -m slow $(PYTEST)
 
 test-light: dev
