@@ -16,6 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from trainers.learner.attention import CPU, OWN, ULYSSES, VARLEN
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
+from trainers.learner.lean import use_lean_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
@@ -93,6 +94,8 @@ class Setup:
             cut_matrices(transformer_layers(model), self.meshes.tensor)
         elif self.device.type == "cpu" and self.dtype == torch.float32 and is_faster() and not self.compile:
             use_onednn(outer)
+        if self.device.type == "cpu" and self.dtype != torch.float32 and self.meshes is None and not self.compile:
+            use_lean_layers(outer)
         if self.checkpointing and learns:
             checkpoint_gradients(outer, offload=self.activation_offload)
         if self.compile:
