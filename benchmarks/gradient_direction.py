@@ -12,7 +12,8 @@ and AdamW come after it). For each way of normalizing, aggregating and cutting a
 * ``bias``: cosine of the *mean* update to the true gradient. 1 is an update whose direction is right on average.
 * ``noise``: mean cosine of *single* updates to the true gradient. What one step is worth; more episodes raise it.
 
-    python benchmarks/gradient_direction.py [--sizes 16,32,64,128,256,512] [--episodes 1000000] [--seed 0] [--json F]
+    python benchmarks/gradient_direction.py [--sizes 16,32,64,128,256,512] [--episodes 1000000] [--seed 0]
+        [--baseline mixed] [--group 8] [--json F]
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from trainers.algorithms.batch import ActionBatch
 
 Floats = NDArray[np.float64]
 
-GROUP = 8
 LONGEST = (6, 40)  # tokens of a short and of a long reply
 DIFFICULTY = (2.0, 0.5, -1.0, -2.5)  # added to the logit of a right answer
 REWARD = (1.0, 0.5)  # of a right first and second reply
@@ -109,9 +109,9 @@ def true_gradient(tasks: list[Task]) -> Floats:
     return gradient
 
 
-def sampled(tasks: list[Task], episodes: int, rng: np.random.Generator) -> tuple[ActionBatch, Floats]:
-    """A batch, and the score of each of its turns ``[K, logits]``."""
-    drawn = np.repeat(rng.integers(len(tasks), size=episodes // GROUP), GROUP)
+def sampled(tasks: list[Task], episodes: int, size: int, rng: np.random.Generator) -> tuple[ActionBatch, Floats]:
+    """A batch in groups of ``size``, and the score of each of its turns ``[K, logits]``."""
+    drawn = np.repeat(rng.integers(len(tasks), size=episodes // size), size)
     paths = np.array([rng.choice(len(tasks[t].turns), p=tasks[t].probability) for t in drawn])
     turns = np.array([tasks[t].turns[p] for t, p in zip(drawn, paths, strict=True)])
     there = np.arange(2) < turns[:, None]
@@ -125,14 +125,16 @@ def sampled(tasks: list[Task], episodes: int, rng: np.random.Generator) -> tuple
         turn_rewards=rewards[there],
         terminated=np.ones(episodes, np.bool_),
         truncated=np.zeros(episodes, np.bool_),
-        group=np.repeat(np.arange(episodes // GROUP), GROUP),
+        group=np.repeat(np.arange(episodes // size), size),
     )
     return batch, scores[there]
 
 
-def updates(batch: ActionBatch, scores: Floats, rng: np.random.Generator) -> dict[tuple[bool, str, int], Floats]:
+def updates(
+    batch: ActionBatch, scores: Floats, rng: np.random.Generator, baseline: str
+) -> dict[tuple[bool, str, int], Floats]:
     """The update that each way makes of a batch: by ``norm_adv``, aggregation and mini-batches."""
-    plain = ESTIMATORS["turn_grpo"](batch, baseline="mixed")
+    plain = ESTIMATORS["turn_grpo"](batch, baseline=baseline)
     lengths, starts = np.diff(batch.token_offsets), batch.turn_starts
     order = rng.permutation(batch.num_episodes)
     found = {}
@@ -152,13 +154,15 @@ def cosine(a: Floats, b: Floats) -> float:
     return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-300))
 
 
-def measured(tasks: list[Task], size: int, batches: int, seed: int) -> dict[tuple[bool, str, int], tuple[float, float]]:
+def measured(
+    tasks: list[Task], size: int, batches: int, seed: int, baseline: str, group: int
+) -> dict[tuple[bool, str, int], tuple[float, float]]:
     """``(bias, noise)`` of every way at batches of ``size`` episodes."""
     rng, truth = np.random.default_rng((seed, size)), true_gradient(tasks)
     sums: dict[tuple[bool, str, int], Floats] = {}
     cosines: dict[tuple[bool, str, int], float] = {}
     for _ in range(batches):
-        for way, update in updates(*sampled(tasks, size, rng), rng).items():
+        for way, update in updates(*sampled(tasks, size, group, rng), rng, baseline).items():
             sums[way] = sums.get(way, np.zeros_like(truth)) + update
             cosines[way] = cosines.get(way, 0.0) + cosine(update, truth)
     return {way: (cosine(total, truth), cosines[way] / batches) for way, total in sums.items()}
@@ -170,11 +174,14 @@ def main() -> None:
     parser.add_argument("--sizes", default="16,32,64,128,256,512", help="episodes a batch")
     parser.add_argument("--episodes", type=int, default=1_000_000, help="in all, for each size")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--group", type=int, default=8, help="episodes a group")
+    parser.add_argument("--baseline", choices=("group", "mixed", "shrunk"), default="mixed", help="of turn_grpo")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tasks = [enumerated(task) for task in range(len(DIFFICULTY))]
     sizes = [int(size) for size in options.sizes.split(",")]
-    found = {size: measured(tasks, size, options.episodes // size, options.seed) for size in sizes}
+    how = (options.seed, options.baseline, options.group)
+    found = {size: measured(tasks, size, options.episodes // size, *how) for size in sizes}
     print(f"{'':43}" + "".join(f"{size:>15}" for size in sizes))
     print(f"{'norm_adv  aggregation          mini-batches':43}" + f"{'bias  noise':>15}" * len(sizes))
     rows: list[dict[str, Any]] = []

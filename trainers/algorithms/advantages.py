@@ -31,7 +31,7 @@ from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
 from trainers.algorithms.best_of_group import best_of_k, best_over_second
 
 Truncated = Literal["count", "drop"]
-Baseline = Literal["group", "mixed"]
+Baseline = Literal["group", "mixed", "shrunk"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,13 +332,15 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
     """Total reward minus the mean of the *other* episodes (REINFORCE leave-one-out, arXiv 2402.14740).
 
     Unbiased, because the baseline does not depend on the episode itself. An episode without siblings has the baseline
-    0 with ``group`` and the batch's alone with ``mixed``.
+    0 with ``group`` and the batch's alone with the others.
 
     Options of its own:
         baseline: ``group``: the mean ``g`` of its siblings. ``mixed``: ``(g + b) / 2``, where ``b`` is the mean of all
             the other episodes of the batch. In a small group ``g`` is noisy, and a group that only ever fails teaches
-            nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. Both leave the episode out, so
-            both are unbiased.
+            nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. ``shrunk``: ``g`` drawn towards
+            the mean of the other groups, the further the less these differ beside what noise alone would do (James and
+            Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. All leave the episode
+            out, so all are unbiased.
     """
     kept = _kept(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
@@ -365,7 +367,7 @@ def turn_grpo(
 
     Options of its own:
         gamma: Discount a turn.
-        baseline: ``group`` or ``mixed``, as in :func:`rloo`, at the same turn.
+        baseline: ``group``, ``mixed`` or ``shrunk``, as in :func:`rloo`, at the same turn.
         zero_pad: Siblings that ended before turn ``t`` count in its mean, with 0. Also unbiased, and lone episodes have
             a baseline; noisier where most siblings do reach the turn.
         outcome_mix: ``lambda``: ``(1 - lambda) A_t + lambda A_0``. ``A_0`` is the advantage of the whole
@@ -461,30 +463,71 @@ def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Fl
 
 
 def _baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
-    """The mean of the other entries at the same turn, in the group or mixed with that in the batch."""
-    if kind not in ("group", "mixed"):
-        raise ValueError(f'baseline must be "group" or "mixed", not {kind!r}')
-    everyone = np.zeros_like(group)
-    siblings, has_sibling = _mean_of_others(x, group, turn, zero_pad)
-    if kind == "group":
-        return siblings
-    others, _ = _mean_of_others(x, everyone, turn, zero_pad)
-    return np.where(has_sibling, (siblings + others) / 2.0, others)
+    """What the other entries at the same turn say of each: those of the group, or these and all of the batch."""
+    if kind not in ("group", "mixed", "shrunk"):
+        raise ValueError(f'baseline must be "group", "mixed" or "shrunk", not {kind!r}')
+    size = len(x)
+    if zero_pad:
+        x, group, turn = _padded(x, group, turn)
+    siblings, has_sibling = _mean_of_others(x, group, turn)
+    if kind == "mixed":
+        others, _ = _mean_of_others(x, np.zeros_like(group), turn)
+        siblings = np.where(has_sibling, (siblings + others) / 2.0, others)
+    elif kind == "shrunk":
+        others, distance = _other_groups(x, group, turn)
+        siblings = np.where(has_sibling, siblings + distance * (others - siblings), others)
+    return siblings[:size]
 
 
-def _mean_of_others(x: Floats, group: Ints, turn: Ints, zero_pad: bool) -> tuple[Floats, Bools]:
+def _padded(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Ints, Ints]:
+    """With a 0 behind, for each turn of the longest episode that another one lacks."""
+    starts = np.flatnonzero(turn == 0)
+    lengths = np.diff(np.append(starts, len(turn)))
+    missing = turn.max(initial=-1) + 1 - lengths
+    more = np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
+    padded = np.concatenate([x, np.zeros(len(more))])
+    return padded, np.concatenate([group, np.repeat(group[starts], missing)]), np.concatenate([turn, more])
+
+
+def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
     """Leave-one-out means, 0 where there is no other, and whether there is one.
 
     The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
     """
     key = group * (turn.max(initial=0) + 1) + turn
-    present = _counts(key) - 1
-    # Everyone has a turn 0, so counting those counts the group's episodes.
-    others = _sums((turn == 0).astype(np.float64), group) - 1 if zero_pad else present
+    others = _counts(key) - 1
     base = _any_of(x, key)
     total = _sums(x - base, key) - (x - base)
-    count = np.maximum(others, 1)
-    return np.where(others > 0, base * (present / count) + total / count, 0.0), others > 0
+    return np.where(others > 0, base + total / np.maximum(others, 1), 0.0), others > 0
+
+
+def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
+    """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
+
+    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t``, that of what groups are
+    truly worth; both as the other groups have them, so neither depends on the entry. 0 where fewer than two other
+    groups are there to tell, or none of them has two entries.
+    """
+    key = group * (turn.max(initial=0) + 1) + turn
+    _, first, cell, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    base = _any_of(x, turn)  # of all that is compared, so that equal entries stay equal to the last bit
+    centre = np.bincount(cell, x - base) / count
+    inside = np.bincount(cell, (x - base - centre[cell]) ** 2)
+    at = turn[first]
+
+    def others(values: Floats) -> Floats:
+        return _sums(values, at) - values
+
+    groups, freedom = others(np.ones(len(at))), others(count - 1.0)
+    many = np.maximum(groups, 1.0)
+    mean = others(centre) / many
+    noise = others(inside) / np.maximum(freedom, 1.0)
+    spread = np.maximum(others(centre**2) - groups * mean**2, 0.0) / np.maximum(groups - 1.0, 1.0)
+    true = np.maximum(spread - noise * others(1.0 / count) / many, 0.0)
+    chance = noise / np.maximum(count - 1, 1)
+    known = (groups > 1) & (freedom > 0) & (chance + true > 0)
+    distance = np.where(known, chance / np.where(known, chance + true, 1.0), 0.0)
+    return np.where(groups > 0, base[first] + mean, 0.0)[cell], distance[cell]
 
 
 def _any_of(x: Floats, key: Ints) -> Floats:

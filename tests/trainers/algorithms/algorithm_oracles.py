@@ -219,6 +219,23 @@ def best_of_k(episodes: list[Episode], episode: Episode, k: int, norm_by_std: bo
     return gain / (deviation + eps) if norm_by_std else gain
 
 
+def shrunk(siblings: list[float], groups: list[list[float]]) -> float:
+    """The siblings' mean drawn towards that of other groups: by the variance within these and that of their means."""
+    means = [mean(group) for group in groups]
+    if not siblings:
+        return mean(means)
+    freedom = sum(len(group) - 1 for group in groups)
+    if len(groups) < 2 or not freedom:
+        return mean(siblings)
+    within = sum((x - m) ** 2 for group, m in zip(groups, means, strict=True) for x in group) / freedom
+    between = sum((m - mean(means)) ** 2 for m in means) / (len(means) - 1)
+    true = max(between - within * mean([1 / len(group) for group in groups]), 0.0)
+    chance = within / len(siblings)
+    if chance + true == 0.0:
+        return mean(siblings)
+    return (true * mean(siblings) + chance * mean(means)) / (chance + true)
+
+
 def turn_baseline(
     episodes: list[Episode], episode: Episode, turn: int, gamma: float, baseline: str, zero_pad: bool
 ) -> float:
@@ -233,4 +250,10 @@ def turn_baseline(
     siblings, everyone = others(True), others(False)
     if baseline == "group":
         return mean(siblings)
+    if baseline == "shrunk":
+        groups: dict[Any, list[float]] = {}
+        for e in episodes:
+            if e.group != episode.group and (zero_pad or len(e.turns) > turn):
+                groups.setdefault(e.group, []).append(to_go(e, turn, gamma))
+        return shrunk(siblings, list(groups.values()))
     return (mean(siblings) + mean(everyone)) / 2 if siblings else mean(everyone)

@@ -125,7 +125,7 @@ def test_grpo(episodes: list[Episode], norm_by_std: bool, truncated: Any) -> Non
     check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.grpo(kept, e, norm_by_std, 1e-3))
 
 
-@forall(batches(), st.sampled_from(["group", "mixed"]), truncated_modes)
+@forall(batches(), st.sampled_from(["group", "mixed", "shrunk"]), truncated_modes)
 def test_rloo(episodes: list[Episode], baseline: Any, truncated: Any) -> None:
     result = rloo(make(episodes), baseline=baseline, truncated=truncated)
 
@@ -135,12 +135,15 @@ def test_rloo(episodes: list[Episode], baseline: Any, truncated: Any) -> None:
         if baseline == "mixed":
             mixed = (oracle.mean(siblings) + oracle.mean(others)) / 2
             return e.total() - (mixed if siblings else oracle.mean(others))
+        if baseline == "shrunk":
+            names = dict.fromkeys(s.group for s in kept if s.group != e.group)
+            return e.total() - oracle.shrunk(siblings, [[s.total() for s in kept if s.group == n] for n in names])
         return e.total() - oracle.mean(siblings)
 
     check_critic_free(episodes, truncated, result, expected)
 
 
-@forall(batches(), factor, st.sampled_from(["group", "mixed"]), st.booleans(), factor, truncated_modes)
+@forall(batches(), factor, st.sampled_from(["group", "mixed", "shrunk"]), st.booleans(), factor, truncated_modes)
 def test_turn_grpo(
     episodes: list[Episode], gamma: float, baseline: Any, zero_pad: bool, mix: float, truncated: Any
 ) -> None:
@@ -361,7 +364,8 @@ def test_the_order_of_episodes_does_not_matter(name: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("grpo", {}), ("dr_grpo", {}), ("rloo", {}), ("rloo", {"baseline": "mixed"})]
+    ("name", "options"),
+    [("grpo", {}), ("dr_grpo", {}), ("rloo", {}), *(("rloo", {"baseline": kind}) for kind in ("mixed", "shrunk"))],
 )
 @forall(episodes=batches(min_turns=1), shift=oracle.number)
 def test_a_constant_added_to_every_return_does_not_matter(

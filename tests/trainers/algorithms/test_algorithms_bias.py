@@ -317,3 +317,32 @@ def test_one_token_is_its_own_sequence() -> None:
         found += path.probability(behaviour) * path.rewards[0] * weights[0] * path.scores(LOGITS)[0]
     truth = np.sum([p.probability(LOGITS) * p.rewards[0] * p.scores(LOGITS)[0] for p in one_token], axis=0)
     np.testing.assert_allclose(found, truth, atol=1e-12)
+
+
+def test_what_shrinks_is_unbiased_over_enough_groups_to_tell_how_far() -> None:
+    """Two episodes of each of three tasks, one token each: 729 batches; most have something to be drawn by."""
+    logits = np.array([0.3, -0.5, 0.1])
+    chances = np.exp(logits) / np.exp(logits).sum()
+    rewards = np.array([[0.0, 1.0, 0.4], [1.0, -1.0, 0.0], [2.0, 0.5, 3.0]])
+    group = np.repeat(np.arange(3), 2)
+    expected, moved = np.zeros((2, 3)), 0
+    for chosen in itertools.product(range(3), repeat=6):
+        batch = ActionBatch(
+            token_offsets=np.arange(7),
+            turn_offsets=np.arange(7),
+            turn_index=np.zeros(6, np.int64),
+            turn_rewards=rewards[group, chosen],
+            terminated=np.ones(6, np.bool_),
+            truncated=np.zeros(6, np.bool_),
+            group=group,
+        )
+        scores = np.eye(3)[list(chosen)] - chances
+        plain, *shrunk = (
+            ESTIMATORS[name](batch, baseline=baseline).advantages
+            for name, baseline in (("rloo", "group"), ("rloo", "shrunk"), ("turn_grpo", "shrunk"))
+        )
+        expected += np.prod(chances[list(chosen)]) * np.array([advantages @ scores for advantages in shrunk]) / 6
+        moved += not np.allclose(plain, shrunk[0])
+    truth = (rewards.mean(0) * chances) @ (np.eye(3) - chances)
+    assert moved > 400
+    np.testing.assert_allclose(expected, np.tile(truth, (2, 1)), atol=1e-12)
