@@ -509,16 +509,17 @@ def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
     groups are there to tell, or none of them has two entries.
     """
     key = group * (turn.max(initial=0) + 1) + turn
-    _, first, cell, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    _, first, cell = np.unique(key, return_index=True, return_inverse=True)
+    count = np.asarray(np.bincount(cell), np.float64)
     base = _any_of(x, turn)  # of all that is compared, so that equal entries stay equal to the last bit
     centre = np.asarray(np.bincount(cell, x - base) / count, np.float64)
     inside = np.bincount(cell, (x - base - centre[cell]) ** 2)
     at = turn[first]
 
-    def others(values: Floats | Ints) -> Floats:
-        return _sums(np.asarray(values, np.float64), at) - values
+    def others(values: Floats) -> Floats:
+        return _sums(values, at) - values
 
-    groups, freedom = others(np.ones(len(at))), others(count - 1.0)
+    groups, freedom = others(np.ones(len(at))), others(count - 1)
     many = np.maximum(groups, 1.0)
     mean = others(centre) / many
     noise = others(inside) / np.maximum(freedom, 1.0)
