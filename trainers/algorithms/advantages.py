@@ -513,7 +513,7 @@ def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
     count = np.asarray(np.bincount(cell), np.float64)
     base = _any_of(x, turn)  # of all that is compared, so that equal entries stay equal to the last bit
     centre = np.asarray(np.bincount(cell, x - base) / count, np.float64)
-    inside = np.bincount(cell, (x - base - centre[cell]) ** 2)
+    inside = np.asarray(np.bincount(cell, (x - base - centre[cell]) ** 2), np.float64)
     at = turn[first]
 
     def others(values: Floats) -> Floats:
