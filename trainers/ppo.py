@@ -158,6 +158,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             group: batch.credited.get(episode.episode_id, episode).total_reward
             for group, episode in batch.greedy.items()
         }
+        await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
         metrics = await asyncio.to_thread(learn, run, trajectories, paid, greedy)
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
