@@ -154,8 +154,9 @@ def _cpu(
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     grouped = query.shape[1] != key.shape[1]
+    causal = mask is None and query.shape[2] > 1  # a query alone stands behind all keys, and comes without a mask
     return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
 
 

@@ -69,3 +69,14 @@ def test_short_rows_have_a_gradient_nearer_to_the_exact_one_than_that_of_16_bits
     rounded = _gradients(torchs, tensors, grad)
     for at in (1, 2, 3):
         assert _apart(ours[at], exact[at]) <= _apart(rounded[at], exact[at])
+
+
+@pytest.mark.parametrize("keys", [33, _SHORT + 8])
+def test_a_query_alone_sees_all_keys_although_it_comes_without_a_mask(keys):
+    tensors, grad = _inputs(keys, 1, torch.bfloat16)
+    attend = AttentionInterface()[CPU]
+    ours = _gradients(lambda q, k, v: attend(None, q, k, v, None)[0], tensors, grad)
+    everything = torch.ones(1, keys, dtype=torch.bool)
+    masked = _gradients(lambda q, k, v: attend(None, q, k, v, everything)[0], tensors, grad)
+    for one, other in zip(ours, masked, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
