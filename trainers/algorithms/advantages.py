@@ -495,7 +495,7 @@ def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
     The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
     """
     key = group * (turn.max(initial=0) + 1) + turn
-    others = _counts(key) - 1
+    others = np.bincount(key)[key] - 1
     base = _any_of(x, key)
     total = _sums(x - base, key) - (x - base)
     return np.where(others > 0, base + total / np.maximum(others, 1), 0.0), others > 0
@@ -543,20 +543,16 @@ def _sums(x: Floats, key: Ints) -> Floats:
     return np.asarray(np.bincount(key, x), np.float64)[key]
 
 
-def _counts(key: Ints) -> Ints:
-    return np.bincount(key)[key]
-
-
 def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
     """Each entry minus the mean of the entries with its key, itself included; divided by their deviation if wanted."""
     moved = x - _any_of(x, key)  # so that equal entries become 0 to the last bit
-    centred = moved - _sums(moved, key) / _counts(key)
+    centred = moved - _sums(moved, key) / np.bincount(key)[key]
     return _divide_by_rms(centred, key, eps) if norm_by_std else centred
 
 
 def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
     """For centred ``x``, the population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
-    return x / (np.sqrt(_sums(x * x, group) / _counts(group)) + eps)
+    return x / (np.sqrt(_sums(x * x, group) / np.bincount(group)[group]) + eps)
 
 
 # --- for all
