@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.model, pytest.mark.engines, pytest.mark.timeout(900), 
 
 PYTHON = Path(os.environ.get("TEXTENVS_VLLM_PYTHON", Path(__file__).parents[2] / ".venv-vllm/bin/python"))
 NAME = "smollm2"
-ANSWER = 0.02  #: in nats: nearer than this, two types of the same sums may take either token
+NEAR_TIE = 0.02  #: in nats: nearer than this, two types of the same sums may take either token
 QUESTIONS = ("What is the capital of France?", "Tom has 3 toys and buys 4 more. How many has he now?")
 
 
@@ -94,7 +94,7 @@ def test_greedy_replies_are_those_of_the_embedded_engine_up_to_a_near_tie(addres
         else:
             with torch.inference_mode():
                 logits = policy.model(torch.tensor([prompt + mine[:apart]])).logits[0, -1]
-            assert abs(logits[mine[apart]] - logits[other[apart]]) < ANSWER
+            assert abs(logits[mine[apart]] - logits[other[apart]]) < NEAR_TIE
 
 
 def spec(address: str, **more: Any) -> dict[str, Any]:
