@@ -54,7 +54,10 @@ $(VENV)/.train-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requireme
 	$(PIP) --require-hashes --no-deps --requirement requirements/$(LOCK).lock
 	$(PIP) --requirement requirements/torch.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
-	@touch $@ $(VENV)/.train-installed
+	@touch $@
+
+# One pip at a time in one environment, also with --jobs.
+$(VENV)/.dev-installed: | $(VENV)/.train-installed
 
 # A real language model. What reads its file is installed in a temporary folder.
 model: models/smollm2-135m-instruct/.made
