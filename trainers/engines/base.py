@@ -51,6 +51,10 @@ class PartialUpdateError(EngineError):
     """
 
 
+class SupersededError(EngineError):
+    """These weights are gone, because the learner has trained on; the next ones will come."""
+
+
 class RequestError(EngineError, ValueError):
     """This request alone is invalid: ids outside the vocabulary, too long, bad sampling parameters."""
 

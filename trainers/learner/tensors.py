@@ -68,7 +68,7 @@ def write_model(folder: Path, lm: Any, tokenizer: Any, tensors: Iterable[tuple[t
         folder: Exists.
         lm: The model, whose configuration goes there.
         tokenizer: Goes with it.
-        tensors: In float32, with all their names; see :meth:`trainers.learner.learner.Learner.stream`.
+        tensors: In float32, with all their names; see :meth:`trainers.learner.weight_stream.WeightStream.read`.
     """
     state = list(base_state(lm))
     shapes, first = {name: tuple(value.shape) for name, value in state}, tied_names(state)
