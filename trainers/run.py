@@ -87,6 +87,7 @@ class Run:
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
+    publishing: asyncio.Future[None] | None = None  # an update of the engine that is under way
     failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
     signal: SignalWatch = field(default_factory=SignalWatch)
@@ -226,7 +227,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             config=config,
             folder=folder,
             learner=learner,
-            publisher=Publisher(learner, config.model),
+            publisher=Publisher(learner, config),
             collector=collector,
             validation=validation,
             validation_tasks=[task for task in validation_tasks(config) if task not in overlong.validation],
@@ -242,10 +243,18 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             given_up=given_up,
             made_here=config.model.path == "tiny" or warm_start_wanted(config),
         )
+        stack.push_async_callback(_withdraw, run)
         if checkpoint is not None:
             resume(run, checkpoint)
         stack.enter_context(tuned_gc())
         yield run
+
+
+async def _withdraw(run: Run) -> None:
+    """End an update that is under way when the run ends for another reason."""
+    if run.publishing is not None:
+        run.publishing.cancel()
+        await asyncio.gather(run.publishing, return_exceptions=True)
 
 
 def first_step_of(config: PPOConfig, checkpoint: checkpoints.Checkpoint | None) -> int | None:

@@ -98,7 +98,6 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
         cluster,
         policy.source,
         settings,
-        bucket_bytes=section.bucket_mib * 2**20,
         nsight=nsight_of(section.nsight, config.trainer.profile_steps),
         silence=section.silence_s,
         stall=section.stall_s,

@@ -20,9 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
-import torch
-from torch import Tensor
-
 from trainers.cluster.rank import Failure
 from trainers.cluster.watch import Verdict, Watch
 from trainers.learner.learner import PolicyLoss, ValueLoss
@@ -117,7 +114,7 @@ class LearnerGroup:
         start_timeout: float = 300.0,
     ) -> None:
         self._transport = transport
-        self._silence, self._stall = silence, stall
+        self._silence, self.stall = silence, stall
         self._number = 0
         self._preparations = itertools.count()
         self._calling = threading.Lock()
@@ -185,21 +182,6 @@ class LearnerGroup:
         """See :meth:`trainers.learner.learner.Learner.update_sft`."""
         metrics: dict[str, float] = self._do("update_sft", _tokens_of(trajectories), weights)
         return metrics
-
-    def weights(self, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.weights`."""
-        result: Mapping[str, Tensor] = self._do("weights", dtype)
-        return result
-
-    def base_weights(self) -> Mapping[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.base_weights`."""
-        result: Mapping[str, Tensor] = self._do("base_weights")
-        return result
-
-    def adapter_weights(self) -> Mapping[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
-        result: Mapping[str, Tensor] = self._do("adapter_weights")
-        return result
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """See :meth:`trainers.learner.learner.Learner.export_hf`. The ranks write: all must see the folder."""
@@ -271,7 +253,7 @@ class LearnerGroup:
             self._finalizer()
 
     def _do(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self._call(method, *args, silence=self._silence, stall=self._stall, **kwargs)
+        return self._call(method, *args, silence=self._silence, stall=self.stall, **kwargs)
 
     def _call(self, method: str, *args: Any, silence: float, stall: float, **kwargs: Any) -> Any:
         with self._calling:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -63,6 +64,11 @@ class RankHost:
         self.learner: Any = None
         self._prepared: dict[int, Callable[[Path], None]] = {}
         self._writing: Any = None
+        self._sender: Any = None  # of rank 0
+        self._streams: dict[str, tuple[int, Any]] = {}  # weights that may leave, by what they are
+        self._apart: Any = None  # the ranks as snapshots are sent through
+        self._sending: Any = None
+        self._sent: Any = None
         self._watched = _Watched()
 
     def open(self) -> tuple[str, int] | None:
@@ -90,6 +96,7 @@ class RankHost:
         """
         import torch.distributed as dist
 
+        from trainers.engines.process_group import Sender
         from trainers.learner import Learner
         from trainers.learner.checkpoint import Background
         from trainers.learner.memory import give_back_freed_memory
@@ -103,7 +110,7 @@ class RankHost:
             store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
             backend = backend_of(device)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
-        self._writing = Background()
+        self._writing, self._sending, self._sender = Background(), Background(), Sender()
         self.learner = Learner(model, **{**settings, "device": device})
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
@@ -160,6 +167,75 @@ class RankHost:
             return False
         self._writing.wait()
         return True
+
+    # ------------------------------------------------------------------ weights for engines
+
+    def publication(self, number: int, which: Any, dtype: Any, snapshot: bool, limit: float) -> Any:
+        """Make weights ready to leave, under a number, until the next of their kind; all ranks together.
+
+        Args:
+            number: See :meth:`publish`.
+            which: See :class:`~trainers.learner.weight_stream.WeightStream`, also for the following.
+            dtype: Likewise.
+            snapshot: Likewise.
+            limit: Seconds that ranks wait for each other while they send a snapshot.
+
+        Returns:
+            What will come.
+        """
+        stream = self.learner.publication(which, dtype, snapshot=snapshot)
+        if snapshot and self._apart is None:
+            self._apart = self.learner.ranks.apart(timedelta(seconds=limit))
+        self._streams[which] = number, stream
+        return stream.specs
+
+    def open_group(self, address: str | None, size: int, backend: str, timeout_s: float) -> Any:
+        """Open a process group for the workers of an engine; on rank 0, in any thread."""
+        return self._sender.open(address or self.address, size, backend, timeout_s)
+
+    def give_up(self, name: str, why: str) -> None:
+        """Wait no more for a group; on rank 0, in any thread."""
+        self._sender.give_up(name, why)
+
+    def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
+        """Send to groups that rank 0 opened; all ranks together.
+
+        Returns:
+            See :func:`trainers.engines.transport.send`.
+
+        Raises:
+            SupersededError: These weights are gone.
+        """
+        from trainers.engines.base import SupersededError
+        from trainers.engines.transport import plan_of, send
+
+        stream = next((stream for own, stream in self._streams.values() if own == number), None)
+        if stream is None:
+            raise SupersededError("the learner has published other weights since")
+        tensors = stream.read(self._apart if apart else self.learner.ranks)
+        try:
+            return send(self._sender, to, plan_of(stream.specs, bucket_bytes), tensors) if self.rank == 0 else None
+        finally:
+            deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks read together
+
+    def start_publishing(self, *order: Any) -> None:
+        """As :meth:`publish`, of a snapshot: in a thread beside the one that learns; :meth:`published` has the end."""
+
+        def work() -> None:
+            self._sent = self.publish(*order, apart=True)
+
+        self._sending.start(work, "weights")
+
+    def published(self) -> Any:
+        """What the thread has sent; ``None`` while it sends.
+
+        Raises:
+            Exception: What went wrong in it; once.
+        """
+        if self._sending.busy:
+            return None
+        self._sending.wait()
+        return self._sent
 
     def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of this class, or else of its Learner; an exception becomes a :class:`Failure`."""

@@ -11,6 +11,7 @@ The server is a process that this engine starts, or one that runs already. What 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -36,6 +37,7 @@ from trainers.engines.base import (
 from trainers.engines.http import Client, UnreachableError, error_text
 from trainers.engines.parameters import read_parameters
 from trainers.engines.server import ServerHealth, ServerOptions, ServerProcess, free_port
+from trainers.engines.transport import AdapterSource, Weights, WeightSource, attending
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
 
 log = logging.getLogger("trainers")
@@ -247,10 +249,10 @@ class RemoteEngine(ABC):
                 flight.task.cancel()
             raise
 
-    async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
+    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
-        The tensors must stay unchanged until this returns. Cancelling withdraws an update that has not begun; one that
+        Tensors must stay unchanged until this returns. Cancelling withdraws an update that has not begun; one that
         has begun continues in the background.
 
         Raises:
@@ -260,8 +262,12 @@ class RemoteEngine(ABC):
         """
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
+        if not isinstance(weights, Mapping | WeightSource | AdapterSource):
+            raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         self._health.check()
         self._updates_asked += 1
+        announced = contextlib.ExitStack()
+        announced.enter_context(attending(weights))
         try:
             await self.ready()
             async with self._updating:
@@ -279,6 +285,7 @@ class RemoteEngine(ABC):
                 # Cancelling or the server's death ends the waiting, not the work.
                 await self._health.while_alive(asyncio.shield(self._work))
         finally:
+            announced.close()
             self._updates_asked -= 1
             self._change()
 
@@ -371,7 +378,7 @@ class RemoteEngine(ABC):
 
     # An update
 
-    async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
+    async def _apply(self, weights: Weights, version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
         for flight in self._flights:
             flight.may_abort |= mode == "abort"

@@ -41,6 +41,8 @@ from trainers.engines.base import (
     PartialUpdateError,
     RequestError,
     Sampling,
+    SourceLostError,
+    SupersededError,
     UpdateMode,
     check_request,
 )
@@ -104,6 +106,7 @@ class Replicas:
         self._chores: set[asyncio.Task[Any]] = set()  # of those, what ends with this
         self._watching = self._asleep = False
         self._closed = False
+        self._waiting: set[int] = set()  # replicas that can have the next weights alone
 
     # ------------------------------------------------------------------ the protocol
 
@@ -180,7 +183,12 @@ class Replicas:
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
         for _ in range(self._limits.max_restarts + 1):  # again where all that took it were lost with it
-            await self._until_up()
+            await self._until_up(or_waiting=True)
+            if not self._up() and version > self._version:  # nobody has the old weights, and they are gone
+                async with self._updating:
+                    self._weights, self._version = weights, version
+                    self._change()
+                return await self._until_up()
             await self._updating.acquire()
             try:
                 self._check_open()
@@ -193,7 +201,7 @@ class Replicas:
                 self._updating.release()
                 raise
             if await asyncio.shield(completed):
-                return
+                return None
         raise EngineError(f"no replica came through the update to version {version}: {self._causes()}")
 
     async def release(self, session: str) -> None:
@@ -281,8 +289,8 @@ class Replicas:
                 told.__cause__ = error
                 self._take_out(other, told)
 
-    async def _until_up(self) -> None:
-        """Wait until a replica is up.
+    async def _until_up(self, *, or_waiting: bool = False) -> None:
+        """Wait until a replica is up, or also until one waits for the next weights.
 
         Raises:
             EngineDeadError: None will be.
@@ -294,7 +302,7 @@ class Replicas:
             self._chore(self._watch())
         while True:
             self._check_open()
-            if self._up():
+            if self._up() or (or_waiting and self._waiting):
                 return
             if all(replica.state == "gone" for replica in self._replicas):
                 raise self._all_gone()
@@ -333,6 +341,9 @@ class Replicas:
         answer = dict(zip(given, await asyncio.gather(*taking), strict=True))
         took = [replica for replica, error in answer.items() if error is None and replica.state == "up"]
         refused = {replica: error for replica, error in answer.items() if isinstance(error, ValueError)}
+        if lost := next((error for error in answer.values() if isinstance(error, SourceLostError)), None):
+            keeping.cancel()
+            raise lost  # no replica is to blame, and another one could not be given weights either
         for replica, error in answer.items():
             if error is not None and (took or not isinstance(error, ValueError)):
                 told = EngineError(f"the update to version {version} failed: {type(error).__name__}: {error}")
@@ -350,6 +361,7 @@ class Replicas:
         finally:  # whatever becomes of the copy: these are the weights that the replicas have
             self._version, self._weights = version, kept
             self._router.forget_computed()
+            self._change()
         if len(took) < len(answer):
             lost = "; ".join(f"{replica}: {replica.cause}" for replica in answer if replica not in took)
             raise PartialUpdateError(f"{len(took)} of {len(answer)} replicas have version {version}; taken out: {lost}")
@@ -483,8 +495,16 @@ class Replicas:
                             f"restart made an engine of version {engine.version}, version {self._version} is wanted, "
                             "and there are no weights to give it (see the argument `weights` of Replicas)"
                         )
-                    async with asyncio.timeout(self._limits.update_timeout):
-                        await engine.update_weights(self._weights, self._version)
+                    version = self._version
+                    try:
+                        async with asyncio.timeout(self._limits.update_timeout):
+                            await engine.update_weights(self._weights, version)
+                    except SupersededError:  # it gets the next ones
+                        self._waiting.add(replica.index)
+                        self._change()
+                        while self._version == version:
+                            await self._changed.wait()
+                        self._waiting.discard(replica.index)
                 async with self._updating:  # not in the middle of an update
                     if engine.version == self._version:
                         replica.adopt(engine, asyncio.get_running_loop().time())

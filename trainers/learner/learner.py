@@ -410,16 +410,22 @@ class Learner:
         lm, optimizer = self.actor.lm, self.actor_optimizer
         return WeightStream(lm, self.ranks, which, dtype, snapshot=snapshot, finite=finite, optimizer=optimizer)
 
-    def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        """The actor's ``state_dict``: whole tensors in the model's own naming, copies on the CPU, for engines.
-
-        Adapters are merged into the matrices that they stand on, so any engine takes them. All ranks call this
-        together, and the first one has the tensors.
+    def weights(self, dtype: torch.dtype | None = None, *, which: Which = "weights") -> dict[str, Tensor]:
+        """Whole tensors by all their names, as copies on the CPU. All ranks call this together; the first has them.
 
         Args:
             dtype: In which the engine computes; ``None`` is float32, that of the parameters.
+            which: ``weights``: the ``state_dict``, adapters merged, in the model's own naming, as any engine takes it;
+                ``base``: what the adapter stands on, which never changes, in bfloat16 where that loses nothing;
+                ``adapter``: it alone, by peft's names, for engines that have the base.
+
+        Raises:
+            ValueError: There is no adapter.
         """
-        return self._copies("weights", dtype)
+        copies: dict[str, Tensor] = {}
+        for names, value in self.publication(which, dtype, finite=False).read(self.ranks):
+            copies |= dict.fromkeys(names, value.to("cpu", copy=True))
+        return copies
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
@@ -432,31 +438,13 @@ class Learner:
         """
         self._export(tokenizer, self.ranks, snapshot=False)(path)
 
-    def base_weights(self) -> dict[str, Tensor]:
-        """What the actor's adapter stands on, which never changes: as :meth:`weights`, but nothing is merged.
-
-        Tensors that lose nothing by it are bfloat16 (:func:`trainers.engines.adapters.compact`).
-
-        Raises:
-            ValueError: There is no adapter.
-        """
-        return self._copies("base")
-
-    def adapter_weights(self) -> dict[str, Tensor]:
-        """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that have the base.
-
-        Raises:
-            ValueError: There is no adapter.
-        """
-        return self._copies("adapter")
-
     def export_adapter(self, path: str | Path) -> None:
         """Write the actor's adapter as a folder that peft, vLLM and SGLang load; all ranks call this together.
 
         Raises:
             ValueError: There is no adapter.
         """
-        settings, state = self._need_lora(), self.adapter_weights()
+        settings, state = self._need_lora(), self.weights(which="adapter")
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:
                 write_adapter(folder, self.actor.lm, state, settings, str(self.actor.lm.config.name_or_path))
@@ -533,7 +521,7 @@ class Learner:
             with replace_folder(path, ranks) as folder:
                 try:
                     if ranks.first and self._plain:
-                        write_model(folder, self.actor.lm, tokenizer, tensors)
+                        write_model(folder, self.actor.lm, tokenizer, stream, tensors)
                     elif ranks.first:  # transformers renames or joins tensors as it writes them, all at once
                         state = {name: value.cpu() for names, value in tensors for name in names}
                         with system_errors(folder):
@@ -543,13 +531,6 @@ class Learner:
                     deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks read together
 
         return write
-
-    def _copies(self, which: Which, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Whole tensors by all their names, as copies on the CPU, on the first rank."""
-        copies: dict[str, Tensor] = {}
-        for names, value in self.publication(which, dtype, finite=False).read(self.ranks):
-            copies |= dict.fromkeys(names, value.to("cpu", copy=True))
-        return copies
 
     def _ranks_apart(self) -> Ranks:
         if self._apart is None:
@@ -601,4 +582,3 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=True or a path")
         return self.critic
-

@@ -17,25 +17,15 @@ from torch.distributed.tensor import DTensor
 
 from trainers.engines.adapters import PREFIX, compact, merge
 from trainers.engines.base import SupersededError
+from trainers.engines.weights import Named, TensorSpec
 from trainers.learner.fsdp import Ranks, tied_names
 from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
 from trainers.learner.optim import Optimizer
 
 #: ``weights``: adapters merged; ``base``: what is below them, which never changes; ``adapter``: they alone.
 Which = Literal["weights", "base", "adapter"]
-#: All names of a tensor (several where it is tied), and the tensor.
-Named = tuple[tuple[str, ...], Tensor]
-
 _SLICE_BYTES = 2**26  # of rows that are sent at once
 Box = tuple[slice, ...]
-
-
-class TensorSpec(NamedTuple):
-    """A tensor that will come: all its names, its type on the wire, its shape."""
-
-    names: tuple[str, ...]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
 
 
 class _Part(NamedTuple):
@@ -119,11 +109,6 @@ class WeightStream:
             self._parts.append((parts, scale))
         self._optimizer = None if snapshot else optimizer
         self._at = None if optimizer is None else optimizer.step_count
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all that comes."""
-        return sum(spec.dtype.itemsize * torch.Size(spec.shape).numel() for spec in self.specs)
 
     def read(self, ranks: Ranks) -> Iterator[Named]:
         """The tensors, to the end on every rank. The first one gets them, where its own part is; the others get none.

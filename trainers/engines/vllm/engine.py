@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import trainers
 from trainers.engines.base import EngineError, Generation, RequestError, Sampling, UpdateMode
 from trainers.engines.http import UnreachableError
 from trainers.engines.remote import Flight, Launch, RemoteEngine
+from trainers.engines.transport import Weights
 
 from .options import VLLMOptions
 from .protocol import check_description, generate_body, read_metrics, read_reply
@@ -63,7 +63,7 @@ class VLLMEngine(RemoteEngine):
             "waiting": own["waiting"] + queued,
         }
 
-    async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
+    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`.
 
         Raises:
