@@ -99,7 +99,8 @@ class Sender:
             try:
                 link.joined = make_group(group, 0, store)
                 if link.error is not None:  # nobody waits for it any more
-                    dist.destroy_process_group(link.joined)
+                    last, link.joined = [link.joined], None
+                    destroy(last)
             except Exception as error:  # whatever torch raises
                 link.error = link.error or f"joining failed: {error!r}"
 
@@ -151,15 +152,10 @@ class Sender:
 
     def leave(self, name: str) -> None:
         """Leave a group."""
-        link = self._links.pop(name, None)
-        if link is not None:
-
-            def destroy() -> None:
-                with contextlib.suppress(Exception):  # something may be under way in it
-                    if link.joined is not None:
-                        dist.destroy_process_group(link.joined)
-
-            threading.Thread(target=destroy, name="weights", daemon=True).start()
+        if (link := self._links.pop(name, None)) is not None:
+            # The last reference goes in that thread: where something is under way, its end is waited for.
+            last, link.joined = [link.joined], None
+            threading.Thread(target=destroy, args=(last,), name="weights", daemon=True).start()
 
     def _wait(self, link: _Link, done: Callable[[], bool], what: str) -> None:
         deadline, nap = time.monotonic() + link.group["timeout_s"], 1e-5
@@ -168,3 +164,11 @@ class Sender:
                 link.error = f"the workers did not {what} within {link.group['timeout_s']:g} s"
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP_S)
+
+
+def destroy(last: list[dist.ProcessGroup | None]) -> None:
+    """Leave a group; ``last`` has the last reference to it, which is kept until what is under way in it has ended."""
+    group = last.pop()
+    if group is not None:
+        with contextlib.suppress(Exception):  # whatever is under way in it
+            dist.destroy_process_group(group)

@@ -23,7 +23,7 @@ from torch import Tensor
 from trainers.engines.adapters import Adapted
 from trainers.engines.base import EngineError
 from trainers.engines.parameters import ChecksumRule, Checksums, Sums, differing
-from trainers.engines.process_group import Group, Sender, broadcast, make_group
+from trainers.engines.process_group import Group, Sender, broadcast, destroy, make_group
 from trainers.engines.weights import Named, TensorSpec
 
 _Result = TypeVar("_Result")
@@ -132,9 +132,8 @@ class Inbox(Receiver):
         self._joined = await in_thread(lambda: make_group(group, 1))
 
     async def leave_group(self, group: Group) -> None:  # noqa: D102
-        if (joined := self._joined) is not None:
-            self._joined = None
-            await in_thread(lambda: dist.destroy_process_group(joined))
+        last, self._joined = [self._joined], None
+        await in_thread(lambda: destroy(last))
 
     async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:  # noqa: D102
         assert (joined := self._joined) is not None
