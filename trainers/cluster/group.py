@@ -1,6 +1,6 @@
 """A learner of many ranks behind the methods of one: who uses it does not know.
 
-Every call goes to all ranks with the same arguments, which are packed once; rank 0's result comes back. A rank that
+Every call goes to all ranks with the same arguments; rank 0's result comes back. A rank that
 raises, dies or hangs is found by :mod:`.watch`. Where all ranks raised the same way the group goes on, as a Learner
 would; else it is ended, and every later call says why.
 
@@ -83,8 +83,6 @@ class Transport(Protocol):
 
 class LearnerGroup:
     """A :class:`~trainers.learner.learner.Learner` on several ranks; its methods and arguments are a Learner's.
-
-    Loss functions, and what else is passed, must be picklable: functions and classes by their importable names.
 
     Args:
         transport: The ranks; they are ended with this.

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import lively_model
-from workers import Workers
+from weight_workers import Workers
 
 from trainers.engines.base import EngineError, SupersededError
-from trainers.engines.parameters import Checksums, ChecksumRule
+from trainers.engines.parameters import ChecksumRule, Checksums
 from trainers.engines.transport import LocalSource, WeightSource
 
 pytestmark = pytest.mark.timeout(300)

@@ -32,6 +32,7 @@ from trainers.learner.weight_stream import Which
 
 _LOOK_S = 0.05  # between two looks at a snapshot that is being sent
 _PULSE_S = 1.0
+_BUCKET_BYTES = 2**26  # of weights that come to this process
 _LINES = 3  # of Ray's words on a death
 _CAUSE = 2  # lines at the end of a traceback that comes with them
 
@@ -210,7 +211,7 @@ class RayLearnerGroup(LearnerGroup):
         """See :meth:`trainers.learner.learner.Learner.weights`; they come here from rank 0."""
         source = self.publication("weights", dtype)
         with ThreadPoolExecutor(1) as thread:  # this one may have an event loop that runs
-            return thread.submit(lambda: asyncio.run(collect(source, Wants()))).result()
+            return thread.submit(lambda: asyncio.run(collect(source, Wants(bucket_bytes=_BUCKET_BYTES)))).result()
 
     async def send(self, number: int, order: tuple[Any, ...], *, snapshot: bool) -> Mapping[str, Sums | str]:
         """Have the ranks send; see :meth:`trainers.cluster.rank.RankHost.publish`.

@@ -1,11 +1,10 @@
 """An engine's workers without an engine: a process that joins groups and receives, so that it can be killed.
 
-``python workers.py`` reads an order a line and answers each with a line, both JSON.
+``python weight_workers.py`` reads an order a line and answers each with a line, both JSON.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -18,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from trainers.engines.base import EngineError
-from trainers.engines.parameters import Checksums, ChecksumRule
+from trainers.engines.parameters import ChecksumRule, Checksums
 from trainers.engines.process_group import Group, broadcast, make_group
-from trainers.engines.transport import Receiver, Wants
+from trainers.engines.transport import Receiver, Wants, in_thread
 
 
 class Workers(Receiver):
@@ -79,7 +78,7 @@ class Workers(Receiver):
         try:
             self.process.stdin.write(json.dumps([what, given]) + "\n")
             self.process.stdin.flush()
-            line = await asyncio.to_thread(self.process.stdout.readline)
+            line = await in_thread(self.process.stdout.readline)
         except OSError as error:
             raise EngineError("the worker is gone") from error
         if not line:
