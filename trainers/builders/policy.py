@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from textenvs.env import TextEnv
 from textenvs.evaluate.baselines import has_script
 from textenvs.messages import Messages, text_of
 
@@ -38,13 +37,10 @@ def demonstrations_of(
 ) -> Iterator[demonstrations.Demonstration]:
     """The conversations to imitate: of files, or played by the environment's scripted expert."""
     if section.files is not None:
-        return demonstrations.read(section.files)
-    return _played(make_env(env_id, kwargs), section, seed)
-
-
-def _played(env: TextEnv[Any], section: SupervisedSection, seed: int) -> Iterator[demonstrations.Demonstration]:
+        yield from demonstrations.read(section.files)
+        return
     with ExitStack() as stack:
-        stack.callback(env.close)
+        env = stack.enter_context(closing(make_env(env_id, kwargs)))
         try:
             yield from demonstrations.play(
                 env,
@@ -68,31 +64,23 @@ def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     if section.files is not None or section.enable is False or (section.enable is None and not tiny):
         return config, []
     kwargs = training_kwargs(config)
-    more: dict[str, Any] = {}
+    more = careless_left_out(section, config.env.id, kwargs)
     note = f"the warm start has no mistakes: {config.env.id} has no scripted ones (TextEnv.careless_reply)"
-    if _scripts(config.env.id, kwargs)[0]:
-        more = careless_left_out(section, config.env.id, kwargs)
-    elif section.enable is None:
+    if section.enable is None and not _scripts(config.env.id, kwargs)[0]:
         more = {"enable": False}
         note = (
             f"no warm start: {config.env.id} has no scripted expert (TextEnv.demonstration), so the model from scratch "
             "begins with random tokens; warm_start.files has conversations to imitate, model.path a model that can talk"
         )
-    if not more:
-        return config, []
-    return config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]
+    return (config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]) if more else (config, [])
 
 
 def careless_left_out(section: SupervisedSection, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What changes in a section that plays careless replies by default, where there is a scripted expert alone."""
     if section.files is not None or _scripts(env_id, kwargs) != (True, False):
         return {}
-    more: dict[str, Any] = {}
-    if section.mistake_rate and not changed(section, "mistake_rate"):
-        more["mistake_rate"] = 0.0
-    if isinstance(section, WarmStartSection) and section.careless_steps and not changed(section, "careless_steps"):
-        more["careless_steps"] = 0
-    return more
+    none = {"mistake_rate": 0.0, "careless_steps": 0}
+    return {name: no for name, no in none.items() if getattr(section, name, no) and not changed(section, name)}
 
 
 def _scripts(env_id: str, kwargs: Mapping[str, Any]) -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""Rewards that come later: a function of the user's own, and looking ahead; and which turns are paid."""
+"""Rewards that come later: a function of the user's own, penalties, and looking ahead; and which turns are paid."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from textenvs.data import Task
+from textenvs.env import EnvironmentFailure
 from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
 from textenvs.messages import text_of
 from textenvs.options import Judge, Policy, resolve
 
 from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
-from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
+from ..config.rewards import RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
@@ -113,31 +114,34 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     return score
 
 
-def overlong_reward(config: PPOConfig) -> Score:
-    """DAPO's penalty of long episodes: the term ``overlong`` of the last turn, in training."""
-    section, limit = config.overlong_buffer, config.rollout.max_response_tokens
-    assert limit is not None  # the configuration was checked
+def penalties(config: PPOConfig) -> dict[str, Score]:
+    """What turns lose in training, by term.
 
-    async def terms(tokens: int) -> dict[str, float]:
-        return {"overlong": overlong_penalty(tokens, limit, section.len, section.penalty_factor)}
+    ``overlong`` is DAPO's penalty of a long episode, in its last turn; ``cut_reply`` the price of a reply without an
+    end.
+    """
+    section, price = config.overlong_buffer, config.rollout.cut_reply_penalty
+    limit = config.rollout.max_response_tokens or 0  # the configuration was checked: it is there with the first
+
+    def overlong(so_far: TurnContext) -> float | None:
+        tokens = so_far.response_tokens
+        return overlong_penalty(tokens, limit, section.len, section.penalty_factor) if so_far.over else None
+
+    found = {"overlong": _penalty(config, "overlong_buffer", "overlong", overlong)} if section.enable else {}
+    if price:
+        key = "cut_reply_penalty"
+        found["cut_reply"] = _penalty(config, key, "cut_reply", lambda so_far: -price if so_far.cut else None)
+    return found
+
+
+def _penalty(config: PPOConfig, key: str, name: str, amount: Callable[[TurnContext], float | None]) -> Score:
+    async def terms(value: float) -> dict[str, float]:
+        return {name: value}
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, "overlong_buffer", "overlong", so_far)
-        return terms(so_far.response_tokens) if so_far.over and so_far.training else None
-
-    return score
-
-
-def cut_reply_reward(config: PPOConfig) -> Score:
-    """The price of a reply without an end: the term ``cut_reply`` of its turn, in training."""
-    penalty = config.rollout.cut_reply_penalty
-
-    async def terms() -> dict[str, float]:
-        return {"cut_reply": -penalty}
-
-    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, "cut_reply_penalty", "cut_reply", so_far)
-        return terms() if so_far.cut and so_far.training else None
+        check_name(config, key, name, so_far)
+        value = amount(so_far) if so_far.training else None
+        return None if value is None else terms(value)
 
     return score
 
@@ -149,11 +153,8 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
         SetupError: The judge cannot be had.
     """
     section = config.multiturn_reward
-    sampling = sampling_of(config)
-    if section.max_response_length is not None:
-        sampling = replace(sampling, max_new_tokens=section.max_response_length)
-    if section.temperature is not None:
-        sampling = replace(sampling, temperature=section.temperature)
+    own = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
+    sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
     try:
         lookahead = lookahead_of(
             config,
@@ -165,13 +166,24 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
     return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
 
 
-def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens: Callable[[str], int]) -> Lookahead:
-    """How the multiturn-aware reward looks ahead.
+def lookahead_of(
+    config: PPOConfig,
+    policy: Policy | FuturePolicy = lambda messages: "",
+    count_tokens: Callable[[str], int] = len,
+) -> Lookahead:
+    """How the multiturn-aware reward looks ahead; without a policy, to see whether it can be had.
 
     Raises:
         ValueError: The options do not go together, or the judge cannot be had.
     """
     section = config.multiturn_reward
+    judge: Judge | str | None = section.judge
+    if section.judge_kwargs:
+        maker = resolve("judge", section.judge)
+        try:
+            judge = maker(**section.judge_kwargs)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
     return Lookahead(
         policy,
         samples=section.samples,
@@ -179,7 +191,7 @@ def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens:
         formula=section.formula,
         weights=section.weights,
         cost=section.cost,
-        judge=_judge_of(section),
+        judge=judge,
         count_tokens=count_tokens,
         seed=config.trainer.seed,
         concurrency=futures(config) or section.concurrency,
@@ -188,17 +200,18 @@ def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens:
     )
 
 
-def _judge_of(section: MultiturnRewardSection) -> Judge | str | None:
-    """The judge of the multiturn-aware reward as configured, or what its maker makes of ``judge_kwargs``.
+async def try_multiturn(config: PPOConfig) -> None:
+    """Score an opening where looking ahead has weights: only a score tells which names there are.
 
     Raises:
-        ValueError: There is no such maker, or it does not take these.
+        SetupError: A weight is of no score, or the opening cannot be scored.
     """
-    if not section.judge_kwargs:
-        return section.judge
-    maker = resolve("judge", section.judge)
-    try:
-        judge: Judge = maker(**section.judge_kwargs)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
-    return judge
+    section = config.multiturn_reward
+    if not section.enable or not section.weights:
+        return
+    with closing(make_env(config.env.id, training_kwargs(config))) as env:
+        try:
+            await env.areset(seed=config.trainer.seed, options={"task_index": 0})
+            await lookahead_of(config).check_weights(env)
+        except (ValueError, EnvironmentFailure) as error:
+            raise SetupError(f"multiturn_reward.weights: {error}") from error
