@@ -69,14 +69,15 @@ def main(argv: Sequence[str]) -> int:
     if len(rest) > 1 or any(argument.startswith("-") for argument in rest):
         print("usage: python -m trainers.config [--verl] [PAGE.md]", file=sys.stderr)
         return 2
-    if not rest:
+    path = Path(rest[0]) if rest else None
+    before = path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+    text = verl_page(before) if verls else markdown(COMMANDS)
+    if path is None:
         with reader_may_leave():
-            print(verl_page("") if verls else markdown(COMMANDS), end="")
-        return 0
-    path = Path(rest[0])
-    text = verl_page(path.read_text(encoding="utf-8") if path.exists() else "") if verls else markdown(COMMANDS)
-    path.write_text(text, encoding="utf-8")
-    print(f"wrote {path}")
+            print(text, end="")
+    else:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
     return 0
 
 

@@ -120,21 +120,19 @@ def load_config(
             raise ConfigError(problems)
     except ConfigError as error:
         _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
-    said = ""
-    if plan is not None:
+    lines: list[str] = []
+    for step, failure in (
+        (plan, "the configuration cannot be placed"),
+        (rehearse if dry_run else None, "the run could not begin"),
+    ):
         try:
-            said = plan(config, machine)
+            lines += step(config, machine).splitlines() if step else ()
         except ValueError as error:
-            _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
+            _exit(f"{failure}:\n  {error}\nNothing was started.")
     if dry_run:
-        if rehearse is not None:
-            try:
-                said = f"{said}\n{rehearse(config, machine)}"
-            except ValueError as error:
-                _exit(f"the run could not begin:\n  {error}\nNothing was started.")
         with reader_may_leave():
             print(render(config, flags.sources, flags.notes, whole=whole), end="")
-            print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
+            print("".join(f"# {line}\n" for line in lines), end="")  # the whole is still YAML
         raise SystemExit(0)
     for note in flags.notes:
         print(note, file=sys.stderr)
@@ -189,25 +187,22 @@ def render(
     few = "# What differs from the defaults, and where it came from; --all shows every key."
     every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
     lines = [*(f"# {' '.join(note.split())}" for note in notes), every if whole else few]
-    chosen = config.chosen_defaults()
-
-    def defaults_of(key: Key) -> tuple[Any, Any]:
-        return key.default, chosen.get(key.name, key.default)
-
-    opened: tuple[str, ...] = ()
+    chosen, opened = config.chosen_defaults(), [""]
     for group in groups(type(config)):
-        path = tuple(group.keys[0].section.split(".")) if group.keys[0].section else ()
-        shown = [(key, attrgetter(key.name)(config)) for key in group.keys]
-        shown = [(key, value) for key, value in shown if whole or value not in defaults_of(key)]
-        for depth in range(len(path)) if shown else ():
-            if path[: depth + 1] != opened[: depth + 1]:
-                lines.append(f"{'  ' * depth}{path[depth]}:")
-        opened = path if shown else opened
-        for key, value in shown:
+        path = group.keys[0].section.split(".") if group.keys[0].section else []
+        for key in group.keys:
+            value = attrgetter(key.name)(config)
+            differs = value not in (key.default, chosen.get(key.name, key.default))
+            if not (differs or whole):
+                continue
+            for depth in range(len(path)):
+                if path[: depth + 1] != opened[: depth + 1]:
+                    lines.append(f"{'  ' * depth}{path[depth]}:")
+            opened = path
             if key.entries:
                 value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
-            if value not in defaults_of(key):
+            if differs:
                 origin = f"{_origin(key, sources)} " if sources else ""
                 line += f"  # {origin}(default {dump(key.default)})"
             lines.append(line)

@@ -36,14 +36,15 @@ class Loader(yaml.SafeLoader):
         Raises:
             yaml.MarkedYAMLError: A key stands twice.
         """
-        names = [self.construct_object(name, deep=True) for name, _ in node.value]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=node.value[i][0].start_mark)
+        names: list[Any] = []
+        for key, _ in node.value:
+            if (name := self.construct_object(key, deep=True)) in names:
+                raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=key.start_mark)
+            names.append(name)
         return names
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a ``dict``; a key that stands twice is an error."""
+        """Build a ``dict``."""
         self.names(node)
         return super().construct_mapping(node, deep)
 
