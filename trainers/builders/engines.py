@@ -51,16 +51,7 @@ async def engine_of(
 ) -> Engine:
     """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
 
-    Args:
-        config: Of the run.
-        policy: What it serves.
-        renderer: Whose stop tokens it heeds.
-        version: Of the policy's weights.
-        cluster: With ``cluster.backend=ray``: where its actors go.
-        learner: Then, whose GPUs they share.
-
-    Raises:
-        SetupError: It does not serve this model, not with so long a context, or it does not start.
+    With ``cluster.backend=ray`` its actors go to ``cluster``, and share the GPUs of ``learner``.
     """
     section = config.engine
     starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}
@@ -242,11 +233,7 @@ def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
 
 
 def check_engine(config: PPOConfig) -> None:
-    """Find out before anything is trained whether the engine can be had at all.
-
-    Raises:
-        SetupError: It cannot train, or what it needs is not there.
-    """
+    """Find out before anything is trained whether the engine can be had at all."""
     try:
         if config.engine.name == "openai":
             raise ValueError(

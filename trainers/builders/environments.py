@@ -44,11 +44,7 @@ def _said_in_words(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
 
 
 def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
-    """One environment.
-
-    Raises:
-        SetupError: The id is unknown, an argument does not fit, or the tasks cannot be read; says what to change.
-    """
+    """One environment."""
     with _said_in_words(env_id, kwargs):
         return textenvs.make(env_id, **kwargs)
 
@@ -62,9 +58,6 @@ def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
     """Of the environments to validate in: those of training, with ``env.val_kwargs`` and ``data.val_files`` over them.
 
     Where the environment has an option ``split``, it is ``test``, unless ``env.val_kwargs`` names a split or tasks.
-
-    Raises:
-        SetupError: There is no such environment.
     """
     more = dict(config.env.val_kwargs)
     if not more.keys() & {"split", "tasks"}:
@@ -107,11 +100,7 @@ def backend_of(config: PPOConfig, *, validation: bool, here: bool = False) -> Ba
 
 
 def tools_for(env_id: str, kwargs: Mapping[str, Any]) -> Tools:
-    """What the chat template must describe of this environment's tools.
-
-    Raises:
-        SetupError: A model could not call them.
-    """
+    """What the chat template must describe of this environment's tools."""
     with closing(make_env(env_id, kwargs)) as env:
         try:
             return tools_of(env)
@@ -120,11 +109,7 @@ def tools_for(env_id: str, kwargs: Mapping[str, Any]) -> Tools:
 
 
 def check_environments(config: PPOConfig) -> None:
-    """Make both environments once, here, so that a mistake is found before anything is trained.
-
-    Raises:
-        SetupError: One cannot be made, or is not for this backend.
-    """
+    """Make both environments once, here, so that a mistake is found before anything is trained."""
     for kwargs in (training_kwargs(config), validation_kwargs(config)):
         with closing(make_env(config.env.id, kwargs)) as env:
             if env.blocking and config.env.backend == "inline":
@@ -177,16 +162,7 @@ class Overlong(NamedTuple):
 
 
 async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str], None]) -> Overlong:
-    """Which tasks to leave out; none without ``data.filter_overlong_prompts``.
-
-    Args:
-        config: Of the run.
-        renderer: Of its model.
-        say: Is told how many there are.
-
-    Raises:
-        SetupError: The set of training tasks is endless, or nothing of a set is left.
-    """
+    """Which tasks to leave out, none without ``data.filter_overlong_prompts``; ``say`` is told how many there are."""
     if not config.data.filter_overlong_prompts:
         return Overlong()
     if (size := task_count(config)) is None:
@@ -229,17 +205,8 @@ def longest_prompt(config: PPOConfig) -> int:
 async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | None) -> list[str]:
     """Play the opening of the first task of training and of validation, and see whether it leaves room for a reply.
 
-    Args:
-        config: Of the run.
-        renderer: Of its model.
-        positions: The longest context that the model was made for; ``None`` where that is not known.
-
-    Returns:
-        Lines on how long they are.
-
-    Raises:
-        SetupError: An opening cannot be played or rendered, or the lengths do not go together; the message names the
-            key to change.
+    ``positions`` is the longest context that the model was made for, where that is known. Returns lines on how long
+    they are, in tokens.
     """
     context, reply = config.engine.max_context, config.rollout.max_response_length
     if positions is not None and context > positions:

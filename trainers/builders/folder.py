@@ -40,9 +40,6 @@ def held(folder: Path) -> Iterator[None]:
     """Keep other runs out of a folder. It is made if need be, and is known then to take what is written.
 
     Where the system or the file system has no locks, one run at a time is up to the user.
-
-    Raises:
-        SetupError: Another run has it, or nothing can be written there.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -53,11 +53,7 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
 
 
 def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: int = 1) -> None:
-    """Find out before anything is trained whether the learner can be had as asked.
-
-    Raises:
-        SetupError: The ranks or the model cannot be cut so, a layer or an attention is not there, or peft is missing.
-    """
+    """Find out before anything is trained whether the learner can be had as asked."""
     options = learner_options(model, run)
     try:
         options["parallel"].shape(ranks if ranks > 1 else world_size())
@@ -78,11 +74,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
 
 
 def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
-    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray.
-
-    Raises:
-        SetupError: The learner cannot be made as asked, or the ranks do not all see the run's folder.
-    """
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":
         try:

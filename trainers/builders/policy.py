@@ -105,11 +105,7 @@ def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedS
 
 
 def tokenizer_of(config: PPOConfig) -> Any:
-    """The tokenizer of the policy that a run starts from, without any weights.
-
-    Raises:
-        SetupError: It cannot be loaded, or made.
-    """
+    """The tokenizer of the policy that a run starts from, without any weights."""
     section, kwargs, seed = config.warm_start, training_kwargs(config), config.trainer.seed
     try:
         return load_tokenizer(config.model, lambda: tokenizer_texts(config.env.id, kwargs, section, seed))
@@ -127,11 +123,7 @@ def policy_of(
     seed: int,
     checkpoint: Checkpoint | None = None,
 ) -> Policy:
-    """The policy a run starts from, or the one that a checkpoint holds.
-
-    Raises:
-        SetupError: It cannot be loaded.
-    """
+    """The policy a run starts from, or the one that a checkpoint holds."""
     if checkpoint is not None:
         model = ModelSection(path=str(checkpoint.path / "model"), dtype=model.dtype, device=model.device)
     try:

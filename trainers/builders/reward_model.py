@@ -84,19 +84,12 @@ def check_rewards(config: PPOConfig) -> None:
 
 @dataclass(frozen=True)
 class RewardModels:
-    """The reward models of a run.
-
-    Args:
-        service: In front of them.
-        scores: The rewards that come later, by name.
-        pools: The workers of those that this run computes, by name.
-        sleeper: Those workers that sleep while the learner learns, if there are any.
-    """
+    """The reward models of a run; scores and workers are by name."""
 
     service: RewardService
     scores: Mapping[str, Score]
     pools: Mapping[str, ClassifierPool]
-    sleeper: ClassifierPool | None = None
+    sleeper: ClassifierPool | None = None  # workers that sleep while the learner learns
 
     def stats(self, name: str) -> dict[str, float]:
         """The service's numbers of one model, without its name; and the workers lost so far."""
@@ -120,14 +113,7 @@ async def reward_models_of(
 ) -> AsyncIterator[RewardModels | None]:
     """The reward models, each of which has scored a conversation; ``None`` where there are none.
 
-    Args:
-        config: Of the run.
-        plan: Says where workers are.
-        cluster: With ``cluster.backend=ray``.
-        learner: Whose GPUs workers share there.
-
-    Raises:
-        SetupError: One cannot be loaded, does not answer, or does not score.
+    With ``cluster.backend=ray`` workers are in ``cluster``, and may share the GPUs of ``learner``.
     """
     sections = reward_models(config)
     if not sections:
@@ -156,11 +142,7 @@ async def reward_models_of(
 
 
 async def try_served(config: PPOConfig) -> None:
-    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`.
-
-    Raises:
-        SetupError: One does not answer, or does not score.
-    """
+    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`."""
     for key, section in reward_models(config).items():
         if section.kind != "classifier":
             backend, _ = await _tried(config, key, section)
@@ -170,11 +152,7 @@ async def try_served(config: PPOConfig) -> None:
 async def _tried(
     config: PPOConfig, key: str, section: RewardModelSection, make: Callable[[int], Worker] | None = None
 ) -> tuple[RewardBackend, ModelOptions]:
-    """What scores, after it has scored a conversation, and how it is asked.
-
-    Raises:
-        SetupError: It cannot be had, or does not score.
-    """
+    """What scores, after it has scored a conversation, and how it is asked."""
     try:
         backend: ClassifierPool | PoolingBackend | JudgeBackend
         match section.kind:

@@ -30,11 +30,7 @@ from .errors import SetupError
 
 
 def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
-    """The processes of a reward function of the user's own, if there is one.
-
-    Raises:
-        SetupError: It cannot be had.
-    """
+    """The processes of a reward function of the user's own, if there is one."""
     if section.path is None:
         return None
     try:
@@ -44,11 +40,7 @@ def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
 
 
 def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
-    """Which turns are paid for what an episode earned; ``None`` where those that earned it are.
-
-    Raises:
-        SetupError: A function of the user's cannot be had.
-    """
+    """Which turns are paid for what an episode earned; ``None`` where those that earned it are."""
     if section.reward_credit == "as_earned":
         return None
     try:
@@ -147,11 +139,7 @@ def _penalty(config: PPOConfig, key: str, name: str, amount: Callable[[TurnConte
 
 
 def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
-    """The multiturn-aware reward, whose futures the engine's own model plays.
-
-    Raises:
-        SetupError: The judge cannot be had.
-    """
+    """The multiturn-aware reward, whose futures the engine's own model plays."""
     section = config.multiturn_reward
     own = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
@@ -201,11 +189,7 @@ def lookahead_of(
 
 
 async def try_multiturn(config: PPOConfig) -> None:
-    """Score an opening where looking ahead has weights: only a score tells which names there are.
-
-    Raises:
-        SetupError: A weight is of no score, or the opening cannot be scored.
-    """
+    """Score an opening where looking ahead has weights: only a score tells which names there are."""
     section = config.multiturn_reward
     if not section.enable or not section.weights:
         return
