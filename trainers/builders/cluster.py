@@ -14,7 +14,7 @@ from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
 from ..policy import resolve_device
 from ..rollout.workers import placed
-from .errors import SetupError
+from .errors import setup_errors
 
 
 def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
@@ -40,7 +40,7 @@ def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
         yield None
         return
     options = config.ray_init
-    try:
+    with setup_errors("", ImportError):
         cluster = RayCluster(
             plan,
             address=options.address,
@@ -48,8 +48,6 @@ def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
             timeline=options.timeline_json_file,
             timeout=config.cluster.start_timeout_s,
         )
-    except ImportError as error:
-        raise SetupError(str(error)) from error
     with cluster:
         environments = cluster.environment_options()
         with nullcontext() if environments is None else placed(environments):

@@ -35,7 +35,7 @@ from ..learner import Learner
 from ..policy import Policy, resolve_device
 from ..rollout.renderer import Renderer
 from ..tiny import save as save_policy
-from .errors import SetupError
+from .errors import setup_errors
 from .folder import run_folder
 from .policy import threads_for
 
@@ -57,7 +57,7 @@ async def engine_of(
     starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}
     # A new server may take its time to start, and some more for its first weights.
     limits = Limits(stall_timeout=section.stall_timeout_s, restart_timeout=starting.get(section.name, 0.0) + 300.0)
-    try:
+    with setup_errors(f"model.path={config.model.path} with the {section.name} engine: ", ValueError, EngineError):
         if config.cluster.backend == "ray" and not section.base_urls:
             assert cluster is not None
             return await _ray_engines(config, policy, version, cluster, learner, limits)
@@ -69,8 +69,6 @@ async def engine_of(
         alone = len(section.base_urls) == 1
         # What the learner publishes are copies already.
         return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=limits)
-    except (ValueError, EngineError) as error:
-        raise SetupError(f"model.path={config.model.path} with the {section.name} engine: {error}") from error
 
 
 async def _maker(
@@ -234,7 +232,7 @@ def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
 
 def check_engine(config: PPOConfig) -> None:
     """Find out before anything is trained whether the engine can be had at all."""
-    try:
+    with setup_errors(f"engine.name={config.engine.name}: ", ValueError, EngineError):
         if config.engine.name == "openai":
             raise ValueError(
                 "an OpenAI-compatible service gives text, without token ids and without a way to new weights, so "
@@ -244,5 +242,3 @@ def check_engine(config: PPOConfig) -> None:
         if config.engine.name in ("vllm", "sglang"):
             for replica in range(config.engine.engines):
                 _server_options(config, replica)
-    except (ValueError, EngineError) as error:
-        raise SetupError(f"engine.name={config.engine.name}: {error}") from error

@@ -19,7 +19,7 @@ from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer, Tools
 from ..rollout.tasks import measure_openings
-from .errors import SetupError
+from .errors import SetupError, setup_errors
 
 
 def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -101,11 +101,8 @@ def backend_of(config: PPOConfig, *, validation: bool, here: bool = False) -> Ba
 
 def tools_for(env_id: str, kwargs: Mapping[str, Any]) -> Tools:
     """What the chat template must describe of this environment's tools."""
-    with closing(make_env(env_id, kwargs)) as env:
-        try:
-            return tools_of(env)
-        except ValueError as error:
-            raise SetupError(f"env.id={env_id}: {error}") from error
+    with closing(make_env(env_id, kwargs)) as env, setup_errors(f"env.id={env_id}: ", ValueError):
+        return tools_of(env)
 
 
 def check_environments(config: PPOConfig) -> None:

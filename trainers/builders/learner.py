@@ -20,7 +20,7 @@ from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
 from ..policy import Policy, resolve_device
-from .errors import SetupError
+from .errors import SetupError, setup_errors
 from .folder import START, run_folder
 from .policy import threads_for
 
@@ -55,7 +55,7 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
 def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: int = 1) -> None:
     """Find out before anything is trained whether the learner can be had as asked."""
     options = learner_options(model, run)
-    try:
+    with setup_errors("the learner: ", ValueError, ImportError):
         options["parallel"].shape(ranks if ranks > 1 else world_size())
         check_model(policy.skeleton.config, options["parallel"])
         if options["lora"] is not None:
@@ -65,8 +65,6 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
             before = policy.skeleton.config._attn_implementation
             policy.skeleton.set_attn_implementation(model.attn_implementation)
             policy.skeleton.set_attn_implementation(before)
-    except (ValueError, ImportError) as error:
-        raise SetupError(f"the learner: {error}") from error
     if options["lora"] is not None and importlib.util.find_spec("peft") is None:
         raise SetupError("model.lora_rank needs peft: pip install 'textenvs[lora]'")
     if resolve_device(model.device).type == "cpu" and (run.offload or model.enable_activation_offload):
@@ -77,10 +75,8 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":
-        try:
+        with setup_errors("the learner: ", ValueError, ImportError):
             return Learner(policy.source, **settings, device=resolve_device(config.model.device))
-        except (ValueError, ImportError) as error:
-            raise SetupError(f"the learner: {error}") from error
     settings |= {"device": config.model.device, "threads": threads_for(policy, config.trainer.threads)}
     assert cluster is not None
     folder = run_folder(config.trainer)

@@ -23,7 +23,7 @@ from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
 from .environments import make_env, training_kwargs
-from .errors import SetupError
+from .errors import setup_errors
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000
@@ -107,10 +107,8 @@ def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedS
 def tokenizer_of(config: PPOConfig) -> Any:
     """The tokenizer of the policy that a run starts from, without any weights."""
     section, kwargs, seed = config.warm_start, training_kwargs(config), config.trainer.seed
-    try:
+    with setup_errors("", PolicyError, demonstrations.DemonstrationError):
         return load_tokenizer(config.model, lambda: tokenizer_texts(config.env.id, kwargs, section, seed))
-    except (PolicyError, demonstrations.DemonstrationError) as error:
-        raise SetupError(str(error)) from error
 
 
 def policy_of(
@@ -126,12 +124,10 @@ def policy_of(
     """The policy a run starts from, or the one that a checkpoint holds."""
     if checkpoint is not None:
         model = ModelSection(path=str(checkpoint.path / "model"), dtype=model.dtype, device=model.device)
-    try:
+    with setup_errors("", PolicyError):
         return load_policy(
             model, lambda: tokenizer_texts(env_id, kwargs, section, seed), max_context=max_context, seed=seed
         )
-    except PolicyError as error:
-        raise SetupError(str(error)) from error
 
 
 def threads_for(policy: Policy, wanted: int | None) -> int | None:

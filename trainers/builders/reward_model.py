@@ -41,7 +41,7 @@ from ..rewards.backends import (
 )
 from ..rollout.rewards import Score, TurnContext
 from .environments import make_env, training_kwargs
-from .errors import SetupError
+from .errors import SetupError, setup_errors
 from .rewards import check_name, lookahead_of, task_finder
 
 _ADVICE = {
@@ -153,7 +153,7 @@ async def _tried(
     config: PPOConfig, key: str, section: RewardModelSection, make: Callable[[int], Worker] | None = None
 ) -> tuple[RewardBackend, ModelOptions]:
     """What scores, after it has scored a conversation, and how it is asked."""
-    try:
+    with setup_errors(f"{key} ({section.kind}): ", ValueError, ImportError, BackendError, WorkerLostError):
         backend: ClassifierPool | PoolingBackend | JudgeBackend
         match section.kind:
             case "classifier":
@@ -170,8 +170,6 @@ async def _tried(
         except BaseException:
             await backend.close()
             raise
-    except (ValueError, ImportError, BackendError, WorkerLostError) as error:
-        raise SetupError(f"{key} ({section.kind}): {error}") from error
     return backend, asked
 
 

@@ -26,27 +26,23 @@ from ..rollout.renderer import Renderer
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
-from .errors import SetupError
+from .errors import setup_errors
 
 
 def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
     """The processes of a reward function of the user's own, if there is one."""
     if section.path is None:
         return None
-    try:
+    with setup_errors("custom_reward_function: ", FunctionError):
         return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
-    except FunctionError as error:
-        raise SetupError(f"custom_reward_function: {error}") from error
 
 
 def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
     """Which turns are paid for what an episode earned; ``None`` where those that earned it are."""
     if section.reward_credit == "as_earned":
         return None
-    try:
+    with setup_errors("algorithm.reward_credit: ", RedistributionError):
         return redistribution(section.reward_credit, section.reward_credit_decay)
-    except RedistributionError as error:
-        raise SetupError(f"algorithm.reward_credit: {error}") from error
 
 
 def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
@@ -143,14 +139,12 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
     section = config.multiturn_reward
     own = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
-    try:
+    with setup_errors("multiturn_reward: ", ValueError):
         lookahead = lookahead_of(
             config,
             EnginePolicy(engine, renderer, sampling, config.engine.max_context),
             lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         )
-    except ValueError as error:
-        raise SetupError(f"multiturn_reward: {error}") from error
     return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
 
 
@@ -193,9 +187,7 @@ async def try_multiturn(config: PPOConfig) -> None:
     section = config.multiturn_reward
     if not section.enable or not section.weights:
         return
-    with closing(make_env(config.env.id, training_kwargs(config))) as env:
-        try:
-            await env.areset(seed=config.trainer.seed, options={"task_index": 0})
-            await lookahead_of(config).check_weights(env)
-        except (ValueError, EnvironmentFailure) as error:
-            raise SetupError(f"multiturn_reward.weights: {error}") from error
+    env = make_env(config.env.id, training_kwargs(config))
+    with closing(env), setup_errors("multiturn_reward.weights: ", ValueError, EnvironmentFailure):
+        await env.areset(seed=config.trainer.seed, options={"task_index": 0})
+        await lookahead_of(config).check_weights(env)

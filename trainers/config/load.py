@@ -48,14 +48,11 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line said besides values.
+    """What the command line said besides values."""
 
-    Args:
-        sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
-        notes: What became of each of verl's keys, and warnings (:func:`.checks.notices`), a line each.
-    """
-
+    #: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
     sources: Mapping[str, str] = field(default_factory=dict)
+    #: What became of each of verl's keys, and warnings, a line each.
     notes: Sequence[str] = ()
 
 
@@ -63,9 +60,6 @@ def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
     """Print the keys and exit with 0 where a command line asks for ``--help``.
 
     A program does so before it imports torch: help takes no seconds then, and needs nothing that is not installed.
-
-    Raises:
-        SystemExit: It was asked for.
     """
     if "--help" in argv or "-h" in argv:
         with reader_may_leave():
@@ -82,7 +76,7 @@ def load_config(
     rehearse: Callable[[ConfigT, str | None], str] | None = None,
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
-    """Read a command line; for the ``main`` of a program.
+    """Read a command line; for the ``main`` of a program, which ``usage`` names as the user calls it.
 
     ``--help`` and ``--dry-run`` print and exit with 0. A configuration with problems prints all of them and exits
     with 2, without a traceback.
@@ -90,19 +84,11 @@ def load_config(
     Args:
         argv: The arguments without the program's name.
         schema: What may be configured.
-        usage: The program as the user calls it, for ``--help``.
-        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where, in
-            words, which ``--dry-run`` prints beneath it. A ``ValueError`` of it is a problem of the configuration.
-        rehearse: For ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap. What it returns
-            is printed, too, and a ``ValueError`` of it is a problem likewise.
-        check: Finds what only the parts of a run know to be wrong, without starting any: pairs of a key and what is
-            wrong with it.
-
-    Returns:
-        The frozen configuration, and where its values came from.
-
-    Raises:
-        SystemExit: As above.
+        usage: For ``--help``.
+        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where;
+            ``--dry-run`` prints it. A ``ValueError`` of it is a problem of the configuration.
+        rehearse: Likewise, for ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap.
+        check: Finds what only the parts of a run know to be wrong: pairs of a key and what is wrong with it.
     """
     show_help(argv, schema, usage)
     dry_run, whole = "--dry-run" in argv, "--all" in argv

@@ -30,23 +30,14 @@ Results: TypeAlias = Iterator[tuple[str, Any, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of one of verl's keys.
+    """What becomes of one of verl's keys."""
 
-    Args:
-        to: Our key that takes the value; with ``.*`` at its end, the key of that name below it.
-        words: Other words for some values, applied to the elements of a list too; all others stay.
-        computed: The name of a function in :mod:`.verl_rules` that computes our keys from several of verl's.
-        only: The values that are accepted beside null; any other is an error that says ``why``. ``None`` accepts all.
-        why: Said beside the key: why it has no meaning, how it is computed, what differs.
-        group: What its keys begin with, where it is for several.
-    """
-
-    to: str | None = None
-    words: Mapping[Any, Any] = field(default_factory=dict)
-    computed: str | None = None
-    only: tuple[Any, ...] | None = None
-    why: str = ""
-    group: str = ""
+    to: str | None = None  # our key that takes the value; with ``.*`` at its end, the key of that name below it
+    words: Mapping[Any, Any] = field(default_factory=dict)  # for some values, or elements of a list; all others stay
+    computed: str | None = None  # a function of :mod:`.verl_rules` that computes our keys from several of verl's
+    only: tuple[Any, ...] | None = None  # what is accepted beside null; another value is an error that says ``why``
+    why: str = ""  # why it has no meaning, how it is computed, what differs
+    group: str = ""  # what its keys begin with, where it is for several
 
 
 def _rule(name: str, entry: str | Mapping[str, Any]) -> Rule:
@@ -106,11 +97,7 @@ class Given:
         self.report(name, said, self.verls[name].where if name in self.verls else DEFAULT)
 
     def stop(self, name: str, text: str, *, says_value: bool = False) -> NoReturn:
-        """Likewise, where the rule cannot go on.
-
-        Raises:
-            BadValueError: Always.
-        """
+        """Likewise, where the rule cannot go on."""
         self.refuse(name, text, says_value=says_value)
         raise BadValueError(name)
 
@@ -146,23 +133,14 @@ class Given:
 
 @dataclass(frozen=True)
 class Table:
-    """How the keys of one command are translated.
+    """How the keys of one command are translated."""
 
-    Args:
-        rules: See :func:`rules_of`.
-        computed: The functions that rules name, in the order they are used.
-        defaults: Of verl, in our keys, for whole commands.
-        reads: Which of our keys are read only where others have certain values.
-        whole: The beginning of keys that make a command one of verl's; ``None`` where there are no defaults.
-        prefix: What keys of some of verl's versions begin with, and those of others do not.
-    """
-
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    reads: Reads = field(default_factory=dict)
-    whole: str | None = None
-    prefix: str = ""
+    rules: Mapping[str, Rule] = field(default_factory=dict)  # see :func:`rules_of`
+    computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)  # by name, in order of use
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of verl, in our keys, for whole commands
+    reads: Reads = field(default_factory=dict)  # which of our keys are read only where others have certain values
+    whole: str | None = None  # what keys begin with that make a command one of verl's
+    prefix: str = ""  # what keys of some of verl's versions begin with, and those of others do not
 
     def rule(self, name: str) -> Rule | None:
         """The rule for a key, be it that of a whole group."""

@@ -26,16 +26,12 @@ _SCALARS = (
 
 
 class Loader(yaml.SafeLoader):
-    """Reads 1.2's scalars; a key that stands twice in one mapping is an error."""
+    """Reads 1.2's scalars; a key that stands twice in one mapping is a ``yaml.MarkedYAMLError``."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]
 
     def names(self, node: yaml.MappingNode) -> list[Any]:
-        """The keys of a mapping, in order.
-
-        Raises:
-            yaml.MarkedYAMLError: A key stands twice.
-        """
+        """The keys of a mapping, in order."""
         names: list[Any] = []
         for key, _ in node.value:
             if (name := self.construct_object(key, deep=True)) in names:
