@@ -14,7 +14,7 @@ from textenvs.env import TextEnv
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 
-from ..config.environment import EnvSection
+from ..config.rollout import EnvSection
 from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer, Tools

@@ -15,7 +15,7 @@ from textenvs.options import Judge, Policy, resolve
 
 from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
-from ..config.rewards import RewardFunctionSection
+from ..config.reward_model import RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
