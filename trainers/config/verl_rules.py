@@ -159,22 +159,21 @@ def _validation_rows(given: Given) -> Results:
 
 def _rows(given: Given, key: str) -> int | None:
     """How many rows the files of a key have; ``None`` where they cannot be read."""
-    files, total = given.our(key), 0
-    for file in [files] if isinstance(files, str) else files or ():
-        path = Path(str(file)).expanduser()
-        try:
-            if path.suffix == ".parquet":
-                from pyarrow import parquet
+    files = given.our(key)
+    try:
+        return sum(map(_count, [files] if isinstance(files, str) else files or ())) or None
+    except (OSError, ImportError, ValueError, TypeError):  # ValueError: pyarrow's, of a file that is not Parquet
+        return None
 
-                total += parquet.read_metadata(path).num_rows
-            elif path.suffix == ".jsonl":
-                with path.open("rb") as lines:
-                    total += sum(1 for line in lines if line.strip())
-            else:
-                return None
-        except (OSError, ImportError, ValueError):  # ValueError: pyarrow's, of a file that is not Parquet
-            return None
-    return total or None
+
+def _count(file: str) -> int:
+    path = Path(file).expanduser()
+    if path.suffix == ".jsonl":
+        with path.open("rb") as lines:
+            return sum(1 for line in lines if line.strip())
+    from pyarrow import parquet
+
+    return int(parquet.read_metadata(path).num_rows)
 
 
 # --- estimators, losses, corrections
