@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from . import checkpoints, sft
+from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .builders.cluster import cluster_of, driver_device, plan_of
 from .builders.collection import collector_of, trace_of
@@ -29,6 +30,7 @@ from .builders.environments import (
     try_openings,
     validation_tasks,
 )
+from .builders.errors import SetupError
 from .builders.folder import START, checkpoint_to_resume, held, logged_run, refuse_sft_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
@@ -43,22 +45,31 @@ from .builders.rewards import (
     redistribution_of,
     reward_function_of,
 )
+from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
+from .cluster.machine import PlanError
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.schema import WarmStartSection
 from .config.yaml12 import dump
-from .gc_tuning import tuned_gc
+from .demonstrations import DemonstrationError
 from .learner import Learner, Parallel
 from .learner.memory import empty_heap
-from .policy import Policy
+from .policy import Policy, PolicyError
+from .report.loggers import MetricsError
 from .report.metrics import SignalWatch
 from .report.reporter import Reporter
-from .rollout.collector import Collector
+from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
-from .rollout.renderer import Renderer
+from .rollout.renderer import Renderer, RendererError
 from .rollout.rewards import Score
 from .rollout.timeline import TraceFile
+
+#: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
+EXPECTED = (
+    *(SetupError, checkpoints.CheckpointError, CollectionError, DemonstrationError, FloatingPointError),
+    *(MetricsError, PlanError, PolicyError, RankError, RendererError, TermsError),
+)
 
 
 @dataclass
