@@ -19,6 +19,7 @@ import logging
 import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +39,20 @@ from .builders.cluster import cluster_of, plan_of
 from .builders.engines import check_engine, engine_of
 from .builders.errors import SetupError
 from .builders.policy import set_threads
-from .cli import run_command
+from .cli import Interrupts, leave, run_command
 from .cluster.machine import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
-from .interrupts import Interrupts, leave
-from .parquet import TableError, read_table, write_table
+from .parquet import TableError, read_table, refuse_rows, write_table
 from .policy import Policy, PolicyError, load
 from .rollout.renderer import Renderer, RendererError
 from .rollout.tasks import derive_seed
 
 log = logging.getLogger("trainers")
 
-_LISTED = 5  # bad rows in an error
 _MOST_SLOTS = 128  # requests decoded at once; each has keys and values for a whole context
+_UNUSABLE = "these prompts cannot be used (rows counted from 1)"
 _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
@@ -83,20 +83,20 @@ async def generate(config: GenerateConfig) -> Path:
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     rendered = _rendered(prompts, renderer, config.rollout.max_prompt_length)
     size = config.data.batch_size
-    starts = range(0, len(prompts), size)
-    missing = [start for start in starts if not _part(parts, start).is_file()]
-    if len(missing) < len(starts):
-        log.info("%d of %d batches are there already", len(starts) - len(missing), len(starts))
+    batches = {start: parts / f"{start:09d}.parquet" for start in range(0, len(prompts), size)}
+    missing = [(start, path) for start, path in batches.items() if not path.is_file()]
+    if len(missing) < len(batches):
+        log.info("%d of %d batches are there already", len(batches) - len(missing), len(batches))
     if missing:
         async with _engine(run, policy, renderer) as engine:
-            for start in missing:
+            for start, path in missing:
                 rows = range(start, min(start + size, len(prompts)))
                 replies = await asyncio.gather(
                     *(_replies(config, engine, renderer, rendered[row], row) for row in rows)
                 )
-                write_table(_part(parts, start), _table(replies, renderer))
+                write_table(path, _table(replies, renderer))
                 log.info("%d/%d prompts", rows.stop, len(prompts))
-    _join(table, [_part(parts, start) for start in starts], output)
+    _join(table, list(batches.values()), output)
     shutil.rmtree(parts)
     return output
 
@@ -118,20 +118,16 @@ async def _replies(
 ) -> list[Generation]:
     """All replies to one prompt."""
     rollout = config.rollout
-
-    async def reply(sample: int) -> Generation:
-        sampling = Sampling(
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_new_tokens=rollout.max_response_length,
-            stop_token_ids=renderer.stop_token_ids,
-            ignore_stop=rollout.ignore_eos,
-            seed=derive_seed(config.trainer.seed, "generate", row, sample),
-        )
-        return await engine.generate(prompt, sampling)
-
-    return list(await asyncio.gather(*map(reply, range(config.data.n_samples))))
+    sampling = Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_new_tokens=rollout.max_response_length,
+        stop_token_ids=renderer.stop_token_ids,
+        ignore_stop=rollout.ignore_eos,
+    )
+    seeds = [derive_seed(config.trainer.seed, "generate", row, sample) for sample in range(config.data.n_samples)]
+    return await asyncio.gather(*(engine.generate(prompt, replace(sampling, seed=seed)) for seed in seeds))
 
 
 def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
@@ -145,27 +141,16 @@ def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
             prompts.append(messages)
         except (AttributeError, TypeError, ValueError) as error:
             problems.append(f"row {number}: {error}")
-    _refuse(problems)
+    refuse_rows(problems, _UNUSABLE)
     return prompts
 
 
 def _rendered(prompts: Sequence[Messages], renderer: Renderer, longest: int) -> list[list[int]]:
     rendered = [renderer.render(prompt) for prompt in prompts]
-    _refuse(
-        [
-            f"row {number}: {len(ids)} tokens, more than rollout.max_prompt_length={longest}"
-            for number, ids in enumerate(rendered, 1)
-            if len(ids) > longest
-        ]
-    )
+    sizes = [(number, len(ids)) for number, ids in enumerate(rendered, 1) if len(ids) > longest]
+    said = f"tokens, more than rollout.max_prompt_length={longest}"
+    refuse_rows([f"row {number}: {size} {said}" for number, size in sizes], _UNUSABLE)
     return rendered
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        listed = "\n  ".join(problems[:_LISTED])
-        raise TableError(f"these prompts cannot be used (rows counted from 1):\n  {listed}{more}")
 
 
 def _table(replies: Sequence[Sequence[Generation]], renderer: Renderer) -> Any:
@@ -190,10 +175,6 @@ def _join(table: Any, parts: Sequence[Path], output: Path) -> None:
             table = table.drop_columns([name])
         table = table.append_column(name, replies.column(name))
     write_table(output, table)
-
-
-def _part(folder: Path, start: int) -> Path:
-    return folder / f"{start:09d}.parquet"
 
 
 def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
@@ -234,26 +215,22 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     given = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
     if config.engine.max_slots is None:
         given["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
-    engine = EngineSection(**given, max_context=context)
+    if config.cluster.backend == "ray":  # there is no learner: engines have places of their own, or all GPUs in turn
+        places: dict[str, Any] = {"colocate": False}
+    else:
+        places = {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
     return PPOConfig.model_validate(
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
-            "engine": engine,
+            "engine": EngineSection(**given, max_context=context),
             "rollout": {"max_response_length": rollout.max_response_length},
             "actor": {"max_tokens_per_micro_batch": context},
-            "cluster": config.cluster.model_dump() | _places(config),
+            "cluster": config.cluster.model_dump() | places,
             "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},
         }
     )
-
-
-def _places(config: GenerateConfig) -> dict[str, Any]:
-    """There is no learner: on Ray engines have places of their own, and here all GPUs in turn."""
-    if config.cluster.backend == "ray":
-        return {"colocate": False}
-    return {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

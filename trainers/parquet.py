@@ -34,6 +34,13 @@ def read_table(path: Path, columns: Sequence[str]) -> Any:
     return table
 
 
+def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
+    """Raise ``TableError`` with the first ``listed`` of these problems, if there are any."""
+    if problems:
+        more = [f"and {len(problems) - listed} more"] if len(problems) > listed else []
+        raise TableError("\n  ".join([f"{what}:", *problems[:listed], *more]))
+
+
 def write_table(path: Path, table: Any) -> None:
     """Write a ``pyarrow.Table``; an older file is replaced in one go."""
     from pyarrow import parquet
