@@ -12,33 +12,29 @@ import contextlib
 import json
 import logging
 import queue
-import threading
 import weakref
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
+from textenvs.event_loop import submit, wait_for
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import same_messages
 from textenvs.integrations.trl import spec_of
 from textenvs.trust import Environments
 
-from ...engines.base import Engine, Sampling
 from ...engines.torch_engine import TorchEngine
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
 from ...rollout.play import Episode, EpisodeLimits, Player
 from ...rollout.renderer import Renderer
 from ...rollout.tasks import derive_seed
 from ...trajectory import Trajectory
-from .engine import engine_for, sampling_of, weights_of
-from .rounds import RoundEngine, answer
+from .generation import RoundEngine, answer, engine_for, sampling_of, weights_of
 
 log = logging.getLogger("trainers")
-
-T = TypeVar("T")
 
 _CLOSING_S = 10.0  # that episodes may take to end when their batch has failed
 
@@ -47,6 +43,7 @@ class RolloutError(RuntimeError):
     """A batch cannot be played, or what was played cannot be given to TRL; says why and what to do."""
 
 
+@dataclass(kw_only=True, eq=False)
 class TextEnvRollout:
     """Plays the episodes of a dataset for a ``GRPOTrainer``.
 
@@ -90,42 +87,29 @@ class TextEnvRollout:
         ValueError: A value outside its range.
     """
 
-    __name__ = "TextEnvRollout"  # TRL and loggers ask functions for their names
+    engine: Literal["auto", "torch", "trl"] = "auto"
+    backend: Kind = "inline"
+    workers: int | None = None
+    max_running: int = 128
+    max_turn_tokens: int | None = None
+    max_context: int | None = None
+    threads: int | None = None
+    retries: int = 1
+    step_timeout: float = 60.0
+    generation_timeout: float | None = None
+    episode_timeout: float | None = None
+    environments: Environments | None = None
 
-    def __init__(
-        self,
-        *,
-        engine: Literal["auto", "torch", "trl"] = "auto",
-        backend: Kind = "inline",
-        workers: int | None = None,
-        max_running: int = 128,
-        max_turn_tokens: int | None = None,
-        max_context: int | None = None,
-        threads: int | None = None,
-        retries: int = 1,
-        step_timeout: float = 60.0,
-        generation_timeout: float | None = None,
-        episode_timeout: float | None = None,
-        environments: Environments | None = None,
-    ) -> None:
-        if engine not in ("auto", "torch", "trl"):
-            raise ValueError(f"engine must be auto, torch or trl, not {engine!r}")
-        at_least_one = {"max_running": max_running, "max_turn_tokens": max_turn_tokens, "max_context": max_context}
-        for name, number in at_least_one.items():
-            if number is not None and number < 1:
-                raise ValueError(f"{name} must be at least 1, not {number}")
-        if retries < 0:
-            raise ValueError(f"retries must be at least 0, not {retries}")
-        self._engine_kind, self._backend_kind, self._workers = engine, backend, workers
-        self._max_running, self._max_turn_tokens, self._max_context = max_running, max_turn_tokens, max_context
-        self._threads, self._retries, self._step_timeout = threads, retries, step_timeout
-        self._generation_timeout, self._episode_timeout = generation_timeout, episode_timeout
-        self._environments = environments
-        self._loop = _Loop()
+    def __post_init__(self) -> None:
+        if self.engine not in ("auto", "torch", "trl"):
+            raise ValueError(f"engine must be auto, torch or trl, not {self.engine!r}")
+        for name, least in (("max_running", 1), ("max_turn_tokens", 1), ("max_context", 1), ("retries", 0)):
+            if (number := getattr(self, name)) is not None and number < least:
+                raise ValueError(f"{name} must be at least {least}, not {number}")
+        self.__name__ = type(self).__name__  # TRL and loggers ask functions for their names
         self._backends: dict[tuple[str, str], Backend] = {}
         self._trainer: weakref.ref[Any] | None = None
-        self._engine: Engine | None = None
-        self._renderer: Renderer | None = None
+        self._engine: TorchEngine | RoundEngine | None = None
         self._calls = (-1, 0)  # the optimizer's step of the last training batch, and batches of it before
 
     # ------------------------------------------------------------------ what TRL calls
@@ -153,54 +137,50 @@ class TextEnvRollout:
         if isinstance(player.engine, RoundEngine):
             trajectories, has_logprobs = self._in_rounds(player, specs, episodes, trainer)
         else:
-            trajectories, has_logprobs = self._loop.run(self._play_all(player, specs, episodes)), True
+            trajectories, has_logprobs = self._play(player, specs, episodes), True
         self._check(prompts, trajectories, training)
-        assert self._renderer is not None
-        rows = [row_of(trajectory, self._renderer.stop_token_ids[0]) for trajectory in trajectories]
+        rows = [row_of(trajectory, player.renderer.stop_token_ids[0]) for trajectory in trajectories]
         columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         if not has_logprobs:
             columns["logprobs"] = None
         return columns
 
     def close(self) -> None:
-        """End the engine, the environments and the thread; a later call would start them again."""
-        if self._loop.running or self._engine is not None:
-            self._loop.run(self._close_all())
-            self._loop.stop()
+        """End the engine and the environments; a later call would start them again."""
+        if self._engine is not None:
+            wait_for(self._engine.close())
+        for backend in self._backends.values():
+            wait_for(backend.close())
+        self._engine, self._trainer, self._backends = None, None, {}
 
     def __enter__(self) -> Self:
-        """For ``with``."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
         self.close()
 
     # ------------------------------------------------------------------ what plays
 
     def _player(self, trainer: Any) -> Player:
         """The player for this trainer, with its weights as they are now."""
-        fresh = self._trainer is None or self._trainer() is not trainer
-        if fresh:
+        if self._trainer is None or self._trainer() is not trainer:
             self._bind(trainer)
-        engine = self._engine
-        assert engine is not None
-        assert self._renderer is not None
-        if isinstance(engine, TorchEngine) and not fresh:
+        elif isinstance(self._engine, TorchEngine):
             # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
-            self._loop.run(engine.update_weights(weights_of(trainer), engine.version + 1))
+            wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))
+        assert self._engine is not None
         limits = EpisodeLimits(
-            max_context=self._max_context,
+            max_context=self.max_context,
             max_response_tokens=trainer.args.max_completion_length,
-            generation_timeout=self._generation_timeout,
-            episode_timeout=self._episode_timeout,
+            generation_timeout=self.generation_timeout,
+            episode_timeout=self.episode_timeout,
         )
-        return Player(engine, self._renderer, limits)
+        return Player(self._engine, self._renderer, limits)
 
     def _bind(self, trainer: Any) -> None:
         former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
         if former is not None:
-            self._loop.run(former.close())
+            wait_for(former.close())
         tokenizer = trainer.processing_class
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise RolloutError("text environments need a tokenizer as processing_class, not a processor of images")
@@ -209,20 +189,15 @@ class TextEnvRollout:
         )
         args, positions = trainer.args, int(trainer.model.config.get_text_config().max_position_embeddings)
         own = args.use_vllm or args.use_transformers_continuous_batching
-        kind = ("trl" if own else "torch") if self._engine_kind == "auto" else self._engine_kind
-        if kind == "trl":
+        if self.engine == "trl" or (self.engine == "auto" and own):
             check_lockstep(trainer)
             if args.use_vllm and args.vllm_mode == "colocate":
                 positions = int(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
-            self._engine = RoundEngine(min(positions, self._max_context or positions))
+            self._engine = RoundEngine(min(positions, self.max_context or positions))
         else:
             rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-            self._engine = engine_for(
-                trainer,
-                max_slots=min(self._max_running, rows),
-                max_context=min(positions, self._max_context or 4096),
-                threads=self._threads,
-            )
+            slots, context = min(self.max_running, rows), min(positions, self.max_context or 4096)
+            self._engine = engine_for(trainer, max_slots=slots, max_context=context, threads=self.threads)
         self._trainer, self._calls = weakref.ref(trainer), (-1, 0)
 
     def _backend(self, spec: EpisodeSpec) -> Backend:
@@ -234,17 +209,17 @@ class TextEnvRollout:
                 tools = tools_of(env)
             except ValueError as error:
                 raise RolloutError(f"{spec.env}: {error}") from error
-            if env.blocking and self._backend_kind == "inline":
+            if env.blocking and self.backend == "inline":
                 raise RolloutError(
                     f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'"
                 )
             self._backends[key] = Backend(
                 EnvSpec(spec.env, dict(spec.env_kwargs)),
-                self._backend_kind,
+                self.backend,
                 tools=tools,
-                workers=self._workers,
-                reset_timeout=self._step_timeout,
-                step_timeout=self._step_timeout,
+                workers=self.workers,
+                reset_timeout=self.step_timeout,
+                step_timeout=self.step_timeout,
             )
         return self._backends[key]
 
@@ -252,8 +227,7 @@ class TextEnvRollout:
 
     def _specs(self, prompts: Sequence[Any]) -> list[EpisodeSpec]:
         return [
-            spec_of(prompt, f"prompt {number} of the batch", self._environments)
-            for number, prompt in enumerate(prompts)
+            spec_of(each, f"prompt {number} of the batch", self.environments) for number, each in enumerate(prompts)
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
@@ -261,9 +235,8 @@ class TextEnvRollout:
 
         An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
         """
-        stops = tuple(dict.fromkeys((*self._stops, *trainer.eos_token_ids)))
-        limit = self._max_turn_tokens or trainer.args.max_completion_length
-        sampling: Sampling = sampling_of(trainer, stops, limit)
+        stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
+        sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
         if training:
             self._calls = (step, self._calls[1] + 1) if self._calls[0] == step else (step, 0)
@@ -290,16 +263,14 @@ class TextEnvRollout:
             )
         return episodes
 
-    @property
-    def _stops(self) -> tuple[int, ...]:
-        assert self._renderer is not None
-        return self._renderer.stop_token_ids
+    def _play(self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode]) -> list[Trajectory]:
+        return wait_for(self._play_all(player, [self._backend(spec) for spec in specs], episodes))
 
     async def _play_all(
-        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode]
+        self, player: Player, backends: Sequence[Backend], episodes: Sequence[Episode]
     ) -> list[Trajectory]:
-        backends = [self._backend(spec) for spec in specs]
-        limit = self._limit(backends)
+        # A round must not wait for an episode that waits for an environment.
+        limit = min([self.max_running, *(each.workers for each in backends if each.workers is not None)])
         rounds = player.engine if isinstance(player.engine, RoundEngine) else None
         if rounds is not None:
             rounds.begin(len(episodes), limit)
@@ -309,7 +280,7 @@ class TextEnvRollout:
             async with places:
                 try:
                     trajectory = await player.play(backend, episode)
-                    for attempt in range(1, self._retries + 1):
+                    for attempt in range(1, self.retries + 1):
                         if trajectory.status.trainable:
                             break
                         again = derive_seed(episode.sampling_seed, "attempt", attempt)
@@ -327,27 +298,22 @@ class TextEnvRollout:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _limit(self, backends: Sequence[Backend]) -> int:
-        """Episodes at a time; a round must not wait for one that waits for an environment."""
-        workers = [backend.workers for backend in backends if backend.workers is not None]
-        return min([self._max_running, *workers])
-
     def _in_rounds(
         self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
     ) -> tuple[list[Trajectory], bool]:
         """Episodes on the loop's thread, and TRL's generation on this one, which has its CUDA and autocast state."""
-        engine = player.engine
+        engine, backends = player.engine, [self._backend(spec) for spec in specs]
         assert isinstance(engine, RoundEngine)
         rounds = engine.open()
 
         async def play() -> list[Trajectory]:
             try:
-                return await self._play_all(player, specs, episodes)
+                return await self._play_all(player, backends, episodes)
             finally:
                 rounds.put(None)
 
         has_logprobs = True
-        future = self._loop.submit(play())
+        future = submit(play())
         try:
             while (batch := rounds.get()) is not None:
                 has_logprobs = answer(trainer, batch) and has_logprobs
@@ -372,13 +338,6 @@ class TextEnvRollout:
                     "something else than the dataset says: change the environment's arguments (system_prompt, ...) "
                     "instead of the column 'prompt'"
                 )
-
-    async def _close_all(self) -> None:
-        if self._engine is not None:
-            await self._engine.close()
-        for backend in self._backends.values():
-            await backend.close()
-        self._engine, self._trainer, self._backends = None, None, {}
 
 
 # ------------------------------------------------------------------ checks, and the rows for TRL
@@ -445,70 +404,22 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
             "chat_template_kwargs={'enable_thinking': False}, or trl.chat_template_utils.get_training_chat_template)"
         )
     mask = trajectory.action_mask
-    failed = not trajectory.status.trainable
-    outcome = {
+    failed = not trajectory.status.trainable or not mask.any()
+    start = int(mask.argmax()) if mask.any() else len(mask)
+    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # what follows the last reply nobody answered
+    return {
+        "prompt_ids": trajectory.token_ids[:start].tolist() or [filler],
+        "completion_ids": [filler] if failed else trajectory.token_ids[kept].tolist(),
+        "logprobs": [0.0] if failed else trajectory.logprobs[kept].tolist(),
+        "env_mask": [0] if failed else mask[kept].astype(int).tolist(),
+        "turn_ids": [-1] if failed else trajectory.turn_id[kept].tolist(),
         "turn_rewards": trajectory.turn_rewards.tolist(),
         "terms": [dict(terms) for terms in trajectory.turn_terms],
         "stop": trajectory.stop,
         "status": str(trajectory.status),
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated,
-        "failed": failed or not mask.any(),
+        "failed": failed,
         "messages": [dict(message) for message in trajectory.messages],
         "episode_id": trajectory.episode_id,
     }
-    start = int(mask.argmax()) if mask.any() else len(mask)
-    prompt = trajectory.token_ids[:start].tolist() or [filler]
-    if outcome["failed"]:
-        return {
-            "prompt_ids": prompt,
-            "completion_ids": [filler],
-            "logprobs": [0.0],
-            "env_mask": [0],
-            "turn_ids": [-1],
-            **outcome,
-        }
-    end = len(mask) - int(mask[::-1].argmax())  # what follows the last reply nobody answered
-    return {
-        "prompt_ids": prompt,
-        "completion_ids": trajectory.token_ids[start:end].tolist(),
-        "logprobs": trajectory.logprobs[start:end].tolist(),
-        "env_mask": mask[start:end].astype(int).tolist(),
-        "turn_ids": trajectory.turn_id[start:end].tolist(),
-        **outcome,
-    }
-
-
-class _Loop:
-    """An event loop in a thread: it works under a notebook's own, and what is bound to it stays usable."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread()
-
-    @property
-    def running(self) -> bool:
-        return self._loop is not None
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Any:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="textenvs-trl", daemon=True)
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self.submit(work)
-        try:
-            result: T = future.result()
-            return result
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
-            loop.close()

@@ -1,34 +1,102 @@
-"""TRL's own generation as an engine: it takes all prompts at once, so the episodes take their turns together.
+"""What generates for :class:`.TextEnvRollout`: the embedded engine with TRL's weights, or TRL's own generation.
 
-:class:`RoundEngine` collects requests until every episode that runs waits for one; the thread that called the rollout
-then generates them all in one call (:func:`answer`). Whoever finishes early waits for the longest reply of the round:
-that is how TRL generates. The embedded engine does not wait, see :mod:`.rollout`.
+TRL takes all prompts at once, so the episodes take their turns together: :class:`RoundEngine` collects requests until
+every episode that runs waits for one; the thread that called the rollout then generates them all in one call
+(:func:`answer`). Whoever finishes early waits for the longest reply of the round.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ...engines.base import EngineError, Generation, Sampling, UpdateMode
+from ...engines.torch_engine import TorchEngine
+from ...learner.lora import adapter_layers, merged_state
+
+_OTHERWISE = "use TextEnvRollout(engine='trl'), which generates as TRL does"
+
+
+def refuse_if_unfit(trainer: Any) -> None:
+    """Raise ``ValueError`` where weights are sharded, adapters are not plain LoRA, or the engine cannot sample so."""
+    args = trainer.args
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ValueError(f"the embedded engine needs whole weights, not those of FSDP or DeepSpeed: {_OTHERWISE}")
+    if args.repetition_penalty not in (None, 1.0):
+        raise ValueError(f"the embedded engine has no repetition_penalty ({args.repetition_penalty}): {_OTHERWISE}")
+    if args.generation_kwargs:
+        raise ValueError(
+            f"the embedded engine does not take generation_kwargs ({', '.join(args.generation_kwargs)}): {_OTHERWISE}"
+        )
+    if args.use_vllm or args.use_transformers_continuous_batching:
+        raise ValueError(f"TRL is configured to generate by an engine of its own: {_OTHERWISE}")
+    if (peft := adapters_of(trainer)) is not None:
+        layers = [layer for _, layer in adapter_layers(peft)]
+        dora = any(getattr(layer, "lora_magnitude_vector", None) for layer in layers)
+        if dora or not layers or not all(set(layer.lora_A) <= {"default", "ref"} for layer in layers):
+            raise ValueError(f"the embedded engine merges plain LoRA adapters of the name 'default' only: {_OTHERWISE}")
+
+
+def adapters_of(trainer: Any) -> Any:
+    """The peft model that is trained; ``None`` where all parameters are."""
+    model = model_of(trainer)
+    return model if hasattr(model, "get_base_model") else None
+
+
+def model_of(trainer: Any) -> Any:
+    """The model without what accelerate put around it."""
+    return trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+
+
+def weights_of(trainer: Any) -> dict[str, Tensor]:
+    """The weights now, by the model's own names, adapters merged."""
+    with torch.no_grad():
+        if (peft := adapters_of(trainer)) is not None:
+            return dict(merged_state(peft.get_base_model()))
+        return dict(model_of(trainer).state_dict())
+
+
+def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int | None) -> TorchEngine:
+    """An engine with the trainer's weights, in the precision that it computes in.
+
+    Raises:
+        ValueError: The model is none that the engine serves; or as :func:`refuse_if_unfit`.
+    """
+    refuse_if_unfit(trainer)
+    model = model_of(trainer)
+    if adapters_of(trainer) is not None:
+        model = copy.deepcopy(model).merge_and_unload()  # for its shape; the weights come with every rollout
+    dtype = torch.bfloat16 if trainer.args.bf16 else torch.float16 if trainer.args.fp16 else None
+    try:
+        return TorchEngine(model, max_slots=max_slots, max_context=max_context, dtype=dtype, threads=threads)
+    except ValueError as error:
+        raise ValueError(f"the embedded engine does not serve this model: {error}. Otherwise, {_OTHERWISE}") from error
+
+
+def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: int) -> Sampling:
+    """TRL's sampling in our terms: it writes ``None`` where nothing is cut, and disables top-k by 0 or -1."""
+    return Sampling(
+        temperature=trainer.temperature,
+        top_p=1.0 if trainer.top_p is None else trainer.top_p,
+        top_k=max(trainer.top_k or 0, 0),
+        min_p=trainer.min_p or 0.0,
+        max_new_tokens=max_new_tokens,
+        stop_token_ids=stop_token_ids,
+    )
 
 
 @dataclass(eq=False)
 class Asked:
-    """A request that waits.
-
-    Args:
-        token_ids: The prompt.
-        sampling: Its ``max_new_tokens`` and ``stop_token_ids`` count; the rest is TRL's configuration.
-        answer: Who waits, on ``loop``.
-        loop: Where.
-    """
+    """A request that waits; of ``sampling``, ``max_new_tokens`` and ``stop_token_ids`` count, the rest is TRL's."""
 
     token_ids: list[int]
     sampling: Sampling
@@ -52,27 +120,16 @@ class Asked:
 class RoundEngine:
     """See :class:`trainers.engines.base.Engine`; weights are TRL's own, so there is nothing to publish.
 
-    Args:
-        max_context: Prompt and reply together.
-
     Attributes:
         rounds: What is to be generated next; ``None`` when the episodes are over.
     """
 
+    version = 0  # TRL counts its weights itself
+
     def __init__(self, max_context: int) -> None:
+        self.max_context = max_context
         self.rounds = self.open()
-        self._max_context = max_context
         self._unfinished = self._limit = self._served = 0
-
-    @property
-    def version(self) -> int:
-        """Always 0: TRL counts its weights itself."""
-        return 0
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
 
     def open(self) -> queue.SimpleQueue[list[Asked] | None]:
         """Forget what an earlier batch may have left; its rounds come out of a queue of their own."""
@@ -90,7 +147,6 @@ class RoundEngine:
         self._start_if_all_wait()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """The next round's answer."""
         loop = asyncio.get_running_loop()
         asked = Asked(list(token_ids), sampling, loop.create_future(), loop)
         self._waiting.append(asked)
@@ -102,15 +158,10 @@ class RoundEngine:
                 self._waiting.remove(asked)
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
-        """Refused.
-
-        Raises:
-            ValueError: Always.
-        """
         raise ValueError("TRL publishes its weights itself")
 
     async def release(self, session: str) -> None:
-        """Nothing is kept."""
+        """See the protocol: nothing is kept."""
 
     def stats(self) -> dict[str, float]:
         """``requests`` so far, and how many wait."""
