@@ -91,23 +91,18 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         by_episode, trained = token_advantages(everyone, self._rewards_of(everyone), group, self._estimate)
         advantages = torch.zeros(output["completion_ids"].shape)
         keep = torch.ones(output["completion_ids"].shape, dtype=torch.bool)
-        for number, row in enumerate(inputs):
+        for number, row in enumerate(inputs, first):
             sampled = torch.tensor([turn >= 0 for turn in row["turn_ids"]])
-            values = torch.from_numpy(by_episode[first + number].astype(np.float32))
-            if values.numel():
-                advantages[number, : len(sampled)][sampled] = values
-                keep[number, : len(sampled)][sampled] = torch.from_numpy(trained[first + number])
+            if by_episode[number].size:
+                advantages[number - first, : len(sampled)][sampled] = torch.from_numpy(by_episode[number]).float()
+                keep[number - first, : len(sampled)][sampled] = torch.from_numpy(trained[number])
         output["advantages"] = advantages.to(output["advantages"].device)
         if not all(mask.all() for mask in trained):  # of all processes: they gather together
-            self._mask(output, keep)
+            # Left out of the loss, and of the number that it divides by.
+            mask = output["tool_mask"] = output["tool_mask"] * keep.to(output["tool_mask"])
+            counted = (output["completion_mask"] * mask).sum()
+            output["num_items_in_batch"] = self.accelerator.gather(counted).sum()
         return output
-
-    def _mask(self, output: dict[str, Any], keep: torch.Tensor) -> None:
-        """Leave tokens out of the loss and of the number that it divides by."""
-        mask = output["tool_mask"]
-        output["tool_mask"] = mask = mask * keep.to(mask.device, mask.dtype)
-        counted = (output["completion_mask"] * mask).sum()
-        output["num_items_in_batch"] = self.accelerator.gather(counted).sum()
 
     def _rewards_of(self, episodes: Sequence[dict[str, Any]]) -> list[NDArray[np.float64]]:
         """Each episode's turn rewards: weighted, with what other reward functions say at the last turn."""
@@ -151,8 +146,7 @@ def token_advantages(
     """
     played = [number for number, episode in enumerate(episodes) if episode["turn_sizes"]]
     sizes = [np.array(episodes[number]["turn_sizes"], np.int64) for number in played]
-    result: list[NDArray[np.float64]] = [np.zeros(0) for _ in episodes]
-    trained: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_) for _ in episodes]
+    result, trained = [np.zeros(0) for _ in episodes], [np.zeros(0, np.bool_) for _ in episodes]
     if not played:
         return result, trained
     token_offsets = np.cumsum([0, *(int(each.sum()) for each in sizes)])

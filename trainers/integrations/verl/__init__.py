@@ -5,9 +5,14 @@ That registers the agent loop ``textenv`` (the rows' ``agent_name``) and the adv
 (``algorithm.adv_estimator``). See docs/adapters/verl.md.
 """
 
-from .agent_loop import EpisodeFailedError, TextEnvAgentLoop, TextEnvOutput
+from .agent_loop import (
+    EpisodeFailedError,
+    TextEnvAgentLoop,
+    TextEnvAgentLoopManager,
+    TextEnvAgentLoopWorker,
+    TextEnvOutput,
+)
 from .estimators import action_batch, textenv_turn_grpo
-from .worker import TextEnvAgentLoopManager, TextEnvAgentLoopWorker
 
 __all__ = [
     "EpisodeFailedError",

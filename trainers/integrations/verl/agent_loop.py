@@ -13,19 +13,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
+import ray
 import torch
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopManager,
+    AgentLoopOutput,
+    AgentLoopWorker,
+    register,
+)
 from verl.utils.profiler import simple_timer
 
 from textenvs.env import EnvironmentFailure
 from textenvs.integrations import EpisodeSpec, Session, SpecError
+from textenvs.integrations.rows import same_messages
 from textenvs.messages import Messages
 
 from ...rollout.environments import tools_of
@@ -72,19 +81,13 @@ class _Response:
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[list[int]] = field(default_factory=list)  # of each turn, the end not included
-    observations: int = 0
 
-    def say(self, ids: list[int], logprobs: list[float] | None) -> None:
-        self.spans.append([len(self.ids), len(self.ids) + len(ids)])
+    def add(self, ids: list[int], logprobs: Sequence[float] | None, *, sampled: bool) -> None:
+        if sampled:
+            self.spans.append([len(self.ids), len(self.ids) + len(ids)])
         self.ids += ids
-        self.mask += [1] * len(ids)
-        self.logprobs += logprobs or []
-
-    def hear(self, ids: list[int], with_logprobs: bool) -> None:
-        self.ids += ids
-        self.mask += [0] * len(ids)
-        self.logprobs += [0.0] * (len(ids) * with_logprobs)
-        self.observations += 1
+        self.mask += [int(sampled)] * len(ids)
+        self.logprobs += logprobs or [0.0] * len(ids)
 
 
 @register("textenv")
@@ -149,26 +152,24 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
             EpisodeFailedError: All attempts failed.
             ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
         """
-        spec = _spec_of(row, self.environments)
+        about = row.get("extra_info")
+        if not isinstance(about, Mapping) or "textenv" not in about:
+            raise SpecError(
+                "the row has no extra_info.textenv, which says what episode to play; `textenvs rows verl` writes such "
+                "rows"
+            )
+        spec = EpisodeSpec.from_row(about["textenv"], "extra_info.textenv", self.environments)
         for attempt in range(1, self.attempts + 1):
             try:
-                return await self._play(spec, sampling_params, row, attempt)
+                session, opening = await Session.aof(spec)
+                async with aclosing(session):
+                    return await self._play(spec, session, opening, sampling_params, row, attempt)
             except (EpisodeFailedError, EnvironmentFailure) as failure:
                 logger.warning("%s seed %d, attempt %d: %s", spec.env, spec.seed, attempt, failure)
                 why = failure
         raise EpisodeFailedError(f"{spec.env} seed {spec.seed} failed {self.attempts} times, the last with: {why}")
 
     async def _play(
-        self, spec: EpisodeSpec, sampling_params: dict[str, Any], row: Mapping[str, Any], attempt: int
-    ) -> TextEnvOutput:
-        session, opening = await Session.aof(spec)
-        try:
-            _check_prompt(spec, opening, row)
-            return await self._turns(spec, session, opening, sampling_params, row, attempt)
-        finally:
-            await session.aclose()
-
-    async def _turns(
         self,
         spec: EpisodeSpec,
         session: Session,
@@ -177,6 +178,11 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         row: Mapping[str, Any],
         attempt: int,
     ) -> TextEnvOutput:
+        if "raw_prompt" in row and not same_messages(row["raw_prompt"], opening):
+            raise SpecError(
+                f"the row's prompt is not what {spec.env} opens with at seed {spec.seed}: the rows were written with "
+                "another version or other data; write them again with `textenvs rows verl`"
+            )
         tools = tools_of(session.env)
         prompt = self.renderer.render(opening, tools)
         if len(prompt) > self.rollout_config.prompt_length:
@@ -185,18 +191,21 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 f"{self.rollout_config.prompt_length}: raise data.max_prompt_length, or leave such rows out with "
                 "data.filter_overlong_prompts=True"
             )
-        limit = self._limit(len(prompt))
+        limit, longest = int(self.rollout_config.response_length), self.rollout_config.get("max_model_len")
+        if longest is not None:
+            limit = min(limit, int(longest) - len(prompt))
         if limit < 1:
             raise ValueError(
-                f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is "
-                f"{self.rollout_config.max_model_len}: there is no room for a reply"
+                f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is {longest}: there is no room for "
+                "a reply"
             )
         response, metrics = _Response(), {"num_preempted": -1}
         served: dict[str, Any] = {}
         logprobs_wanted = bool(sampling_params.get("logprobs"))
-        request_id = self._request_id(row)
-        routed_experts = None
-        out_of_room = False
+        # One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic.
+        fixed = self.rollout_config.get("full_determinism")
+        request_id = f"det-{row.get('priority', 0)}" if fixed else uuid4().hex
+        routed_experts, out_of_room = None, False
         while True:
             with simple_timer("generate_sequences", metrics):
                 output = await self.server_manager.generate(
@@ -211,7 +220,9 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 raise EpisodeFailedError(f"the server returned no token for turn {len(session.turns)}")
             if logprobs_wanted and not output.log_probs:
                 raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
-            response.say(ids, [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else None)
+            response.add(
+                ids, [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else None, sampled=True
+            )
             _note(served, metrics, output)
             routed_experts = output.routed_experts if output.routed_experts is not None else routed_experts
             with simple_timer("tool_calls", metrics):
@@ -224,7 +235,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
             out_of_room = len(response.ids) + len(said) >= limit
             if out_of_room:
                 break
-            response.hear(said, logprobs_wanted)
+            response.add(said, None, sampled=False)
         last = session.turns[-1]
         ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
         return TextEnvOutput(
@@ -234,7 +245,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
             response_logprobs=response.logprobs if logprobs_wanted else None,
             routed_experts=None if routed_experts is None else routed_experts[: len(prompt) + len(response.ids)],
             reward_score=session.reward,
-            num_turns=1 + len(session.turns) + response.observations,  # as verl counts: the prompt is one
+            num_turns=2 * len(session.turns),  # as verl counts: the prompt is one, and so is each observation
             metrics=metrics,
             extra_fields={
                 **served,
@@ -253,12 +264,6 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
             },
         )
 
-    def _limit(self, prompt_size: int) -> int:
-        """How long the response may become."""
-        limit = int(self.rollout_config.response_length)
-        longest = self.rollout_config.get("max_model_len")
-        return limit if longest is None else min(limit, int(longest) - prompt_size)
-
     def _sampling(self, wanted: dict[str, Any], left: int) -> dict[str, Any]:
         """For one reply. Without ``max_tokens``, verl's servers take another turn's length for what is left."""
         given = wanted.get("max_tokens", wanted.get("max_new_tokens"))
@@ -266,12 +271,6 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         sampling = {name: value for name, value in wanted.items() if name != "max_new_tokens"}
         stops = dict.fromkeys([*(wanted.get("stop_token_ids") or ()), *self.renderer.stop_token_ids])
         return {**sampling, "max_tokens": min(limits), "stop_token_ids": list(stops)}
-
-    def _request_id(self, row: Mapping[str, Any]) -> str:
-        """One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic."""
-        if self.rollout_config.get("full_determinism"):
-            return f"det-{row.get('priority', 0)}"
-        return uuid4().hex
 
 
 @lru_cache(maxsize=4)
@@ -286,26 +285,6 @@ def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
     return renderer
 
 
-def _spec_of(row: Mapping[str, Any], environments: Mapping[str, Any]) -> EpisodeSpec:
-    about = row.get("extra_info")
-    if not isinstance(about, Mapping) or "textenv" not in about:
-        raise SpecError(
-            "the row has no extra_info.textenv, which says what episode to play; `textenvs rows verl` writes such rows"
-        )
-    return EpisodeSpec.from_row(about["textenv"], "extra_info.textenv", environments)
-
-
-def _check_prompt(spec: EpisodeSpec, opening: Messages, row: Mapping[str, Any]) -> None:
-    if "raw_prompt" not in row:
-        return
-    plain = [(message["role"], message["content"]) for message in opening]
-    if [(message["role"], message["content"]) for message in row["raw_prompt"]] != plain:
-        raise SpecError(
-            f"the row's prompt is not what {spec.env} opens with at seed {spec.seed}: the rows were written with "
-            "another version or other data; write them again with `textenvs rows verl`"
-        )
-
-
 def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
     """What the server said of itself: the weights of the first and the last reply, and preemptions."""
     for name, value in output.extra_fields.items():
@@ -315,3 +294,28 @@ def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
             served[name] = value
     if output.num_preempted is not None:
         metrics["num_preempted"] = max(metrics["num_preempted"], 0) + output.num_preempted
+
+
+class TextEnvAgentLoopWorker(AgentLoopWorker):  # type: ignore[misc]
+    """verl's worker, with each turn's reward where the turn ends in ``rm_scores``.
+
+    For verl's trainers that make padded batches (``trainer.use_v1=False``, one-step-off and fully asynchronous ones):
+    they put an episode's sum at its end, wherever its turns were rewarded. The default trainer needs none of this.
+    """
+
+    def _postprocess(self, inputs: list[Any], *arguments: Any, **options: Any) -> Any:
+        batch = super()._postprocess(inputs, *arguments, **options)
+        if "rm_scores" in batch.batch.keys():  # noqa: SIM118  (a TensorDict is no dict)
+            for row, output in enumerate(inputs):
+                if "turn_spans" in output.extra_fields:  # an episode of another agent loop has none
+                    length = batch.batch["rm_scores"].shape[1]
+                    batch.batch["rm_scores"][row] = rewards_at_turn_ends(output.extra_fields, length)
+        return batch
+
+
+class TextEnvAgentLoopManager(AgentLoopManager):  # type: ignore[misc]
+    """verl's manager, with these workers (``rollout.agent.agent_loop_manager_class``)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.agent_loop_workers_class = ray.remote(TextEnvAgentLoopWorker)
+        super().__init__(*arguments, **options)

@@ -48,13 +48,13 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
     turn_rewards = np.bincount(of_batch.ravel(), rewards[acted].ravel(), minlength=int(turn_offsets[-1]))
     _, group = np.unique(np.asarray([str(name) for name in index]), return_inverse=True)
     return ActionBatch(
-        token_offsets=np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int64),
-        turn_offsets=turn_offsets.astype(np.int64),
-        turn_index=turn_of[mask].astype(np.int64),
-        turn_rewards=turn_rewards.astype(np.float64),
+        token_offsets=np.concatenate([[0], np.cumsum(mask.sum(axis=1))]),
+        turn_offsets=turn_offsets,
+        turn_index=turn_of[mask],
+        turn_rewards=turn_rewards,
         terminated=np.ones(len(mask), np.bool_),
         truncated=np.zeros(len(mask), np.bool_),
-        group=group.astype(np.int64),
+        group=group,
     )
 
 
@@ -71,11 +71,7 @@ def textenv_turn_grpo(
     Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
     default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.
 
-    Args:
-        token_level_rewards: float ``[B, L]``.
-        response_mask: ``[B, L]``.
-        index: ``[B]``; the prompts' uid.
-        config: verl's ``algorithm``.
+    Other arguments are those of :func:`action_batch`.
 
     Returns:
         Advantages and returns (the same, as in verl's own group estimators), float ``[B, L]``, 0 where the mask is.
