@@ -61,7 +61,7 @@ def episode_metrics(
     for status, number in sorted(ended.items()):
         metrics[f"status/{status}"] = number / total
     if usable:
-        metrics |= _outcome(usable) | _lengths(usable) | _details(usable)
+        metrics |= _outcome(usable) | _details(usable)
         by_source: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in usable:
             by_source[trajectory.data_source].append(trajectory)
@@ -94,23 +94,18 @@ def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    sampled = [int(episode.action_mask.sum()) for episode in episodes]
-    turns = [episode.num_turns for episode in episodes]
-    lengths = {
-        "turns": _mean(turns),
+def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    sampled = sum(int(episode.action_mask.sum()) for episode in episodes)
+    turns, count = sum(episode.num_turns for episode in episodes), len(episodes)
+    details = {
+        "turns": turns / count,
         "episode_tokens": _mean([len(episode.token_ids) for episode in episodes]),
-        "response_tokens": _mean(sampled),
+        "response_tokens": sampled / count,
         "truncated": _mean([episode.truncated for episode in episodes]),
     }
-    if sum(turns):
-        lengths["turn_tokens"] = sum(sampled) / sum(turns)
-    return lengths
-
-
-def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    if turns:
+        details["turn_tokens"] = sampled / turns
     stops = Counter(episode.stop for episode in episodes if episode.stop)
-    details = {f"stop/{stop}": number / len(episodes) for stop, number in sorted(stops.items())}
     terms: defaultdict[str, float] = defaultdict(float)
     reported: defaultdict[str, list[float]] = defaultdict(list)
     for episode in episodes:
@@ -119,9 +114,9 @@ def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
                 terms[name] += value
         for name, value in episode.metrics.items():
             reported[name].append(value)
-    details |= {f"terms/{name}": total / len(episodes) for name, total in sorted(terms.items())}
-    details |= {f"metrics/{name}": _mean(values) for name, values in sorted(reported.items())}
-    return details
+    details |= {f"stop/{stop}": number / count for stop, number in sorted(stops.items())}
+    details |= {f"terms/{name}": total / count for name, total in sorted(terms.items())}
+    return details | {f"metrics/{name}": _mean(values) for name, values in sorted(reported.items())}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -187,8 +182,7 @@ class SignalWatch:
     """Whether a run has anything to learn from: looks at the first :data:`PATIENCE` iterations, and speaks once."""
 
     def __init__(self) -> None:
-        self._tied = 0
-        self._over = False
+        self._left = PATIENCE  # negative: there was a signal, or it has spoken
 
     def observe(self, tied: float, reward: float) -> str | None:
         """What is wrong and what to do, after the last of those iterations if none had a signal.
@@ -197,11 +191,9 @@ class SignalWatch:
             tied: Share of an iteration's groups in which all episodes earned the same.
             reward: The mean of its episodes.
         """
-        self._tied += 1
-        self._over = self._over or tied < 1.0
-        if self._over or self._tied < PATIENCE:
+        self._left = self._left - 1 if tied >= 1.0 else -1
+        if self._left:
             return None
-        self._over = True
         return (
             f"no learning signal in the first {PATIENCE} iterations: in every group all episodes earned the same (the "
             f"last mean reward is {reward:g}), so no reward tells one reply from another. Take easier tasks if nothing "
