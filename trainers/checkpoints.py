@@ -63,14 +63,7 @@ class Checkpoints:
         """Write a checkpoint and return its folder; delete the oldest beyond ``keep`` and those of later iterations.
 
         The latter are of an earlier run in this folder, or this run has gone back; they would be taken for the newest.
-
-        Args:
-            iteration: Iterations done.
-            state: JSON.
-            writers: Each is called with the folder and writes its own part.
-
-        Raises:
-            OSError: It cannot be written, for example because the disk is full; nothing of it is left.
+        Each of ``writers`` writes its own part into the folder. Where that fails, nothing is left of it.
         """
         final = self.folder / f"iteration_{iteration:06d}"
         self._finish_replacing()
@@ -101,12 +94,7 @@ class Checkpoints:
         self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
 
     def amend(self, iteration: int, more: Mapping[str, Any]) -> None:
-        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go.
-
-        Raises:
-            CheckpointError: Its state is damaged.
-            OSError: It cannot be written; the old state stays.
-        """
+        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go, or not at all."""
         path = self.folder / f"iteration_{iteration:06d}" / _STATE
         if not path.is_file():
             return
@@ -159,8 +147,8 @@ def load(path: Path) -> Checkpoint:
     """Read the state of one checkpoint, and verify all of its files.
 
     Raises:
-        DamagedCheckpointError: A file is damaged or missing.
-        CheckpointError: It is not a checkpoint, has a file that is not its own, or another version wrote it.
+        CheckpointError: A file is damaged, missing (:class:`DamagedCheckpointError`) or not its own, or it is not a
+            checkpoint of this version.
     """
     match = _NAME.fullmatch(path.name)
     if match is None or not path.is_dir():

@@ -185,12 +185,9 @@ def _busy() -> str:
 def tuned_gc() -> Iterator[None]:
     """Leave out of garbage collection what there is now, and collect the rest more rarely, until the block ends.
 
-    A run holds a few hundred thousand objects to its end (torch, transformers, the tokenizer) and makes many more that
-    live for seconds. With Python's own settings the collector walks all of them again and again on the event loop: a
-    fifth of the time at full load (``benchmarks/collector_throughput.py``). Reference counting frees nearly everything;
-    only cycles wait a little longer.
-
-    Process-wide: for programs, once everything that lasts is there, not for libraries.
+    A run holds a few hundred thousand objects to its end, and makes many more that live for seconds. With Python's own
+    settings the collector walks all of them again and again on the event loop: a fifth of the time at full load
+    (``benchmarks/collector_throughput.py``). Process-wide: for programs, once everything that lasts is there.
     """
     before = gc.get_threshold()
     gc.collect()

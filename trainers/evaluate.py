@@ -55,11 +55,7 @@ class Outcome:
 
 
 def rows_of(config: EvaluateConfig) -> list[Row]:
-    """The rows of the file.
-
-    Raises:
-        TableError: It cannot be used; bad rows are listed.
-    """
+    """The rows of the file; raises ``TableError`` that lists bad ones."""
     data = config.data
     assert data.path is not None
     path = Path(data.path).expanduser()
@@ -155,12 +151,7 @@ def refuse_unwritable(target: Path) -> None:
 
 
 def run(config: EvaluateConfig) -> int:
-    """The whole command; the exit status.
-
-    Raises:
-        TableError: The file cannot be used, or the one of the outcomes cannot be written.
-        FunctionError: The function cannot be had.
-    """
+    """The whole command; the exit status."""
     rows = rows_of(config)
     target = None if config.report.output_path is None else Path(config.report.output_path).expanduser()
     if target is not None:

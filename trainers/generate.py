@@ -57,12 +57,7 @@ _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
 async def generate(config: GenerateConfig) -> Path:
-    """The whole command; returns the file that was written.
-
-    Raises:
-        TableError: The prompts cannot be used, or the output is there already or cannot be written.
-        SetupError: The engine cannot be had.
-    """
+    """The whole command; returns the file that was written."""
     assert config.data.path is not None
     assert config.data.output_path is not None
     source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()

@@ -30,11 +30,7 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
     """The folder of a model: ``path`` itself, or the files of a name on the hub, which are downloaded if need be.
 
     Downloads are kept in Hugging Face's own cache (``HF_HOME``), and only safetensors, configuration and tokenizer are
-    taken, so nothing of a repository is ever run or unpickled.
-
-    Args:
-        path: A folder, ``owner/name``, or ``smollm2``.
-        weights: Whether the weights are needed, or only configuration and tokenizer.
+    taken, so nothing of a repository is ever run or unpickled. Without ``weights`` only the latter two are needed.
 
     Raises:
         HubError: It cannot be downloaded, or has not been made.
@@ -80,10 +76,7 @@ def check_model_files(source: str | Path) -> None:
 
     ``trust_remote_code=False`` leaves two ways to foreign code open: ``config.json`` can name an attention kernel of
     the hub (``"_attn_implementation": "owner/repository"``), which is downloaded and imported; and the index of
-    safetensors files can name a pickle, or a file of another folder.
-
-    Raises:
-        ValueError: They ask for code, a pickle or another folder's file, or cannot be read; the message says which.
+    safetensors files can name a pickle, or a file of another folder. Either is a ``ValueError``.
     """
     rest = [_read(source, _CONFIG)]
     while rest:  # a configuration holds others, at any depth

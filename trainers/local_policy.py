@@ -1,7 +1,6 @@
-"""A model of this machine as a policy for ``textenvs evaluate --local FOLDER``.
+"""A model of this machine as a policy for ``textenvs evaluate --local FOLDER``, found by an entry point.
 
-``textenvs`` imports no trainer: it finds this by the entry point ``local`` of the group ``textenvs.policies``. Replies
-are token-exact: what was sampled is never tokenised again, as in training.
+Replies are token-exact: what was sampled is never tokenised again, as in training.
 """
 
 from __future__ import annotations
@@ -66,11 +65,7 @@ class LocalPolicy:
         )
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that remembers its episode as tokens.
-
-        Raises:
-            Stopped: The model could not see the environment's tools, or could not call them.
-        """
+        """A player that remembers its episode as tokens; ``Stopped`` where the model cannot use the tools."""
         try:
             self._policy.renderer.forms.check((user("x"),), tools_of(env))
         except ValueError as error:

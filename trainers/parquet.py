@@ -12,11 +12,7 @@ class TableError(ValueError):
 
 
 def read_table(path: Path, columns: Sequence[str]) -> Any:
-    """A ``pyarrow.Table``.
-
-    Raises:
-        TableError: The file is missing, not Parquet, has no rows, or lacks one of ``columns``.
-    """
+    """A ``pyarrow.Table``; raises ``TableError`` where it cannot be read, has no rows or lacks one of ``columns``."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -52,11 +52,7 @@ class Policy:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say.
-
-        Raises:
-            PolicyError: They cannot be read.
-        """
+        """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say."""
         if self._model is None:
             assert self._folder is not None
             with _loading(str(self._folder)):
@@ -95,11 +91,7 @@ class Policy:
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one.
-
-    Raises:
-        PolicyError: ``cuda`` was asked for and there is none.
-    """
+    """``auto`` is the GPU where there is one; ``PolicyError`` where ``cuda`` was asked for and there is none."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -139,11 +131,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
 
 
 def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) -> Any:
-    """The policy's tokenizer alone, without any weights; see :func:`load`.
-
-    Raises:
-        PolicyError: It is missing, or has no chat template.
-    """
+    """The policy's tokenizer alone, without any weights; see :func:`load`."""
     if section.path == "tiny":
         return tiny.build_tokenizer(texts(), section.vocab_size)
     folder = _folder(section.path, weights=False)
@@ -158,11 +146,7 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
 
 
 def positions(section: ModelSection) -> int | None:
-    """The longest context that a given model was made for; ``None`` where it does not say, and for `tiny`.
-
-    Raises:
-        PolicyError: Its configuration cannot be read.
-    """
+    """The longest context that a given model was made for; ``None`` where it does not say, and for `tiny`."""
     if section.path == "tiny":
         return None
     folder = _folder(section.path, weights=False)

@@ -38,9 +38,6 @@ class PPOTrainer:
         """See :class:`trainers.Trainer`. In the main thread Ctrl-C and SIGTERM do what they do for the command.
 
         With ``trainer.val_only`` it validates and trains nothing; the model is then the resumed checkpoint's, if any.
-
-        Raises:
-            Exception: As :mod:`trainers.ppo` says them: SetupError, CollectionError, ...
         """
         return _wait_for(self._fit())
 

@@ -34,14 +34,10 @@ _BEGINNINGS = (True, False, None, "gaussian", "orthogonal", "eva")
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """What an adapter is.
+    """What an adapter is; it is scaled by ``alpha / rank``.
 
-    Args:
-        folder: Where it is.
-        rank: Of its matrices.
-        alpha: It is scaled by ``alpha / rank``.
-        target_modules: The last parts of the names of the layers that have one; ``None`` where the configuration says
-            it in another way, and only the matrices tell.
+    ``target_modules`` are the last parts of the names of the layers that have one; ``None`` where the configuration
+    says it in another way, and only the matrices tell.
     """
 
     folder: Path
@@ -61,11 +57,7 @@ class SavedAdapter:
 
 
 def read_adapter(folder: str | Path) -> SavedAdapter:
-    """What the adapter in a folder is; its matrices are not read.
-
-    Raises:
-        ValueError: There is none, or it is another kind than plain LoRA.
-    """
+    """What the adapter in a folder is, without its matrices; raises ``ValueError`` for all but plain LoRA."""
     folder = Path(folder).expanduser()
     for name in (_CONFIG, _TENSORS):
         if not (folder / name).is_file():

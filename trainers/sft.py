@@ -62,7 +62,7 @@ def fit(
     options: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train ``policy.model`` in place.
+    """Train ``policy.model`` in place; raises ``DemonstrationError`` where there is nothing to learn from.
 
     Args:
         policy: Its model is updated.
@@ -73,9 +73,6 @@ def fit(
         device: Where to compute.
         options: More of the learner's, see :mod:`trainers.builders.learner`. Adapters are merged in the end.
         stop: Asked after every step whether it was the last.
-
-    Raises:
-        DemonstrationError: There is nothing to learn from.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
@@ -119,12 +116,7 @@ def examples_of(
     seed: int,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Example]:
-    """The demonstrations in tokens; ``stop`` is asked after each.
-
-    Raises:
-        SetupError: There are none, or they cannot be read.
-        CancelledError: ``stop`` said so.
-    """
+    """The demonstrations in tokens; where ``stop``, asked after each, says so, ``CancelledError`` is raised."""
     examples = []
     try:
         tools = tools_for(env_id, kwargs)
@@ -138,10 +130,9 @@ def examples_of(
 
 
 def run(config: SFTConfig) -> bool:
-    """A whole supervised run; writes metrics and the model.
+    """A supervised run; writes metrics and the model, and returns whether all steps were made.
 
-    Returns:
-        Whether all steps were made; Ctrl-C and SIGTERM end it early, with the model as it then is.
+    Ctrl-C and SIGTERM end it early, with the model as it then is.
     """
     folder = run_folder(config.trainer)
     with held(folder):

@@ -49,8 +49,8 @@ class ControlTokens:
     def mark(self, values: Sequence[tuple[Any, re.Pattern[str]]]) -> tuple[list[Any], re.Pattern[str] | None]:
         """Put a mark, letters and digits that occur nowhere else, for each control token that ``values`` spell.
 
-        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it: ``pattern``, or
-        a part of it. Returns them with marks, and what matches a mark (``None`` where there was nothing to mark).
+        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it: ``pattern``
+        or a part of it. Returns them with marks, and what matches a mark (``None`` where there was nothing to mark).
         """
         texts = [text for value, _ in values for text in _strings(value)]
         if not any(self.pattern.search(text) for text in texts):

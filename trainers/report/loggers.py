@@ -1,8 +1,7 @@
 """Where metrics go: console, JSONL, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
 
-A logger is opened with the first step that it will be given. What earlier runs in the same folder logged from that step
-on is dropped, so a resumed run continues its curves without a step that stands twice. It is dropped when there is
-something to put in its place, the first row, and not before: a run that ends before that has taken nothing away.
+What earlier runs in the same folder logged from a logger's first step on is dropped when the first row comes, and not
+before: a resumed run has no step twice, and a run that ends before that has taken nothing away.
 """
 
 from __future__ import annotations
@@ -31,13 +30,8 @@ class MetricsError(ValueError):
 class LoggedRun:
     """What loggers are told of a run.
 
-    Args:
-        folder: The run's folder; made if need be.
-        project: What wandb and MLflow call the runs that belong together.
-        name: What they call this run.
-        config: What they show beside it.
-        first_step: The first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
-            and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
+    ``first_step`` is the first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
+    and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
     """
 
     folder: Path
@@ -67,15 +61,8 @@ def _missing(logger: str, extra: str) -> ImportError:
 class JsonlLogger:
     """One JSON object a line: ``{"step": 3, "train/reward": 0.5, ...}``, written at once.
 
-    Numbers that are not finite, which JSON does not have, are the strings ``NaN``, ``Infinity`` and ``-Infinity``.
-
-    Args:
-        path: The file; it and its folder are made if need be.
-        first_step: With the first line that is logged, lines of this step and later ones are dropped; ``None`` drops
-            none. A last line that a crash cut short goes in any case.
-
-    Raises:
-        MetricsError: The file has a line that is no metrics, other than a cut last one.
+    Numbers that are not finite, which JSON does not have, are the strings ``NaN``, ``Infinity`` and ``-Infinity``. A
+    last line that a crash cut short is dropped; any other line that is no metrics is a ``MetricsError``.
     """
 
     def __init__(self, path: str | Path, first_step: int | None = 0) -> None:
@@ -104,11 +91,7 @@ class JsonlLogger:
 
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """The steps and metrics of a file that :class:`JsonlLogger` wrote, in the order of the file.
-
-    Raises:
-        MetricsError: A line other than a cut last one is no metrics; the message names the file and the line.
-    """
+    """The steps and metrics of a file that :class:`JsonlLogger` wrote; ``MetricsError`` names a damaged line."""
     lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
@@ -129,14 +112,7 @@ def _line(step: int, metrics: Mapping[str, float]) -> str:
 
 
 class TensorBoardLogger:
-    """Scalars for TensorBoard, as event files in ``folder``.
-
-    From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from ``first_step``
-    on; ``None`` hides nothing.
-
-    Raises:
-        ImportError: TensorBoard is not installed; the message names the extra.
-    """
+    """Event files in ``folder``; TensorBoard hides what earlier runs logged from ``first_step`` on."""
 
     def __init__(self, folder: str | Path, first_step: int | None = 0) -> None:
         try:
@@ -164,10 +140,6 @@ class WandbLogger:
 
     A run that resumes is the same run there: its id is kept in the folder. wandb takes no step twice: what was logged
     from ``first_step`` on before an interruption stays, and a step that is played again is left out.
-
-    Raises:
-        ImportError: wandb is not installed; the message names the extra.
-        MetricsError: wandb does not take the run: it has no key, for example.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -202,9 +174,6 @@ class MLflowLogger:
 
     The project is MLflow's experiment, the flattened configuration are its parameters, and the id of the run there is
     kept in the run's folder.
-
-    Raises:
-        ImportError: MLflow is not installed; the message names the extra.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -282,12 +251,10 @@ class Loggers:
 
 
 def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] = ()) -> Loggers:
-    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them.
-
-    ``console``, which each command has its own of, is left out.
+    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them. ``console`` is left out.
 
     Raises:
-        ImportError: One is not installed.
+        ImportError: One is not installed; the message names the extra.
     """
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(run.folder / METRICS_FILE, run.first_step),

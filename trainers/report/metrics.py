@@ -72,14 +72,10 @@ def episode_metrics(
 
 
 def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False) -> float:
-    """Share of groups without a signal: all episodes earned the same, in all.
+    """Share of groups without a signal: all episodes earned the same, in all (``by_term``: in every term).
 
     Groups of one are compared with each other, as one group. Estimators of turns may still find a difference inside a
     tied group, where the same sum was earned at other turns.
-
-    Args:
-        groups: At least one, of at least one episode each.
-        by_term: Compare every term of the reward, for estimators that do; otherwise their sum.
     """
     if all(len(group) == 1 for group in groups):
         groups = [[episode for group in groups for episode in group]]
@@ -124,14 +120,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Phases:
-    """Seconds spent in each phase of an iteration, and in none of them.
+    """Seconds spent in each phase of an iteration, and in none of them. Phases may repeat (they add up), not nest.
 
-    Phases may repeat (they add up) but not nest: a second would then count twice.
-
-    Args:
-        on_enter: Called with a phase's name when it begins, for a progress display.
-        clock: Seconds, monotonic.
-        on_exit: Called with a phase's name and the seconds at which it began and ended, for a trace.
+    ``on_enter`` is called with a phase's name when it begins, ``on_exit`` with the name and the seconds (of ``clock``,
+    which is monotonic) at which it began and ended.
     """
 
     def __init__(
@@ -147,11 +139,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time inside the ``with`` block for ``name``, also when it ends in an exception.
-
-        Raises:
-            RuntimeError: Inside another phase.
-        """
+        """Count the time inside the ``with`` block for ``name``, also when it ends in an exception."""
         if self._current is not None:
             raise RuntimeError(f"phase {name!r} began inside phase {self._current!r}; their times would overlap")
         if self._on_enter is not None:
@@ -187,9 +175,7 @@ class SignalWatch:
     def observe(self, tied: float, reward: float) -> str | None:
         """What is wrong and what to do, after the last of those iterations if none had a signal.
 
-        Args:
-            tied: Share of an iteration's groups in which all episodes earned the same.
-            reward: The mean of its episodes.
+        ``tied`` is the share of an iteration's groups in which all episodes earned the same, ``reward`` the mean.
         """
         self._left = self._left - 1 if tied >= 1.0 else -1
         if self._left:

@@ -55,16 +55,7 @@ def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
 
 
 def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, title: str = "") -> Path:
-    """Draw a run as the PNG file ``path``, whose folder is made if need be.
-
-    Args:
-        rows: Steps with metrics, for example from :func:`trainers.report.loggers.read_jsonl`.
-        path: Of the picture, which is returned.
-        title: Above the panels.
-
-    Raises:
-        ValueError: The rows have none of the metrics that are drawn.
-    """
+    """Draw steps with metrics as the PNG file ``path``; raises ``ValueError`` where none of them is drawn."""
     curves = curves_of(rows)
     present = {title: [line for line in lines if line[0] in curves] for title, lines in _PANELS.items()}
     panels: list[tuple[str, Callable[[Axes, Curves], None]]] = [

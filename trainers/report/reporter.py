@@ -35,7 +35,7 @@ class Reporter:
         run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
         loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
         total: Iterations of the whole run.
-        rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
+        rollout_dir: Where training episodes are written, a Parquet file an iteration.
         validation_dir: Likewise those of validations.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
 

@@ -1,13 +1,10 @@
 """A ``GRPOTrainer`` in which each turn's tokens have an advantage of their own.
 
-TRL adds an episode's rewards up and gives all its tokens the same advantage. Its loss, however, takes advantages of
-shape ``[episodes, tokens]`` "to support subclasses that provide" them (trl 1.16, ``GRPOTrainer._compute_loss``). This
-subclass provides them: the turn rewards that :class:`.TextEnvRollout` brought along go through an estimator of
-:mod:`trainers.algorithms.advantages`.
-
-It replaces the advantages in what ``_generate_and_score_completions`` returns, masks the tokens there that the
-estimator leaves out of the policy's training, and listens to ``_calculate_rewards``; the tests hold it against the
-estimators on TRL's own loss.
+TRL adds an episode's rewards up and gives all its tokens the same advantage; its loss takes advantages of shape
+``[episodes, tokens]`` as well (trl 1.16, ``GRPOTrainer._compute_loss``). This subclass replaces them in what
+``_generate_and_score_completions`` returns, masks the tokens there that the estimator leaves out of the policy's
+training, and listens to ``_calculate_rewards``. The turn rewards that :class:`.TextEnvRollout` brought along go through
+an estimator of :mod:`trainers.algorithms.advantages`.
 """
 
 from __future__ import annotations
@@ -136,13 +133,10 @@ def token_advantages(
     """The advantage of each sampled token of each episode, and whether the policy is trained on it.
 
     Args:
-        episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups follow each other.
+        episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups of ``group`` follow each other.
         rewards: Of each episode's turns.
         group: Episodes of a group.
-        estimate: The estimator. Episodes without turns are not shown to it.
-
-    Returns:
-        Two arrays for each episode, empty where it has no turn.
+        estimate: The estimator. Episodes without turns are not shown to it; their arrays are empty.
     """
     played = [number for number, episode in enumerate(episodes) if episode["turn_sizes"]]
     sizes = [np.array(episodes[number]["turn_sizes"], np.int64) for number in played]

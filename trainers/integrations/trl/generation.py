@@ -66,11 +66,7 @@ def weights_of(trainer: Any) -> dict[str, Tensor]:
 
 
 def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int | None) -> TorchEngine:
-    """An engine with the trainer's weights, in the precision that it computes in.
-
-    Raises:
-        ValueError: The model is none that the engine serves; or as :func:`refuse_if_unfit`.
-    """
+    """An engine with the trainer's weights, in its precision; ``ValueError`` where the engine does not serve it."""
     refuse_if_unfit(trainer)
     model = model_of(trainer)
     if adapters_of(trainer) is not None:
@@ -178,15 +174,9 @@ class RoundEngine:
 
 
 def answer(trainer: Any, batch: Sequence[Asked]) -> bool:
-    """Generate a round with TRL (``transformers``, its continuous batching, or vLLM, as it is configured).
+    """Generate a round with TRL as it is configured; returns whether TRL says log-probabilities (else they are 0).
 
     Replies are cut behind their first stop token and at their own length: what is left of a sample is one.
-
-    Returns:
-        Whether TRL says log-probabilities; otherwise they are given as 0.
-
-    Raises:
-        EngineError: This version of TRL cannot be asked.
     """
     generate = getattr(trainer, "_generate_single_turn", None)
     if generate is None:

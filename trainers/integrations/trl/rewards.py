@@ -43,11 +43,8 @@ def textenv_reward(
 def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
     """One reward function for each term, in place of :func:`textenv_reward`: TRL then logs and weighs each by itself.
 
-    The terms of a turn add up to its reward, so all of an environment's terms add up to :func:`textenv_reward`. An
-    episode that does not have a term has no reward from it.
-
-    Args:
-        names: As in ``info["terms"]``.
+    ``names`` are as in ``info["terms"]``. The terms of a turn add up to its reward, so all of an environment's terms
+    add up to :func:`textenv_reward`. An episode that does not have a term has no reward from it.
 
     Raises:
         ValueError: No name, or one twice.

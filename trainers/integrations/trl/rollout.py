@@ -115,11 +115,7 @@ class TextEnvRollout:
     # ------------------------------------------------------------------ what TRL calls
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """Play one episode for each prompt.
-
-        Args:
-            prompts: The prompts of this process, repeated for the members of a group.
-            trainer: Who asks.
+        """Play one episode for each prompt of this process, repeated for the members of a group.
 
         Returns:
             What TRL wants of a ``rollout_func``, and more; see the class.
@@ -344,15 +340,9 @@ class TextEnvRollout:
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
-    """See that TRL repeats each prompt for the members of its group: versions differ in who repeats.
+    """Raise ``RolloutError`` where TRL does not repeat each prompt for the ``group`` members of its group.
 
-    Args:
-        specs: Of the prompts, as they were given.
-        group: How many equal ones are expected.
-        whole: Whether these are all; one of several processes may have parts of its first and its last group.
-
-    Raises:
-        RolloutError: It does not.
+    ``whole``: these are all prompts; one of several processes may have parts of its first and its last group.
     """
     runs: list[int] = []
     for number, spec in enumerate(specs):
@@ -368,11 +358,7 @@ def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> No
 
 
 def check_lockstep(trainer: Any) -> None:
-    """Refuse what cannot be generated in rounds.
-
-    Raises:
-        RolloutError: Several processes would have to take part in every round; each has rounds of its own.
-    """
+    """Raise ``RolloutError`` where several processes would have to take part in every round."""
     args, processes = trainer.args, trainer.accelerator.num_processes
     if processes == 1:
         return
@@ -388,11 +374,7 @@ def check_lockstep(trainer: Any) -> None:
 
 
 def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
-    """One episode as TRL wants it.
-
-    Args:
-        trajectory: The episode.
-        filler: The only token of a completion that has none of its own, or whose own are not to be trained on.
+    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on.
 
     Raises:
         RolloutError: The chat template rewrote history, so that the episode is more than one token sequence.

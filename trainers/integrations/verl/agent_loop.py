@@ -1,12 +1,9 @@
 """verl's agent loop ``textenv``: one episode of an environment, token in, token out.
 
 What the server sampled is never tokenised again: :class:`~trainers.rollout.renderer.Renderer` renders the opening once,
-and after each reply only what the environment said, as the chat template would. It proves on the template at hand that
-the two agree. (verl's own Continuous Token does so for the model types it lists, and leaves out what stands between two
-turns for others.)
-
-A response ends with a sampled token: what the environment says at the end is not appended. So a reward never lands on a
-token that is masked, where verl's GAE would lose it.
+and after each reply only what the environment said, as the chat template would. A response ends with a sampled token:
+what the environment says at the end is not appended. So a reward never lands on a token that is masked, where verl's
+GAE would lose it.
 """
 
 from __future__ import annotations
@@ -136,11 +133,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         self.renderer = _renderer(self.tokenizer, json.dumps(template_kwargs, sort_keys=True))
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput:
-        """Play the row's episode.
-
-        Args:
-            sampling_params: verl's, for each reply.
-            row: The dataset's columns.
+        """Play the row's episode; ``sampling_params`` are verl's, for each reply.
 
         Returns:
             One output. ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in

@@ -70,7 +70,6 @@ def textenv_turn_grpo(
 
     Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
     default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.
-
     Other arguments are those of :func:`action_batch`.
 
     Returns:
