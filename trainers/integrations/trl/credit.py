@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...algorithms.advantages import Advantages, normalize, turn_grpo
 from ...algorithms.batch import ActionBatch
-from .rewards import textenv_reward
+from .rollout import textenv_reward
 
 try:
     from accelerate.utils import gather_object
@@ -107,12 +107,9 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         weights = self.reward_weights.cpu()
         others = [i for i in range(len(self.reward_funcs)) if i != self._own]
         rest = (self._per_function * weights)[:, others].nansum(dim=1).tolist()
-        rewards = []
-        for episode, more in zip(episodes, rest, strict=True):
-            turns = float(weights[self._own]) * np.array(episode["turn_rewards"], np.float64)
-            if len(turns):
-                turns[-1] += more
-            rewards.append(turns)
+        rewards = [float(weights[self._own]) * np.array(each["turn_rewards"], np.float64) for each in episodes]
+        for turns, more in zip(rewards, rest, strict=True):
+            turns[-1:] += more
         return rewards
 
 

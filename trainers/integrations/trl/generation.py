@@ -12,14 +12,15 @@ import contextlib
 import copy
 import queue
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...engines.base import EngineError, Generation, Sampling, UpdateMode
+from ...engines.base import EngineError, FinishReason, Generation, Sampling, UpdateMode
 from ...engines.torch_engine import TorchEngine
 from ...learner.lora import adapter_layers, merged_state
 
@@ -28,22 +29,25 @@ _OTHERWISE = "use TextEnvRollout(engine='trl'), which generates as TRL does"
 
 def refuse_if_unfit(trainer: Any) -> None:
     """Raise ``ValueError`` where weights are sharded, adapters are not plain LoRA, or the engine cannot sample so."""
-    args = trainer.args
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        raise ValueError(f"the embedded engine needs whole weights, not those of FSDP or DeepSpeed: {_OTHERWISE}")
-    if args.repetition_penalty not in (None, 1.0):
-        raise ValueError(f"the embedded engine has no repetition_penalty ({args.repetition_penalty}): {_OTHERWISE}")
-    if args.generation_kwargs:
-        raise ValueError(
-            f"the embedded engine does not take generation_kwargs ({', '.join(args.generation_kwargs)}): {_OTHERWISE}"
-        )
-    if args.use_vllm or args.use_transformers_continuous_batching:
-        raise ValueError(f"TRL is configured to generate by an engine of its own: {_OTHERWISE}")
-    if (peft := adapters_of(trainer)) is not None:
-        layers = [layer for _, layer in adapter_layers(peft)]
-        dora = any(getattr(layer, "lora_magnitude_vector", None) for layer in layers)
-        if dora or not layers or not all(set(layer.lora_A) <= {"default", "ref"} for layer in layers):
-            raise ValueError(f"the embedded engine merges plain LoRA adapters of the name 'default' only: {_OTHERWISE}")
+    args, peft = trainer.args, adapters_of(trainer)
+    layers = [layer for _, layer in adapter_layers(peft)] if peft is not None else []
+    dora = any(getattr(layer, "lora_magnitude_vector", None) for layer in layers)
+    plain = layers and not dora and all(set(layer.lora_A) <= {"default", "ref"} for layer in layers)
+    problems = {
+        "needs whole weights, not those of FSDP or DeepSpeed": trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled,
+        f"has no repetition_penalty ({args.repetition_penalty})": args.repetition_penalty not in (None, 1.0),
+        f"does not take generation_kwargs ({', '.join(args.generation_kwargs or ())})": args.generation_kwargs,
+        "cannot stand in where TRL is configured to generate by an engine of its own": own_engine(args),
+        "merges plain LoRA adapters of the name 'default' only": peft is not None and not plain,
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ValueError(f"the embedded engine {problem}: {_OTHERWISE}")
+
+
+def own_engine(args: Any) -> bool:
+    """Whether TRL generates by vLLM or transformers' continuous batching."""
+    return bool(args.use_vllm or args.use_transformers_continuous_batching)
 
 
 def adapters_of(trainer: Any) -> Any:
@@ -96,21 +100,7 @@ class Asked:
 
     token_ids: list[int]
     sampling: Sampling
-    answer: asyncio.Future[Generation]
-    loop: asyncio.AbstractEventLoop
-
-    def settle(self, outcome: Generation | BaseException) -> None:
-        """Give the answer, from any thread."""
-
-        def give() -> None:
-            if self.answer.done():  # cancelled in the meantime
-                return
-            if isinstance(outcome, BaseException):
-                self.answer.set_exception(outcome)
-            else:
-                self.answer.set_result(outcome)
-
-        self.loop.call_soon_threadsafe(give)
+    answer: Future[Generation] = field(default_factory=Future)
 
 
 class RoundEngine:
@@ -125,7 +115,7 @@ class RoundEngine:
     def __init__(self, max_context: int) -> None:
         self.max_context = max_context
         self.rounds = self.open()
-        self._unfinished = self._limit = self._served = 0
+        self._unfinished = self._limit = 0
 
     def open(self) -> queue.SimpleQueue[list[Asked] | None]:
         """Forget what an earlier batch may have left; its rounds come out of a queue of their own."""
@@ -143,12 +133,11 @@ class RoundEngine:
         self._start_if_all_wait()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        loop = asyncio.get_running_loop()
-        asked = Asked(list(token_ids), sampling, loop.create_future(), loop)
+        asked = Asked(list(token_ids), sampling)
         self._waiting.append(asked)
         self._start_if_all_wait()
         try:
-            return await asked.answer
+            return await asyncio.wrap_future(asked.answer)
         finally:
             if asked in self._waiting:  # its episode was given up before the round began
                 self._waiting.remove(asked)
@@ -160,8 +149,7 @@ class RoundEngine:
         """See the protocol: nothing is kept."""
 
     def stats(self) -> dict[str, float]:
-        """``requests`` so far, and how many wait."""
-        return {"requests": float(self._served), "waiting": float(len(self._waiting))}
+        return {"waiting": float(len(self._waiting))}
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -169,7 +157,6 @@ class RoundEngine:
     def _start_if_all_wait(self) -> None:
         if self._waiting and len(self._waiting) >= min(self._unfinished, self._limit):
             batch, self._waiting = self._waiting, []
-            self._served += len(batch)
             self.rounds.put(batch)
 
 
@@ -178,28 +165,28 @@ def answer(trainer: Any, batch: Sequence[Asked]) -> bool:
 
     Replies are cut behind their first stop token and at their own length: what is left of a sample is one.
     """
-    generate = getattr(trainer, "_generate_single_turn", None)
-    if generate is None:
-        raise EngineError(
-            "this version of TRL does not generate by _generate_single_turn: use trl>=1.16,<2, or engine='torch'"
-        )
     with _at_most(trainer, max(asked.sampling.max_new_tokens for asked in batch)):
-        completions, logprobs = generate([asked.token_ids for asked in batch], None, {}, 1)
+        completions, logprobs = trainer._generate_single_turn([asked.token_ids for asked in batch], None, {}, 1)
     for number, asked in enumerate(batch):
-        given = None if logprobs is None else logprobs[number]
-        asked.settle(_generation(completions[number], given, asked.sampling))
+        if not asked.answer.set_running_or_notify_cancel():
+            continue
+        try:
+            said = None if logprobs is None else logprobs[number]
+            asked.answer.set_result(_generation(completions[number], said, asked.sampling))
+        except EngineError as error:
+            asked.answer.set_exception(error)
     return logprobs is not None
 
 
-def _generation(token_ids: Sequence[int], logprobs: Sequence[float | None] | None, sampling: Sampling) -> Any:
+def _generation(token_ids: Sequence[int], logprobs: Sequence[float | None] | None, sampling: Sampling) -> Generation:
     end = sampling.max_new_tokens
     stop = next((i + 1 for i, token in enumerate(token_ids) if token in sampling.stop_token_ids), end + 1)
     ids = np.array(token_ids[: min(stop, end)], np.int32)
     said = np.zeros(len(ids)) if logprobs is None else np.array(logprobs[: len(ids)], np.float64)  # None becomes NaN
     if not np.isfinite(said).all():
-        return EngineError("the engine sampled a token and could not say its log-probability")
-    finish = "stop" if stop <= end and len(ids) == stop else "length"
-    return Generation(ids, said.astype(np.float32), np.zeros(len(ids), np.int32), finish)  # type: ignore[arg-type]
+        raise EngineError("the engine sampled a token and could not say its log-probability")
+    finish: FinishReason = "stop" if stop <= end and len(ids) == stop else "length"
+    return Generation(ids, said.astype(np.float32), np.zeros(len(ids), np.int32), finish)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""TRL's ``rollout_func``: a batch of prompts in, played episodes out.
+"""TRL's ``rollout_func`` (a batch of prompts in, played episodes out), and the reward functions that read its rows.
 
 Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`): sampled ids are never tokenised
 again, what the environment says is bridged, and an episode whose next turn has no room ends as truncated at the end of
@@ -14,7 +14,7 @@ import logging
 import queue
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from textenvs.event_loop import submit, wait_for
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import same_messages
-from textenvs.integrations.trl import spec_of
+from textenvs.integrations.trl import log_terms, spec_of
 from textenvs.trust import Environments
 
 from ...engines.torch_engine import TorchEngine
@@ -32,7 +32,7 @@ from ...rollout.play import Episode, EpisodeLimits, Player
 from ...rollout.renderer import Renderer
 from ...rollout.tasks import derive_seed
 from ...trajectory import Trajectory
-from .generation import RoundEngine, answer, engine_for, sampling_of, weights_of
+from .generation import RoundEngine, answer, engine_for, own_engine, sampling_of, weights_of
 
 log = logging.getLogger("trainers")
 
@@ -184,8 +184,7 @@ class TextEnvRollout:
             tokenizer, template_kwargs=trainer.chat_template_kwargs, stop_token_ids=trainer.eos_token_ids
         )
         args, positions = trainer.args, int(trainer.model.config.get_text_config().max_position_embeddings)
-        own = args.use_vllm or args.use_transformers_continuous_batching
-        if self.engine == "trl" or (self.engine == "auto" and own):
+        if self.engine == "trl" or (self.engine == "auto" and own_engine(args)):
             check_lockstep(trainer)
             if args.use_vllm and args.vllm_mode == "colocate":
                 positions = int(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
@@ -405,3 +404,73 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
         "messages": [dict(message) for message in trajectory.messages],
         "episode_id": trajectory.episode_id,
     }
+
+
+# ------------------------------------------------------------------ reward functions
+
+LogMetric = Callable[[str, float], None]
+
+
+def textenv_reward(
+    turn_rewards: Sequence[Sequence[float]],
+    failed: Sequence[bool],
+    episode_id: Sequence[str],
+    terms: Sequence[Sequence[Mapping[str, float]]] = (),
+    stop: Sequence[str | None] = (),
+    log_metric: LogMetric | None = None,
+    **_: Any,
+) -> list[float | None]:
+    """What each episode earned: the sum of its turn rewards, and ``None`` for one that failed.
+
+    TRL leaves a ``None`` out of the group's mean and gives it no advantage. Where TRL offers ``log_metric``, the means
+    of the reward's terms, the turns, and the shares of failed and of solved episodes are logged.
+
+    Raises:
+        RuntimeError: TRL gave several rows of a batch the same episode's outcome.
+    """
+    check_rows(episode_id)
+    if log_metric is not None:
+        fine = [not each for each in failed]
+        log_metric("episodes/failed", fine.count(False) / len(fine))
+        log_metric("episodes/turns", sum(map(len, turn_rewards)) / len(fine))
+        if any(fine):
+            log_terms(log_metric, [row for row, good in zip(terms, fine, strict=False) if good])
+            why = Counter(each for each, good in zip(stop, fine, strict=False) if good)
+            log_metric("episodes/solved", why["solved"] / sum(fine))
+    return [None if bad else float(sum(rewards)) for rewards, bad in zip(turn_rewards, failed, strict=True)]
+
+
+def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
+    """One reward function for each term, in place of :func:`textenv_reward`: TRL then logs and weighs each by itself.
+
+    ``names`` are as in ``info["terms"]``. The terms of a turn add up to its reward, so all of an environment's terms
+    add up to :func:`textenv_reward`. An episode that does not have a term has no reward from it.
+
+    Raises:
+        ValueError: No name, or one twice.
+    """
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"term_rewards needs names of terms that differ, not {names}")
+    return [_term_reward(name) for name in names]
+
+
+def _term_reward(name: str) -> Callable[..., list[float | None]]:
+    def reward(
+        terms: Sequence[Sequence[Mapping[str, float]]], failed: Sequence[bool], episode_id: Sequence[str], **_: Any
+    ) -> list[float | None]:
+        check_rows(episode_id)
+        found = [[turn[name] for turn in turns if name in turn] for turns in terms]
+        return [float(sum(each)) if each and not bad else None for each, bad in zip(found, failed, strict=True)]
+
+    reward.__name__ = name  # what TRL logs it as
+    return reward
+
+
+def check_rows(episode_id: Sequence[str]) -> None:
+    """Raise where rows share an outcome: some data loaders repeat one row object, which holds but the last outcome."""
+    if len(set(episode_id)) < len(episode_id):
+        raise RuntimeError(
+            f"{len(episode_id)} rows of the batch have the outcomes of {len(set(episode_id))} episodes: the dataset "
+            "repeats the same row object, and TRL writes outcomes into rows; use the map-style dataset of "
+            "textenv_dataset"
+        )

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from uuid import uuid4
@@ -70,23 +69,6 @@ def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor
     return rewards
 
 
-@dataclass
-class _Response:
-    """What stands behind the prompt, and which of it the policy said."""
-
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    spans: list[list[int]] = field(default_factory=list)  # of each turn, the end not included
-
-    def add(self, ids: list[int], logprobs: Sequence[float] | None, *, sampled: bool) -> None:
-        if sampled:
-            self.spans.append([len(self.ids), len(self.ids) + len(ids)])
-        self.ids += ids
-        self.mask += [int(sampled)] * len(ids)
-        self.logprobs += logprobs or [0.0] * len(ids)
-
-
 @register("textenv")
 class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
@@ -114,8 +96,10 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
     ) -> None:
         super().__init__(*arguments, **options)
         self.environments = environments or {}
-        given = {"attempts": attempts} | ({} if max_reply_tokens is None else {"max_reply_tokens": max_reply_tokens})
-        for name, number in given.items():
+        for name, number in (
+            ("attempts", attempts),
+            ("max_reply_tokens", 1 if max_reply_tokens is None else max_reply_tokens),
+        ):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"textenv agent loop: {name} must be an integer of at least 1, not {number!r}")
         multi_turn = self.rollout_config.multi_turn
@@ -125,8 +109,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                     f"rollout.multi_turn.{name} means nothing to the textenv agent loop: leave it null, and limit the "
                     f"environment when the rows are written (`textenvs rows verl ID {name}=N ...`)"
                 )
-        self.max_reply_tokens = max_reply_tokens
-        self.attempts = attempts
+        self.max_reply_tokens, self.attempts = max_reply_tokens, attempts
         template_kwargs = self.apply_chat_template_kwargs or {}
         if OmegaConf.is_config(template_kwargs):
             template_kwargs = OmegaConf.to_container(template_kwargs, resolve=True)
@@ -192,8 +175,11 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is {longest}: there is no room for "
                 "a reply"
             )
-        response, metrics = _Response(), {"num_preempted": -1}
-        served: dict[str, Any] = {}
+        response: list[int] = []  # what stands behind the prompt
+        mask: list[int] = []  # which of it the policy said
+        logprobs: list[float] = []
+        spans: list[list[int]] = []  # of each turn, the end not included
+        metrics, served = {"num_preempted": -1}, dict[str, Any]()
         logprobs_wanted = bool(sampling_params.get("logprobs"))
         # One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic.
         fixed = self.rollout_config.get("full_determinism")
@@ -203,47 +189,49 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
             with simple_timer("generate_sequences", metrics):
                 output = await self.server_manager.generate(
                     request_id=request_id,
-                    prompt_ids=prompt + response.ids,
-                    sampling_params=self._sampling(sampling_params, limit - len(response.ids)),
+                    prompt_ids=prompt + response,
+                    sampling_params=self._sampling(sampling_params, limit - len(response)),
                 )
             if output.stop_reason in _ABORTED:
                 raise EpisodeFailedError(f"the server aborted the reply of turn {len(session.turns)}")
-            ids = [int(i) for i in output.token_ids][: limit - len(response.ids)]
+            ids = [int(i) for i in output.token_ids][: limit - len(response)]
             if not ids:
                 raise EpisodeFailedError(f"the server returned no token for turn {len(session.turns)}")
             if logprobs_wanted and not output.log_probs:
                 raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
-            response.add(
-                ids, [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else None, sampled=True
-            )
+            spans.append([len(response), len(response) + len(ids)])
+            response += ids
+            mask += [1] * len(ids)
+            logprobs += [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else ()
             _note(served, metrics, output)
             routed_experts = output.routed_experts if output.routed_experts is not None else routed_experts
             with simple_timer("tool_calls", metrics):
                 turn = await session.areply(self.renderer.decode(ids))
-            if session.failed:
-                raise EpisodeFailedError(f"{session.stop}: {turn.info.get('failure', 'no reason given')}")
+            session.check()
             if turn.done:
                 break
             said = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
-            out_of_room = len(response.ids) + len(said) >= limit
+            out_of_room = len(response) + len(said) >= limit
             if out_of_room:
                 break
-            response.add(said, None, sampled=False)
+            response += said
+            mask += [0] * len(said)
+            logprobs += [0.0] * len(said)
         last = session.turns[-1]
         ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
         return TextEnvOutput(
             prompt_ids=prompt,
-            response_ids=response.ids,
-            response_mask=response.mask,
-            response_logprobs=response.logprobs if logprobs_wanted else None,
-            routed_experts=None if routed_experts is None else routed_experts[: len(prompt) + len(response.ids)],
+            response_ids=response,
+            response_mask=mask,
+            response_logprobs=logprobs if logprobs_wanted else None,
+            routed_experts=None if routed_experts is None else routed_experts[: len(prompt) + len(response)],
             reward_score=session.reward,
             num_turns=2 * len(session.turns),  # as verl counts: the prompt is one, and so is each observation
             metrics=metrics,
             extra_fields={
                 **served,
                 "turn_scores": session.turn_rewards,
-                "turn_spans": response.spans,
+                "turn_spans": spans,
                 "textenv": {
                     "env": spec.env,
                     "stop": "response_length" if out_of_room else session.stop,
