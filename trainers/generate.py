@@ -18,7 +18,7 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
 from .parquet import TableError, read_table, refuse_rows, write_table
-from .policy import Policy, PolicyError, load
+from .policy import PolicyError, load
 from .rollout.renderer import Renderer, RendererError
 from .rollout.tasks import derive_seed
 
@@ -82,36 +82,6 @@ async def generate(config: GenerateConfig) -> Path:
     missing = [(start, path) for start, path in batches.items() if not path.is_file()]
     if len(missing) < len(batches):
         log.info("%d of %d batches are there already", len(batches) - len(missing), len(batches))
-    if missing:
-        async with _engine(run, policy, renderer) as engine:
-            for start, path in missing:
-                rows = range(start, min(start + size, len(prompts)))
-                replies = await asyncio.gather(
-                    *(_replies(config, engine, renderer, rendered[row], row) for row in rows)
-                )
-                write_table(path, _table(replies, renderer))
-                log.info("%d/%d prompts", rows.stop, len(prompts))
-    _join(table, list(batches.values()), output)
-    shutil.rmtree(parts)
-    return output
-
-
-@contextlib.asynccontextmanager
-async def _engine(run: PPOConfig, policy: Policy, renderer: Renderer) -> AsyncIterator[Engine]:
-    """The engine, in this process or on Ray; it is closed in the end, and so is a Ray of its own."""
-    on_ray = run.cluster.backend == "ray"
-    with cluster_of(run, plan_of(run, serving=True)) if on_ray else contextlib.nullcontext() as cluster:
-        engine = await engine_of(run, policy, renderer, cluster=cluster)
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-
-async def _replies(
-    config: GenerateConfig, engine: Engine, renderer: Renderer, prompt: Sequence[int], row: int
-) -> list[Generation]:
-    """All replies to one prompt."""
     rollout = config.rollout
     sampling = Sampling(
         temperature=rollout.temperature,
@@ -121,8 +91,24 @@ async def _replies(
         stop_token_ids=renderer.stop_token_ids,
         ignore_stop=rollout.ignore_eos,
     )
-    seeds = [derive_seed(config.trainer.seed, "generate", row, sample) for sample in range(config.data.n_samples)]
-    return await asyncio.gather(*(engine.generate(prompt, replace(sampling, seed=seed)) for seed in seeds))
+
+    async def replies(engine: Engine, row: int) -> list[Generation]:
+        seeds = [derive_seed(config.trainer.seed, "generate", row, sample) for sample in range(config.data.n_samples)]
+        return await asyncio.gather(*(engine.generate(rendered[row], replace(sampling, seed=seed)) for seed in seeds))
+
+    async with contextlib.AsyncExitStack() as stack:
+        if missing:
+            on_ray = run.cluster.backend == "ray"
+            cluster = stack.enter_context(cluster_of(run, plan_of(run, serving=True))) if on_ray else None
+            engine = await engine_of(run, policy, renderer, cluster=cluster)
+            stack.push_async_callback(engine.close)
+        for start, path in missing:
+            rows = range(start, min(start + size, len(prompts)))
+            write_table(path, _table(await asyncio.gather(*(replies(engine, row) for row in rows)), renderer))
+            log.info("%d/%d prompts", rows.stop, len(prompts))
+    _join(table, list(batches.values()), output)
+    shutil.rmtree(parts)
+    return output
 
 
 def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
@@ -175,13 +161,11 @@ def _join(table: Any, parts: Sequence[Path], output: Path) -> None:
 def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
     """What a folder of batches belongs to: another of these is another set of replies."""
     sampling = config.rollout.model_dump(mode="json")
-    rows = {"prompts": hashlib.sha256(source.read_bytes()).hexdigest(), "prompt_key": config.data.prompt_key}
-    sizes = {"n_samples": config.data.n_samples, "batch_size": config.data.batch_size}
-    path = _model(config).path
+    data = config.data.model_dump(mode="json", exclude={"path", "output_path"})
+    prompts, path = hashlib.sha256(source.read_bytes()).hexdigest(), _model(config).path
     model = {"model": path if is_name(path) else str(Path(path).expanduser().absolute()), "dtype": config.model.dtype}
-    # Where there is none it is left out: folders of before have none.
-    template = {"chat_template_kwargs": kwargs} if (kwargs := config.data.chat_template_kwargs) else {}
-    return {**rows, **template, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
+    served = {"engine": config.engine.name, "seed": config.trainer.seed}
+    return {"prompts": prompts, **data, **model, **served, **sampling}
 
 
 def _open(folder: Path, identity: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ def arguments(config: Any) -> Any:
     if isinstance(config, str):
         raise TypeError(f"give a list of arguments, [{config!r}], not one text")
     if isinstance(config, Mapping):
-        return tuple(_texts(config, ""))
+        return tuple(_text(*each) for each in flattened(config))
     if not isinstance(config, Sequence):
         return config
     if wrong := [each for each in config if not isinstance(each, str)]:
@@ -107,17 +107,22 @@ def arguments(config: Any) -> Any:
     return tuple(config)
 
 
-def _texts(tree: Mapping[Any, Any], above: str) -> Iterator[str]:
+def flattened(tree: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested mapping with their dotted keys."""
     for key, value in tree.items():
         if not isinstance(key, str):
             raise TypeError(f"a configuration's keys are texts, not {key!r}")
         if isinstance(value, Mapping) and value:
-            yield from _texts(value, f"{above}{key}.")
-            continue
-        try:
-            yield f"{above}{key}={json.dumps(value)}"
-        except TypeError as error:
-            raise TypeError(f"{above}{key}: {error}") from None
+            yield from flattened(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _text(key: str, value: Any) -> str:
+    try:
+        return f"{key}={json.dumps(value)}"
+    except TypeError as error:
+        raise TypeError(f"{key}: {error}") from None
 
 
 def _target(name: str) -> Any:

@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
 
+from ..registry import flattened
+
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
 
@@ -198,29 +200,18 @@ class MLflowLogger:
         experiment = known.experiment_id if known is not None else self._client.create_experiment(run.project)
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         note.write_text(self._id + "\n", encoding="utf-8")
-        # A value has 6000 characters there at most, and a call 100 parameters.
-        given = [Param(key, value[:6000]) for key, value in _flattened(run.config)]
-        for start in range(0, len(given), 100):
-            self._client.log_batch(self._id, params=given[start : start + 100])
+        given = [Param(key, str(value)[:6000]) for key, value in flattened(run.config)]  # it takes no longer ones
+        self._client.log_batch(self._id, params=given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to each curve."""
         now = int(time.time() * 1000)
         points = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
-        for start in range(0, len(points), 1000):  # a call takes no more
-            self._client.log_batch(self._id, metrics=points[start : start + 1000])
+        self._client.log_batch(self._id, metrics=points)
 
     def close(self) -> None:
         """Mark the run as finished there."""
         self._client.set_terminated(self._id)
-
-
-def _flattened(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flattened(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", str(value)
 
 
 class Loggers:
