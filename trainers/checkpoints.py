@@ -53,8 +53,6 @@ class Checkpoints:
     """The checkpoints in one folder, which is made when the first one is saved; the newest ``keep`` of them stay."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1, not {keep}")
         self.folder, self.keep = folder, keep
         self._background = Background()
         self.wait = self._background.wait  # until a save in the background is done; raises what went wrong in it, once

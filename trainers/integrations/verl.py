@@ -1,4 +1,8 @@
-"""verl's agent loop ``textenv``: one episode of an environment, token in, token out.
+"""verl (0.9): an agent loop for any textenv, and estimators that see its turn rewards. See docs/adapters/verl.md.
+
+``actor_rollout_ref.model.external_lib=trainers.integrations.verl`` imports this in every process that needs it. That
+registers the agent loop ``textenv`` (the rows' ``agent_name``) and the advantage estimator ``textenv_turn_grpo``
+(``algorithm.adv_estimator``).
 
 What the server sampled is never tokenised again: :class:`~trainers.rollout.renderer.Renderer` renders the opening once,
 and after each reply only what the environment said, as the chat template would. A response ends with a sampled token:
@@ -16,16 +20,12 @@ from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import ray
 import torch
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopBase,
-    AgentLoopManager,
-    AgentLoopOutput,
-    AgentLoopWorker,
-    register,
-)
+from verl.experimental.agent_loop import agent_loop
+from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.profiler import simple_timer
 
 from textenvs.env import EnvironmentFailure
@@ -33,8 +33,10 @@ from textenvs.integrations import EpisodeSpec, Session, SpecError
 from textenvs.integrations.rows import same_messages
 from textenvs.messages import Messages
 
-from ...rollout.environments import tools_of
-from ...rollout.renderer import Renderer
+from ..algorithms.advantages import turn_grpo
+from ..algorithms.batch import ActionBatch, Bools
+from ..rollout.environments import tools_of
+from ..rollout.renderer import Renderer
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class EpisodeFailedError(RuntimeError):
     """
 
 
-class TextEnvOutput(AgentLoopOutput):  # type: ignore[misc]
+class TextEnvOutput(agent_loop.AgentLoopOutput):  # type: ignore[misc]
     """verl's output of an agent loop, with each turn's reward where the turn ends."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,8 +71,8 @@ def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor
     return rewards
 
 
-@register("textenv")
-class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
+@agent_loop.register("textenv")
+class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
     """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
 
     Args:
@@ -277,7 +279,7 @@ def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
         metrics["num_preempted"] = max(metrics["num_preempted"], 0) + output.num_preempted
 
 
-class TextEnvAgentLoopWorker(AgentLoopWorker):  # type: ignore[misc]
+class TextEnvAgentLoopWorker(agent_loop.AgentLoopWorker):  # type: ignore[misc]
     """verl's worker, with each turn's reward where the turn ends in ``rm_scores``.
 
     For verl's trainers that make padded batches (``trainer.use_v1=False``, one-step-off and fully asynchronous ones):
@@ -294,9 +296,93 @@ class TextEnvAgentLoopWorker(AgentLoopWorker):  # type: ignore[misc]
         return batch
 
 
-class TextEnvAgentLoopManager(AgentLoopManager):  # type: ignore[misc]
+class TextEnvAgentLoopManager(agent_loop.AgentLoopManager):  # type: ignore[misc]
     """verl's manager, with these workers (``rollout.agent.agent_loop_manager_class``)."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.agent_loop_workers_class = ray.remote(TextEnvAgentLoopWorker)
         super().__init__(*arguments, **options)
+
+
+# ------------------ advantages of turns
+
+#: Of ``algorithm.textenv``, as in :func:`trainers.algorithms.advantages.turn_grpo`.
+_OPTIONS = frozenset({"baseline", "zero_pad", "outcome_mix"})
+
+
+def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any) -> ActionBatch:
+    """A padded batch of verl as turns of action tokens; a turn is a run of the mask.
+
+    A turn earns the rewards from its first token up to the next turn's: its own tokens', so a KL penalty in them, too,
+    and any that stands on what the environment said in answer. What stands before the first turn is the first one's.
+    Every episode counts as terminated, because verl does not say which were truncated.
+
+    Args:
+        token_level_rewards: float ``[B, L]``.
+        response_mask: ``[B, L]``; not 0 where the policy sampled the token.
+        index: ``[B]``; episodes of the same prompt share it.
+
+    Raises:
+        ValueError: ``index`` is missing.
+    """
+    if index is None:
+        raise ValueError("a group estimator needs the prompts' uid, and verl's batch has none")
+    mask = _numpy_mask(response_mask)
+    rewards = token_level_rewards.detach().cpu().numpy().astype(np.float64)
+    starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+    turn_of = np.maximum(np.cumsum(starts, axis=1) - 1, 0)
+    turns = starts.sum(axis=1)
+    turn_offsets = np.concatenate([[0], np.cumsum(turns)])
+    acted = turns > 0
+    of_batch = (turn_of + turn_offsets[:-1, None])[acted]
+    turn_rewards = np.bincount(of_batch.ravel(), rewards[acted].ravel(), minlength=int(turn_offsets[-1]))
+    _, group = np.unique(np.asarray([str(name) for name in index]), return_inverse=True)
+    return ActionBatch(
+        token_offsets=np.concatenate([[0], np.cumsum(mask.sum(axis=1))]),
+        turn_offsets=turn_offsets,
+        turn_index=turn_of[mask],
+        turn_rewards=turn_rewards,
+        terminated=np.ones(len(mask), np.bool_),
+        truncated=np.zeros(len(mask), np.bool_),
+        group=group,
+    )
+
+
+@register_adv_est("textenv_turn_grpo")
+def textenv_turn_grpo(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Any = None,
+    config: Any = None,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
+
+    Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
+    default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.
+    Other arguments are those of :func:`action_batch`.
+
+    Returns:
+        Advantages and returns (the same, as in verl's own group estimators), float ``[B, L]``, 0 where the mask is.
+
+    Raises:
+        ValueError: There is no ``index``, or ``algorithm.textenv`` has an unknown key or a value out of range.
+    """
+    settings: Mapping[str, Any] = config if config is not None else {}
+    options = dict(settings.get("textenv") or {})
+    if unknown := set(options) - _OPTIONS:
+        raise ValueError(f"algorithm.textenv: unknown keys {sorted(unknown)}; known are {sorted(_OPTIONS)}")
+    result = turn_grpo(
+        action_batch(token_level_rewards, response_mask, index),
+        gamma=float(settings.get("gamma", 1.0)),
+        norm_by_std=bool(settings.get("norm_adv_by_std_in_grpo", True)),
+        **options,
+    )
+    advantages = torch.zeros_like(token_level_rewards)
+    mask = torch.from_numpy(_numpy_mask(response_mask)).to(advantages.device)
+    advantages[mask] = torch.from_numpy(result.advantages).to(advantages)
+    return advantages, advantages.clone()
+
+
+def _numpy_mask(response_mask: torch.Tensor) -> Bools:
+    return np.asarray(response_mask.detach().cpu().numpy() > 0)
