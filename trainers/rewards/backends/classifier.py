@@ -22,7 +22,7 @@ from typing import Any
 from textenvs.messages import Messages
 
 from ...config.reward_model import ClassifierSection
-from ...untrusted_model import check_model_files
+from ...hub import check_model_files
 from ..service import BackendError
 from .conversation import ConversationTokens, conversation_problems, load_tokenizer
 
