@@ -219,6 +219,16 @@ def check_mode(mode: str) -> None:
         raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
 
 
+def check_sizes(config: Any, max_context: int, stop_token_ids: Sequence[int]) -> None:
+    """Raises ``ValueError``: the model has fewer positions, or the stop tokens are outside its vocabulary."""
+    if not 2 <= max_context <= config.max_position_embeddings:
+        raise ValueError(
+            f"max_context must be from 2 to the model's {config.max_position_embeddings}, not {max_context}"
+        )
+    sampling = Sampling(stop_token_ids=tuple(stop_token_ids))
+    check_request([0], sampling, vocab_size=config.vocab_size, max_context=max_context)
+
+
 MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow
 
 
