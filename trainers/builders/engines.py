@@ -64,8 +64,8 @@ async def engine_of(
             return engines[0]
         # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
         alone = len(config.engine.base_urls) == 1
-        # What the learner publishes are copies already.
-        return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=limits)
+        # What the learner publishes are copies, which stay unchanged.
+        return Replicas(engines, restart=None if alone else make, limits=limits)
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
 
@@ -136,7 +136,7 @@ async def _ray_engines(
         for engine in engines:
             await engine.close()
         raise
-    return Replicas(engines, restart=make, copy_weights=False, limits=_limits(config))
+    return Replicas(engines, restart=make, limits=_limits(config))
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:

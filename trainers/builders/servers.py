@@ -10,8 +10,8 @@ from typing import Any
 
 from ..cluster.in_flight import slots
 from ..config.schema import PPOConfig
-from ..engines.remote import Launch, RemoteEngine
-from ..engines.server import ServerOptions
+from ..engines.remote import RemoteEngine
+from ..engines.server import Launch, ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.vllm.engine import VLLMEngine
 from ..engines.vllm.options import VLLMOptions
