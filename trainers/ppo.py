@@ -45,7 +45,7 @@ from .builders.engines import check_engine
 from .builders.environments import check_environments, other_validation, try_openings
 from .builders.folder import run_folder
 from .builders.policy import tokenizer_of, with_scripts_there_are
-from .builders.reward_checks import reward_problems
+from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
 from .cluster.lazy_factory import LazyFactory

@@ -35,15 +35,14 @@ from .builders.folder import START, checkpoint_to_resume, held, logged_run, refu
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
-from .builders.reward_checks import check_rewards, try_multiturn
-from .builders.reward_model import RewardModels, reward_models_of, start_early, try_served
+from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .builders.rewards import (
     custom_reward,
-    cut_reply_reward,
     multiturn_reward,
-    overlong_reward,
+    penalties,
     redistribution_of,
     reward_function_of,
+    try_multiturn,
 )
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
@@ -156,10 +155,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     if (pool := reward_function_of(config.custom_reward_function)) is not None:
         stack.callback(pool.close)
         rewards["custom"] = custom_reward(config, pool)
-    if config.overlong_buffer.enable:
-        rewards["overlong"] = overlong_reward(config)
-    if config.rollout.cut_reply_penalty:
-        rewards["cut_reply"] = cut_reply_reward(config)
+    rewards |= penalties(config)
     for line in (*notes, other_validation(config)):
         if line is not None:
             reporter.say(line)

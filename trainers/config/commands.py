@@ -10,7 +10,7 @@ from pydantic import Field
 from . import unread
 from .engines import ServingSection
 from .model import native_dtype
-from .rewards import RewardFunctionSection
+from .reward_model import RewardFunctionSection
 from .running import RayInitSection
 from .schema import RunConfig, engine_checks, template_checks
 from .section import Problems, Section

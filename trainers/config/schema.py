@@ -16,12 +16,25 @@ from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
 from . import unread
 from .engines import EngineSection, ServingSection
-from .environment import DataSection, EnvSection, PlayedEnvSection, TrainDataSection
 from .learning import ActorSection, AlgorithmSection, CriticSection
 from .model import ModelSection, SupervisedSection, WarmStartSection, is_language_model, native_dtype, positions_of
-from .reward_model import RewardModelSection, named, sections_of
-from .rewards import EpisodeRewardFunctionSection, MultiturnRewardSection, OverlongBufferSection
-from .rollout import RolloutSection, ValidationSection, sampling_mask_checks
+from .reward_model import (
+    EpisodeRewardFunctionSection,
+    MultiturnRewardSection,
+    OverlongBufferSection,
+    RewardModelSection,
+    named,
+    sections_of,
+)
+from .rollout import (
+    DataSection,
+    EnvSection,
+    PlayedEnvSection,
+    RolloutSection,
+    TrainDataSection,
+    ValidationSection,
+    sampling_mask_checks,
+)
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
 from .section import Problems, Section
 from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
