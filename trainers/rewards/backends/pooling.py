@@ -88,25 +88,24 @@ class PoolingBackend:
         return ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=timeout_s, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
-        """See :class:`~trainers.rewards.RewardBackend`.
-
-        Raises:
-            OutageError: The server cannot be reached, or is in trouble.
-            BackendError: It refused the batch, or answered something else than scores.
-        """
         if self.options.endpoint != "score" and self.options.input == "messages":
             return await asyncio.gather(*map(self._one, requests))
         return await score_prepared(requests, self._input, lambda inputs: self._asked(self._body(inputs), len(inputs)))
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
         try:
-            body: dict[str, Any] = {"messages": [_sent(message) for message in scored_part(request)]}
-            if self.options.overlong == "left":
-                body |= {"truncate_prompt_tokens": -1, "truncation_side": "left"}
+            messages = [
+                {name: value for name, value in message.items() if name != "reasoning_content"}
+                for message in scored_part(request)
+            ]
             async with self._places:
-                return (await self._asked(body, 1))[0]
+                return (await self._asked({"messages": messages, **self._cut()}, 1))[0]
         except BackendError as error:
             return error
+
+    def _cut(self) -> dict[str, Any]:
+        left = self.options.overlong == "left"
+        return {"truncate_prompt_tokens": -1, "truncation_side": "left"} if left else {}
 
     def _input(self, request: ScoringRequest) -> list[int] | tuple[str, str]:
         return self._pair(request) if self._tokens is None else self._tokens.encode(scored_part(request))
@@ -121,10 +120,8 @@ class PoolingBackend:
 
     def _body(self, bodies: Sequence[Any]) -> dict[str, Any]:
         if self.options.endpoint == "score":
-            body: dict[str, Any] = {"text_1": [pair[0] for pair in bodies], "text_2": [pair[1] for pair in bodies]}
-            if self.options.overlong == "left":
-                body |= {"truncate_prompt_tokens": -1, "truncation_side": "left"}
-            return body
+            before, after = zip(*bodies, strict=True)
+            return {"text_1": list(before), "text_2": list(after), **self._cut()}
         return {"input": list(bodies), "add_special_tokens": False}
 
     async def _asked(self, body: Mapping[str, Any], count: int) -> list[float]:
@@ -167,20 +164,14 @@ class PoolingBackend:
         return _transformed([float(each) for each in logits], label or 0, self.options.transform)
 
     async def healthy(self) -> bool:
-        """What ``/health`` says."""
         return (await self._client.request("GET", "/health", timeout=_HEALTH_S)).status == 200
 
     async def close(self) -> None:
-        """Drop the connections; the server goes on."""
         await self._client.close()
 
 
 def pooling_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
-    """What is wrong on this side of the connection: the key, and how conversations become tokens. Nobody is asked.
-
-    Yields:
-        The option to change, and what is wrong.
-    """
+    """What is wrong on this side of the connection (the server is not asked): the option to change, and why."""
     yield from _option_problems(options)
     if options.tokenizer is not None:
         yield from conversation_problems(options.tokenizer, options.template)
@@ -210,10 +201,6 @@ def _transformed(logits: Sequence[float], label: int, transform: str) -> float:
             top = max(logits)
             return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
     return value
-
-
-def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "reasoning_content"}
 
 
 async def _get(client: Client, path: str) -> Answer:
