@@ -132,7 +132,10 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
         if score is None:
             continue
         if not is_reward(score):
-            raise ValueError(f"the score of message {place} ({role}) is {score!r}; it must be a finite number, or None")
+            raise ValueError(
+                f"the score of message {place} ({role}) is {score!r}; it must be a finite number of at "
+                f"most {LARGEST:g}, or None"
+            )
         if turns:
             turns[-1] += float(score)
         elif score:
