@@ -98,7 +98,7 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
 
 
 def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Trajectory:
-    """The episode with these ``[K]`` turn rewards. What a turn got more is its term :data:`MOVED`: terms still add up."""
+    """The episode with these ``[K]`` turn rewards; what a turn got more is its term :data:`MOVED`, so terms add up."""
     moved = np.asarray(rewards, np.float64)
     terms = tuple(
         {**its, MOVED: its.get(MOVED, 0.0) + float(more)} if more else its

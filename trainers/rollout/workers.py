@@ -360,8 +360,8 @@ def placed(options: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
 class RayHost(Host):
     """An environment in a Ray actor, on any machine of a cluster.
 
-    Where this process has no Ray yet, one is started, or joined if ``RAY_ADDRESS`` names a cluster. What the environment
-    imports must be importable there (for clusters: Ray's ``runtime_env``).
+    Where this process has no Ray yet, one is started, or joined if ``RAY_ADDRESS`` names a cluster. What environments
+    import must be importable there (for clusters: Ray's ``runtime_env``).
     """
 
     killable = True
