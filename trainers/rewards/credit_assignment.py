@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
+from textenvs.options import Share, checked
 from textenvs.text import quoted
 from trainers.trajectory import Trajectory, is_reward
 
@@ -49,18 +50,15 @@ def spread(rewards: Floats) -> Floats:
     return np.full_like(rewards, rewards.mean() if rewards.size else 0.0)
 
 
-def discounted(rewards: Floats, decay: float) -> Floats:
+@checked
+def discounted(rewards: Floats, decay: Share) -> Floats:
     """Each reward shared by the turns up to its own: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``.
 
     Args:
         rewards: ``[K]``.
         decay: What a turn gets of the next one's share, from 0 to 1.
 
-    Raises:
-        ValueError: ``decay`` is outside 0 to 1.
     """
-    if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"decay must be from 0 to 1, not {decay}")
     turn = np.arange(len(rewards))
     back = turn - turn[:, None]  # [s, t]: how many turns before t the turn s is
     shares = np.where(back >= 0, float(decay) ** np.maximum(back, 0), 0.0)
@@ -89,7 +87,7 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
         "discounted": partial(discounted, decay=decay),
     }
     if (function := built_in.get(name)) is not None:
-        function(np.zeros(1))
+        function(np.zeros(1))  # a decay outside its range is refused now
         return lambda trajectory: moved_to(trajectory, function(trajectory.turn_rewards))
     path, _, function_name = name.rpartition(":")
     if not path:
@@ -149,19 +147,8 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
 def overlong_penalty(tokens: int, limit: int, buffer: int, factor: float = 1.0) -> float:
     """0 up to ``limit - buffer`` tokens, then evenly down to ``-factor`` at the limit (DAPO, arXiv 2503.14476, eq. 13).
 
-    Args:
-        tokens: That the response has.
-        limit: That it may have.
-        buffer: Over how many of them the penalty grows; at least 1, at most ``limit``.
-        factor: At least 0.
-
-    Raises:
-        ValueError: The buffer or the factor is outside its range.
+    The penalty grows over the last ``buffer`` tokens, at least 1 and at most ``limit``; ``factor`` is at least 0.
     """
-    if not 1 <= buffer <= limit:
-        raise ValueError(f"buffer must be at least 1 and at most limit={limit}, not {buffer}")
-    if not factor >= 0:
-        raise ValueError(f"factor must be at least 0, not {factor!r}")
     over = min(max(tokens - (limit - buffer), 0), buffer)
     return -factor * over / buffer if over else 0.0
 

@@ -51,14 +51,10 @@ class FunctionPool:
 
     Raises:
         FunctionError: The function cannot be had; one process is started at once to find out.
-        ValueError: ``workers`` or ``timeout_s`` is not positive.
     """
 
     def __init__(self, path: str | Path, name: str = "compute_score", *, workers: int = 1, timeout_s: float = 30.0):
-        if workers < 1 or timeout_s <= 0:
-            raise ValueError(f"workers ({workers}) must be at least 1 and timeout_s ({timeout_s}) above 0")
-        self.path, self.name, self.timeout_s = Path(path).expanduser(), name, timeout_s
-        self.workers = workers
+        self.path, self.name, self.timeout_s, self.workers = Path(path).expanduser(), name, timeout_s, workers
         if not self.path.is_file():
             raise FunctionError(f"there is no file {self.path}")
         self._lock = threading.Lock()

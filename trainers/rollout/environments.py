@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, check_conversation
+from textenvs.options import PositiveInt, Seconds, checked
 from textenvs.text import quoted
 from textenvs.tools.formats import Native
 
@@ -113,23 +114,18 @@ class Backend:
         ValueError: An unknown kind, a limit that is not positive, or actors without a limit.
     """
 
+    @checked
     def __init__(
         self,
         spec: EnvSpec,
         kind: Kind = "inline",
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        workers: int | None = None,
-        make_timeout: float | None = 120.0,
-        reset_timeout: float | None = 60.0,
-        step_timeout: float | None = 120.0,
+        workers: PositiveInt | None = None,
+        make_timeout: Seconds | None = 120.0,
+        reset_timeout: Seconds | None = 60.0,
+        step_timeout: Seconds | None = 120.0,
     ) -> None:
-        if kind not in _WORKERS:
-            raise ValueError(f"kind must be one of {', '.join(_WORKERS)}, not {kind!r}")
-        timeouts = {"make_timeout": make_timeout, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
-        for name, limit in ({"workers": workers} | timeouts).items():
-            if limit is not None and limit <= 0:
-                raise ValueError(f"{name} must be above 0 or None, not {limit}")
         if kind == "ray" and workers is None:
             raise ValueError("kind='ray' needs workers: how many actors the cluster is to hold at most")
         if kind == "process" and workers is None:

@@ -40,25 +40,14 @@ class _RewardActor:
 
 
 class RayWorker:
-    """See :class:`trainers.rewards.backends.Worker`. Ray must be running.
+    """See :class:`trainers.rewards.backends.Worker`. Ray must be running, and the model's files where the actor is.
 
-    Args:
-        options: The model; its files must be where the actor is.
-        device: As of :class:`~trainers.rewards.backends.classifier.Classifier`.
-        placement: Options of Ray for the actor: what it takes (``num_gpus``), and its placement group.
-        gpus: CUDA numbers of GPUs that it shares with others and takes none of.
-
-    Raises:
-        ImportError: Ray is not installed.
+    ``placement`` are options of Ray for the actor: what it takes (``num_gpus``), and its placement group. ``gpus`` are
+    CUDA numbers of GPUs that it shares with others and takes none of.
     """
 
     def __init__(
-        self,
-        options: ClassifierSection,
-        device: str = "auto",
-        *,
-        placement: Mapping[str, Any],
-        gpus: Sequence[int] = (),
+        self, options: ClassifierSection, device: str, *, placement: Mapping[str, Any], gpus: Sequence[int] = ()
     ) -> None:
         self.lost = False
         self.actor: Any = None

@@ -83,8 +83,6 @@ class ClassifierPool:
     """
 
     def __init__(self, options: ClassifierSection, count: int, make: Callable[[int], Worker]) -> None:
-        if count < 1:
-            raise ValueError(f"there must be at least 1 worker, not {count}")
         self.losses = 0  # workers lost so far
         self._options, self._count, self._make = options, count, make
         self._idle: asyncio.Queue[tuple[int, Worker]] = asyncio.Queue()
@@ -107,7 +105,7 @@ class ClassifierPool:
             make: Makes worker number ``i``, also when it is made again; ``None`` is a :class:`LocalWorker`.
 
         Raises:
-            ValueError: There is no such model, or it does not fit its options; or ``count`` is below 1.
+            ValueError: There is no such model, or it does not fit its options.
             WorkerLostError: One died while it started.
         """
         pool = cls(options, count, make or (lambda _: LocalWorker(options)))

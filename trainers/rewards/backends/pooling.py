@@ -6,11 +6,8 @@ Three endpoints of vLLM's give scores, and each may be asked for a batch:
 * ``/pooling``: what the server's pooler makes of a sequence; its last number is read (or that of the label).
 * ``/score``: one number for a pair of texts, the reply and what came before it, for cross-encoders.
 
-The server is always told not to apply an activation (``use_activation=false``), whose default there depends on the
-model; ``transform`` is applied here.
-
-A server that cannot be reached, or answers 5xx, 408 or 429, is an outage: the service waits until ``/health`` is good.
-Another 4xx is the fault of a request, which the service finds by halving the batch.
+The server is always told not to apply an activation, whose default there depends on the model; ``transform`` is applied
+here. A server that cannot be reached, or answers 5xx, 408 or 429, is an outage; another 4xx is the fault of a request.
 """
 
 from __future__ import annotations
