@@ -1,8 +1,8 @@
 """Playing the episodes of an evaluation, many at a time.
 
-Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over, so a long
-episode holds up no other. What goes wrong is data: a simulator, a service or an environment that fails, or takes too
-long, gives a *failed* record, and only failures in a row, which say that something is broken, stop the evaluation.
+Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over. What goes
+wrong is data: a simulator, a service or an environment that fails, or takes too long, gives a *failed* record; only
+failures in a row stop the evaluation.
 
 With a time limit for steps, hooks run in threads. A thread cannot be stopped: one that hangs is left behind with its
 environment, and its worker gets a new one. An asynchronous hook that blocks the event loop has no limit.

@@ -298,8 +298,8 @@ def _check_protocol(answer: Mapping[str, Any], url: str) -> None:
     """Raise :class:`RemoteError` if a server's description is of another version of the protocol."""
     if (version := answer.get("protocol")) != protocol.PROTOCOL:
         raise RemoteError(
-            f"{url} speaks version {excerpt(repr(version), 20)} of the protocol, and this textenvs version {protocol.PROTOCOL}; "
-            "install the same version of textenvs at both ends",
+            f"{url} speaks version {excerpt(repr(version), 20)} of the protocol, and this textenvs version "
+            f"{protocol.PROTOCOL}; install the same version of textenvs at both ends",
             "bad_request",
         )
 

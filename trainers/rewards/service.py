@@ -24,7 +24,7 @@ import hashlib
 import json
 import logging
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainers")
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
+_COUNTS = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
 
 
@@ -71,19 +72,12 @@ class UnscoredError(Exception):
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """What is to be scored.
-
-    Args:
-        messages: The conversation.
-        turn: The assistant's turn that is meant, from 0; ``None`` for the whole conversation.
-        data_source: The task's source.
-        ground_truth: The task's answer, where the backend may know it.
-    """
+    """What is to be scored."""
 
     messages: Messages
-    turn: int | None = None
-    data_source: str = ""
-    ground_truth: Any = None
+    turn: int | None = None  # the assistant's turn that is meant, from 0; ``None`` for the whole conversation
+    data_source: str = ""  # of the task
+    ground_truth: Any = None  # the task's answer, where the backend may know it
 
     def tokens(self) -> int:
         """About how long it is, for ``max_batch_tokens``: characters of the messages, by 4."""
@@ -108,44 +102,27 @@ class RewardBackend(Protocol):
         """Release what it holds."""
 
 
+@checked
 @dataclass(frozen=True)
 class ModelOptions:
-    """How one model is asked. A value outside its range is a ``ValueError``.
+    """How one model is asked. A value outside its range is a ``ValueError``."""
 
-    Args:
-        max_batch_size: Requests in a batch, at most.
-        max_batch_tokens: Tokens in a batch, at most; ``None`` for no limit.
-        max_wait_s: Maximum batching delay while the model is free, in seconds.
-        concurrency: Batches at a time.
-        timeout_s: Seconds that a batch may take.
-        retries: How often one request is tried again after it failed while the backend was healthy.
-        patience_s: Seconds that a request waits for a backend that is down.
-        probe_s: Seconds between two looks at a backend that is down; doubled each time, up to 10.
-        queue_size: Requests that may wait before more must wait to be added.
-        cache_size: Scores that are remembered, the least recently used forgotten first; 0 remembers none.
-        low: No score is below it.
-        high: No score is above it.
-    """
-
-    max_batch_size: PositiveInt = 32
-    max_batch_tokens: PositiveInt | None = None
-    max_wait_s: Price = 0.02
-    concurrency: PositiveInt = 1
-    timeout_s: Seconds = 60.0
-    retries: NonNegativeInt = 2
-    patience_s: Seconds = 300.0
-    probe_s: Seconds = 0.5
-    queue_size: PositiveInt = 4096
-    cache_size: NonNegativeInt = 65536
-    low: float = -math.inf
-    high: float = math.inf
+    max_batch_size: PositiveInt = 32  # requests in a batch, at most
+    max_batch_tokens: PositiveInt | None = None  # tokens in a batch, at most; ``None`` for no limit
+    max_wait_s: Price = 0.02  # maximum batching delay while the model is free, in seconds
+    concurrency: PositiveInt = 1  # batches at a time
+    timeout_s: Seconds = 60.0  # that a batch may take
+    retries: NonNegativeInt = 2  # of one request after it failed while the backend was healthy
+    patience_s: Seconds = 300.0  # that a request waits for a backend that is down
+    probe_s: Seconds = 0.5  # between two looks at a backend that is down; doubled each time, up to 10
+    queue_size: PositiveInt = 4096  # requests that may wait before more must wait to be added
+    cache_size: NonNegativeInt = 65536  # scores that are remembered, the least recently used forgotten first
+    low: float = -math.inf  # no score is below it
+    high: float = math.inf  # no score is above it
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
-
-
-ModelOptions.__init__ = checked(ModelOptions.__init__)  # type: ignore[method-assign]
 
 
 class RewardService:
@@ -280,22 +257,21 @@ class _Model:
         self._alarm: asyncio.TimerHandle | None = None
         self._up: asyncio.Task[None] | None = None  # waits until the backend is healthy again
         self._closed = False
-        self._counts: Counter[str] = Counter()
-        self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
+        self._sums = dict.fromkeys((*_COUNTS, "served", "waited_s", "busy_s", "down_s"), 0.0)
         self.overlap = Overlap()
 
     async def score(self, request: ScoringRequest) -> float:
         key, loop = request.key(), asyncio.get_running_loop()
-        self._counts["requests"] += 1
+        self._sums["requests"] += 1
         while True:
             if self._closed:
                 raise UnscoredError(f"the reward model {self._name!r} is closed", "closed")
             if (known := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
-                self._counts["cache_hits"] += 1
+                self._sums["cache_hits"] += 1
                 return known
             if (asked := self._asked.get(key)) is not None:
-                self._counts["joined"] += 1
+                self._sums["joined"] += 1
                 break
             if len(self._queue) < self._options.queue_size:
                 asked = _Asked(request, key, loop.create_future(), loop.time() + self._options.patience_s)
@@ -329,9 +305,9 @@ class _Model:
                 return
             self._room.set()
             self._places -= 1
-            self._counts["batches"] += 1
-            self._sums["batch_size"] += len(batch)
-            self._sums["wait_s"] += sum(waited for _, waited in batch)
+            self._sums["batches"] += 1
+            self._sums["served"] += len(batch)
+            self._sums["waited_s"] += sum(waited for _, waited in batch)
             self._start(self._serve([asked for asked, _ in batch]))
 
     async def _serve(self, batch: list[_Asked]) -> None:
@@ -359,7 +335,7 @@ class _Model:
         try:
             results = await self._compute([asked.request for asked in batch])
         except Exception as error:
-            self._counts["failures"] += 1
+            self._sums["failures"] += 1
             waited = await self._wait_until_healthy(error)
             if len(batch) == 1:
                 await self._again(batch[0], error, waited)
@@ -439,8 +415,8 @@ class _Model:
         self._forget(asked)
         if asked.answer.done():
             return
-        self._counts["unscored"] += 1
-        if (count := self._counts["unscored"]).bit_count() == 1:  # the 1st, 2nd, 4th, 8th, ...
+        self._sums["unscored"] += 1
+        if (count := int(self._sums["unscored"])).bit_count() == 1:  # the 1st, 2nd, 4th, 8th, ...
             log.warning("the reward model %r gave no score (%d so far), last: %s", self._name, count, problem)
         asked.answer.set_exception(UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause))
         if not asked.wanted:
@@ -501,13 +477,10 @@ class _Model:
             return False
 
     def stats(self) -> dict[str, float]:
-        batches, served = self._counts["batches"], self._sums["batch_size"]
-        names = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
-        return {name: float(self._counts[name]) for name in names} | {
-            "batch_size": served / batches if batches else 0.0,
-            "wait_s": self._sums["wait_s"] / served if served else 0.0,
-            "busy_s": self._sums["busy_s"],
-            "down_s": self._sums["down_s"],
+        sums = self._sums
+        return {name: sums[name] for name in (*_COUNTS, "busy_s", "down_s")} | {
+            "batch_size": sums["served"] / max(sums["batches"], 1.0),
+            "wait_s": sums["waited_s"] / max(sums["served"], 1.0),
             "waiting": float(len(self._queue)),
             **self.overlap.stats(_time()),
         }

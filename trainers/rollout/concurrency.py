@@ -36,22 +36,12 @@ _PATIENCE = 3  # so many observations in a row make an overload of what may be a
 
 
 class Concurrency:
-    """The controller; see the module's docstring for its law.
-
-    Args:
-        high: The limit is never above, nor below 1.
-        initial: The limit to begin with.
-        settle: Observations between a change and the next.
-
-    Attributes:
-        limit: Episodes that may run now.
-        cuts: Decreases so far.
-    """
+    """The controller: the ``limit`` is from 1 to ``high``, and not changed twice within ``settle`` observations."""
 
     def __init__(self, high: int, initial: int = 32, settle: int = 3) -> None:
         self._high, self._settle = high, settle
-        self.limit = self._bounded(initial)
-        self.cuts = 0
+        self.limit = self._bounded(initial)  # episodes that may run now
+        self.cuts = 0  # decreases so far
         self._known: float = math.inf  # quick increases end here
         self._queued = 0  # observations in a row with too many that wait
         self._since = settle  # observations since the last change

@@ -97,22 +97,17 @@ class Load:
 class Timeline:
     """One episode's phases, and what its requests read and reused; drawn on a track of the trace, if there is one.
 
-    Attributes:
-        seconds: By phase.
-        counts: ``prompt_tokens`` and ``cached_tokens`` (of requests whose engine says how many it reused),
-            ``continued`` (replies that went on after a weight update had cut them), ``replies`` (that are complete) and
-            ``cut`` (of these, those that ended at their length limit).
-        tokens: Sampled.
-        unanswered_s: Of a request that was cancelled or failed.
-        cause: Why the episode ended, where it did not end well.
+    ``counts`` has ``prompt_tokens`` and ``cached_tokens`` (of requests whose engine says how many it reused),
+    ``continued`` (replies that went on after a weight update had cut them), ``replies`` (that are complete) and ``cut``
+    (of these, those that ended at their length limit).
     """
 
     def __init__(self, load: Load, trace: TraceFile | None = None, track: str = "episodes", name: str = "") -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.counts: Counter[str] = Counter()
-        self.tokens = 0
-        self.unanswered_s = 0.0
-        self.cause: str | None = None
+        self.tokens = 0  # sampled
+        self.unanswered_s = 0.0  # of a request that was cancelled or failed
+        self.cause: str | None = None  # why the episode ended, where it did not end well
         self._load, self._trace, self._name = load, trace, name
         self._lane = None if trace is None else trace.lane(track)
         self._queued = 0.0

@@ -49,13 +49,9 @@ class EnvTimeoutError(EnvError):
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How to make an environment; picklable when its parts are.
+    """How to make an environment; picklable when its parts are."""
 
-    Args:
-        target: An id for ``textenvs.make``, or a callable that returns an environment (for processes: importable).
-        kwargs: Keyword arguments for it.
-    """
-
+    #: An id for ``textenvs.make``, or a callable that returns an environment (for processes: importable).
     target: str | Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 

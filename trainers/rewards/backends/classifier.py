@@ -18,7 +18,7 @@ from textenvs.messages import Messages
 from ...config.reward_model import ClassifierSection
 from ...untrusted_model import check_model_files
 from ..service import BackendError
-from .conversation import ConversationTokens, conversation_problems, load_tokenizer
+from .conversation import ConversationTokens, conversation_problems, load_tokenizer, transformed
 
 # While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
 # back what the other had changed, and models made later would be wrong (their tied weights are two).
@@ -102,13 +102,8 @@ class Classifier:
         for row, tokens in enumerate(filled):
             ids[row, : len(tokens)] = torch.tensor(tokens)
         with torch.inference_mode():
-            logits = self._logits(ids.to(self._device), lengths.to(self._device)).double().cpu()
-        if self.options.transform == "sigmoid":
-            logits = logits.sigmoid()
-        elif self.options.transform == "softmax":
-            logits = logits.softmax(-1)
-        values: list[float] = logits[: len(encoded), self._label].tolist()
-        return values
+            logits = self._logits(ids.to(self._device), lengths.to(self._device))
+        return [transformed(row, self._label, self.options.transform) for row in logits[: len(encoded)].tolist()]
 
     def _logits(self, ids: Any, lengths: Any) -> Any:
         """``[rows, labels]``, at the last token of each."""

@@ -49,6 +49,18 @@ def score_range(transform: str) -> tuple[float, float]:
     return (-math.inf, math.inf) if transform == "identity" else (0.0, 1.0)
 
 
+def transformed(logits: Sequence[float], label: int, transform: str) -> float:
+    """The score among a conversation's logits."""
+    value = logits[label]
+    match transform:
+        case "sigmoid":
+            return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+        case "softmax":
+            top = max(logits)
+            return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
+    return value
+
+
 async def score_prepared(
     requests: Sequence[ScoringRequest],
     prepare: Callable[[ScoringRequest], Prepared],

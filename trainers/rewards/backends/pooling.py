@@ -13,7 +13,6 @@ here. A server that cannot be reached, or answers 5xx, 408 or 429, is an outage;
 from __future__ import annotations
 
 import asyncio
-import math
 import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from .conversation import (
     score_prepared,
     score_range,
     scored_part,
+    transformed,
 )
 
 _HEALTH_S = 10.0
@@ -158,7 +158,7 @@ class PoolingBackend:
             raise ValueError(f"the model has {len(logits)} labels; say which is the score: label=NUMBER")
         if label is not None and label >= len(logits):
             raise ValueError(f"the model has {len(logits)} labels, and none of number {label}")
-        return _transformed([float(each) for each in logits], label or 0, self.options.transform)
+        return transformed([float(each) for each in logits], label or 0, self.options.transform)
 
     async def healthy(self) -> bool:
         return (await self._client.request("GET", "/health", timeout=_HEALTH_S)).status == 200
@@ -187,17 +187,6 @@ def _option_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
         yield "endpoint", "/score gives one number: it takes no label, and transform=softmax makes 1 of it"
     if options.api_key_env is not None and not os.environ.get(options.api_key_env):
         yield "api_key_env", f"the environment variable {options.api_key_env} has no key in it for {options.url}"
-
-
-def _transformed(logits: Sequence[float], label: int, transform: str) -> float:
-    value = logits[label]
-    match transform:
-        case "sigmoid":
-            return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
-        case "softmax":
-            top = max(logits)
-            return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
-    return value
 
 
 async def _get(client: Client, path: str) -> Answer:
