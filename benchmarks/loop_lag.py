@@ -23,7 +23,7 @@ from typing import Any
 from collector_throughput import SlowUser, make_renderer
 
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
-from trainers.gc_tuning import tuned_gc
+from trainers.cli import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import torch
 
-from trainers.engines.remote import Launch, RemoteEngine
+from trainers.engines.remote import RemoteEngine
+from trainers.engines.server import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions

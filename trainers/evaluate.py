@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from textenvs.text import reader_may_leave
 from .cli import run_command
 from .config import load_config
 from .config.commands import EvaluateConfig
-from .parquet import TableError, read_table
+from .parquet import TableError, read_table, refuse_rows
 from .rewards import FunctionError, FunctionPool, ScoreError
 
 _LISTED = 10  # failures that are shown
@@ -54,11 +55,7 @@ class Outcome:
 
 
 def rows_of(config: EvaluateConfig) -> list[Row]:
-    """The rows of the file.
-
-    Raises:
-        TableError: It cannot be used; bad rows are listed.
-    """
+    """The rows of the file; raises ``TableError`` that lists bad ones."""
     data = config.data
     assert data.path is not None
     path = Path(data.path).expanduser()
@@ -75,12 +72,9 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
         elif not isinstance(model, dict) or model.get("ground_truth") is None:
             problems.append(f"row {number}: column {data.reward_model_key!r} has no ground_truth")
         else:
-            extra = row.get("extra_info")
             source = str(row[data.data_source_key])
-            rows.append(Row(number, source, tuple(responses), model["ground_truth"], extra))
-    if problems:
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise TableError(f"{path}: these rows cannot be scored:\n  " + "\n  ".join(problems[:_LISTED]) + more)
+            rows.append(Row(number, source, tuple(responses), model["ground_truth"], row.get("extra_info")))
+    refuse_rows(problems, f"{path}: these rows cannot be scored", _LISTED)
     return rows
 
 
@@ -138,25 +132,26 @@ def _interval(groups: Sequence[Sequence[float]]) -> str:
     return "" if found is None else f"  [{found[0]:.4f}, {found[1]:.4f}]"
 
 
-def refuse_unwritable(target: Path) -> None:
-    """Raise ``TableError`` where a file cannot be written; nothing is changed, but its folder is made."""
-    there = target.exists()
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.open("a").close()
-        if not there:
-            target.unlink()
+        yield
     except OSError as error:
         raise TableError(f"report.output_path={target} cannot be written ({error.strerror or error})") from error
 
 
-def run(config: EvaluateConfig) -> int:
-    """The whole command; the exit status.
+def refuse_unwritable(target: Path) -> None:
+    """Raise ``TableError`` where a file cannot be written; nothing is changed, but its folder is made."""
+    there = target.exists()
+    with _writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.open("a").close()
+        if not there:
+            target.unlink()
 
-    Raises:
-        TableError: The file cannot be used, or the one of the outcomes cannot be written.
-        FunctionError: The function cannot be had.
-    """
+
+def run(config: EvaluateConfig) -> int:
+    """The whole command; the exit status."""
     rows = rows_of(config)
     target = None if config.report.output_path is None else Path(config.report.output_path).expanduser()
     if target is not None:
@@ -177,10 +172,8 @@ def run(config: EvaluateConfig) -> int:
         print(f"and {len(failed) - _LISTED} more; report.output_path=FILE.jsonl has them all", file=sys.stderr)
     if target is not None:  # last: a disk that is full by now takes nothing from what is said
         written = (json.dumps(vars(each), ensure_ascii=False) + "\n" for each in outcomes)
-        try:
+        with _writing(target):
             target.write_text("".join(written), "utf-8")
-        except OSError as error:
-            raise TableError(f"report.output_path={target} cannot be written ({error.strerror or error})") from error
     return 1 if failed else 0
 
 

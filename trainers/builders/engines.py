@@ -23,10 +23,10 @@ from ..cluster.ray.runtime import RayCluster
 from ..cluster.serialization import pack
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
-from ..engines.remote import Launch, RemoteEngine
+from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
-from ..engines.server import ServerOptions
+from ..engines.server import Launch, ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.torch_engine import TorchEngine
 from ..engines.vllm.engine import VLLMEngine
@@ -67,8 +67,8 @@ async def engine_of(
             return engines[0]
         # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
         alone = len(section.base_urls) == 1
-        # What the learner publishes are copies already.
-        return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=limits)
+        # What the learner publishes are copies, which stay unchanged.
+        return Replicas(engines, restart=None if alone else make, limits=limits)
 
 
 async def _maker(
@@ -138,7 +138,7 @@ async def _ray_engines(
         for engine in engines:
             await engine.close()
         raise
-    return Replicas(engines, restart=make, copy_weights=False, limits=limits)
+    return Replicas(engines, restart=make, limits=limits)
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:

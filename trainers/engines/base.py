@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,6 +211,22 @@ async def probe(engine: Engine) -> int:
     # With a seed, so that it draws nothing from the engine's own stream.
     reply = await engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
     return len(reply.token_ids)
+
+
+def check_mode(mode: str) -> None:
+    """Raises ``ValueError``: there is no such mode of an update."""
+    if mode not in get_args(UpdateMode):
+        raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
+
+
+def check_sizes(config: Any, max_context: int, stop_token_ids: Sequence[int]) -> None:
+    """Raises ``ValueError``: the model has fewer positions, or the stop tokens are outside its vocabulary."""
+    if not 2 <= max_context <= config.max_position_embeddings:
+        raise ValueError(
+            f"max_context must be from 2 to the model's {config.max_position_embeddings}, not {max_context}"
+        )
+    sampling = Sampling(stop_token_ids=tuple(stop_token_ids))
+    check_request([0], sampling, vocab_size=config.vocab_size, max_context=max_context)
 
 
 MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow

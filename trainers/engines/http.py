@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textenvs.text import excerpt
 from trainers.engines.base import EngineError
@@ -21,14 +21,8 @@ class UnreachableError(EngineError):
     """No answer came: the connection was refused or broke, or the time was over."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An HTTP response.
-
-    Args:
-        status: Its code.
-        body: What its JSON says, or its text where it is no JSON.
-    """
+class Answer(NamedTuple):
+    """An HTTP response; its body is what its JSON says, or its text where it is no JSON."""
 
     status: int
     body: Any
@@ -75,12 +69,15 @@ class Client:
         limit = self._aiohttp.ClientTimeout(total=timeout)
         try:
             async with self._open(alone).request(method, self.base_url + path, json=body, timeout=limit) as response:
-                raw = await response.read()
-                return Answer(response.status, _parse(raw))
+                text = (await response.read()).decode("utf-8", errors="replace")
         except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
             late = isinstance(error, TimeoutError) and timeout is not None
             why = f"no answer within {timeout:g} s" if late else repr(error)
             raise UnreachableError(f"{method} {self.base_url}{path}: {why}") from error
+        try:
+            return Answer(response.status, json.loads(text) if text else "")
+        except ValueError:
+            return Answer(response.status, text)
 
     async def close(self) -> None:
         """Drop all connections. Safe to call twice."""
@@ -106,16 +103,6 @@ def error_text(body: Any) -> str:
     return excerpt(text.strip() or "nothing")
 
 
-def _parse(raw: bytes) -> Any:
-    text = raw.decode("utf-8", errors="replace")
-    try:
-        return json.loads(text) if text else ""
-    except ValueError:
-        return text
-
-
 def refused(error: BaseException) -> bool:
     """Whether the connection was refused, which a busy server never does."""
-    return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
-        getattr(error.__cause__, "os_error", None), ConnectionRefusedError
-    )
+    return getattr(error.__cause__, "errno", None) == errno.ECONNREFUSED

@@ -16,16 +16,14 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 
 def main(path: str, name: str, descriptor: int) -> None:
-    """Say that it is ready, and then what the function makes of each question, until the socket closes.
-
-    Whatever is raised becomes the answer, as ``error``.
-    """
+    """Answer questions until the socket closes; whatever is raised becomes the answer, as ``error``."""
     os.set_inheritable(descriptor, False)
     with Connection(descriptor) as line:
 
@@ -84,26 +82,17 @@ def _call(function: Callable[..., Any], question: Mapping[str, Any]) -> dict[str
         if "score" not in result:
             raise RefusedError(f"it returned a mapping without 'score': {result!r:.200}")
         score = result["score"]
-    number = _number(score)
-    if number is None or not math.isfinite(number):
+    number = score
+    if not isinstance(number, numbers.Real) and callable(item := getattr(number, "item", None)):
+        with suppress(TypeError, ValueError, RuntimeError):  # more than one element
+            number = item()  # of NumPy or torch
+    if not isinstance(number, numbers.Real) or not math.isfinite(number):
         raise RefusedError(f"it returned {score!r:.200}, which is no finite number")
-    return {"score": number}
+    return {"score": float(number)}
 
 
-async def _awaited(value: Any) -> Any:
+async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, numbers.Real):
-        return float(value)
-    item = getattr(value, "item", None)  # a NumPy or torch scalar
-    if callable(item) and getattr(value, "size", None) in (1, None) or callable(getattr(value, "numel", None)):
-        try:
-            return float(item())  # type: ignore[misc]
-        except (TypeError, ValueError, RuntimeError):
-            return None
-    return None
 
 
 if __name__ == "__main__":

@@ -51,14 +51,10 @@ class FunctionPool:
 
     Raises:
         FunctionError: The function cannot be had; one process is started at once to find out.
-        ValueError: ``workers`` or ``timeout_s`` is not positive.
     """
 
     def __init__(self, path: str | Path, name: str = "compute_score", *, workers: int = 1, timeout_s: float = 30.0):
-        if workers < 1 or timeout_s <= 0:
-            raise ValueError(f"workers ({workers}) must be at least 1 and timeout_s ({timeout_s}) above 0")
-        self.path, self.name, self.timeout_s = Path(path).expanduser(), name, timeout_s
-        self.workers = workers
+        self.path, self.name, self.timeout_s, self.workers = Path(path).expanduser(), name, timeout_s, workers
         if not self.path.is_file():
             raise FunctionError(f"there is no file {self.path}")
         self._lock = threading.Lock()
@@ -72,7 +68,7 @@ class FunctionPool:
         return self._threads.submit(self._ask, question)
 
     async def score(self, **question: Any) -> float:
-        """Likewise, awaitable."""
+        """As :meth:`submit`."""
         return await asyncio.wrap_future(self.submit(**question))
 
     def close(self) -> None:
@@ -112,8 +108,7 @@ class FunctionPool:
             self._idle.append(process)
         if "error" in answer:
             raise ScoreError(f"{self.name} failed: {answer['error']}", "raised")
-        score: float = answer["score"]
-        return score
+        return float(answer["score"])
 
     def _start(self) -> _Process:
         process = _Process(self.path, self.name)
@@ -153,11 +148,7 @@ class _Process:
             )
 
     def ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send a question, and wait for its answer.
-
-        Raises:
-            ScoreError: None came; the message continues a sentence about the process.
-        """
+        """Send a question, and read its answer; a :class:`ScoreError` continues a sentence about the process."""
         try:
             self._line.send(dict(question))  # it waits for questions, so this ends
         except OSError as error:
@@ -165,7 +156,6 @@ class _Process:
         return self.read(timeout_s)
 
     def read(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer; raises as :meth:`ask`."""
         try:
             if not self._line.poll(timeout_s):
                 raise ScoreError(f"took longer than {timeout_s:g} s", "timeout")
@@ -175,12 +165,11 @@ class _Process:
             raise self._died() from error
 
     def kill(self) -> None:
-        """Kill it, and what it started; from any thread."""
+        """Kill it, and what it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it, and free what is left of it here."""
         self.kill()
         self._process.wait()
         self._line.close()

@@ -19,11 +19,7 @@ _ENDED = "episodes_"  # before a status
 
 
 class Stats:
-    """Counts over the episodes that ended between two batches.
-
-    Attributes:
-        problems: The last message of each cause.
-    """
+    """Counts over the episodes that ended between two batches; ``problems`` has the last message of each cause."""
 
     def __init__(self) -> None:
         self._statuses: Counter[str] = Counter()
@@ -33,7 +29,6 @@ class Stats:
         self.problems: dict[str, str] = {}
 
     def end(self, trajectory: Trajectory, timeline: Timeline) -> None:
-        """An episode has ended."""
         status = trajectory.status.value
         self._statuses[f"{_ENDED}{status}"] += 1
         if timeline.cause is not None:
@@ -88,8 +83,8 @@ class Lengths:
     """The mean length of episodes of which some were cut before their end.
 
     The product-limit estimator (Kaplan and Meier 1958) with delayed entry: an episode that was cut counts among those
-    that could have ended, up to where it was cut. Where none was cut this is the plain mean. What is cut even after
-    the longest that ended counts up to there, so the mean is then a lower bound.
+    that could have ended, up to where it was cut. Where none was cut this is the plain mean; where the longest was, it
+    is a lower bound.
     """
 
     def __init__(self) -> None:
@@ -119,10 +114,9 @@ class Lengths:
 class LengthBias:
     """Whether what was delivered so far is longer or shorter than what was sampled.
 
-    The reference must not depend on length. "All episodes that ended so far" does: the long ones are those that have
-    not, or that were cut (aborted by a weight update, withdrawn, too slow). So the first ``k`` groups delivered are
-    compared with all attempts at the first ``k`` groups admitted, once all of these are known, which at most
-    ``window - 1`` later groups wait for::
+    The reference must not depend on length, as "all episodes that ended so far" does: the long ones have not, or were
+    cut. So the first ``k`` groups delivered are compared with all attempts at the first ``k`` groups admitted, once all
+    of these are known::
 
         bias(k) = mean sampled tokens an episode of the first k delivered / estimated mean of those attempts
 
@@ -131,8 +125,7 @@ class LengthBias:
     differ. Tokens of a request that was cancelled are unknown, and estimated from its seconds.
 
     It is 1 where no reply is selected by its length, and below 1 where short ones are. It is reported for the largest
-    ``k``, a multiple of the batch, that can be said. Groups dropped for equal rewards have no part in it; they were
-    selected, but not by length.
+    ``k``, a multiple of the batch, that can be said. Groups dropped for equal rewards have no part in it.
     """
 
     def __init__(self) -> None:
@@ -165,7 +158,6 @@ class LengthBias:
         attempts.append(_Attempt(sampled, 0, length, ended))
 
     def forget(self, group: int) -> None:
-        """This group has no part in it."""
         self._attempts.pop(group, None)
 
     def deliver(self, batch: Mapping[int, Sequence[Trajectory]], gone: Callable[[int], bool]) -> float | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import itertools
 import json
 import logging
 import math
@@ -39,23 +40,11 @@ def loop_time() -> float:
 
 
 class Load:
-    """How full the engine was, integrated over time.
+    """How full the engine was, which computes ``room`` requests at a time, integrated over time.
 
-    The engine has room for ``room`` requests at a time. At any moment its places are busy, or idle for one of two
-    reasons, so the three shares add up to 1:
-
-    * ``engine_busy``: a request is in it (at most ``room`` count; what it queues beyond counts as one place each).
-    * ``bubble_environment``: idle, while the episode that could use it is elsewhere: with its environment, waiting for
-      one, or waiting for rewards.
-    * ``bubble_books``: idle, and no episode runs that could use it, because none may start: staleness, the order of
-      delivery, or ``max_running`` forbid it, or the trainer has not published the update that it owes.
-
-    The last is the *bubble* of pipeline parallelism (Huang et al. 2019, arXiv 1811.06965), idle capacity over capacity,
-    for the pipeline of rollout and trainer.
-
-    Args:
-        room: Requests that the engine computes at a time.
-        clock: Seconds, monotonic.
+    At any moment its places are busy (``engine_busy``), idle while the episode that could use it is elsewhere
+    (``bubble_environment``), or idle because no episode may start (``bubble_books``); docs/collector.md has the
+    formulas. The three shares add up to 1.
     """
 
     def __init__(self, room: int, clock: Callable[[], float] = loop_time) -> None:
@@ -81,7 +70,7 @@ class Load:
         return now
 
     def take(self) -> dict[str, float]:
-        """The three shares since the last call (or since the first episode); empty where no time has passed."""
+        """The three shares since the last call (or the first episode); empty where no time has passed."""
         self._advance(self.clock())
         areas = {"engine_busy": self._busy, "bubble_environment": self._environment, "bubble_books": self._books}
         self._busy = self._environment = self._books = 0.0
@@ -106,30 +95,19 @@ class Load:
 
 
 class Timeline:
-    """One episode's phases, and what its requests read and reused.
+    """One episode's phases, and what its requests read and reused; drawn on a track of the trace, if there is one.
 
-    Args:
-        load: What the phases are told to.
-        trace: Where they are drawn, if a trace is written.
-        track: On which track of it.
-        name: The episode's.
-
-    Attributes:
-        seconds: By phase.
-        counts: ``prompt_tokens`` and ``cached_tokens`` (of requests whose engine says how many it reused),
-            ``continued`` (replies that went on after a weight update had cut them), ``replies`` (that are complete) and
-            ``cut`` (of these, those that ended at their length limit).
-        tokens: Sampled.
-        unanswered_s: Of a request that was cancelled or failed.
-        cause: Why the episode ended, where it did not end well.
+    ``counts`` has ``prompt_tokens`` and ``cached_tokens`` (of requests whose engine says how many it reused),
+    ``continued`` (replies that went on after a weight update had cut them), ``replies`` (that are complete) and ``cut``
+    (of these, those that ended at their length limit).
     """
 
     def __init__(self, load: Load, trace: TraceFile | None = None, track: str = "episodes", name: str = "") -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.counts: Counter[str] = Counter()
-        self.tokens = 0
-        self.unanswered_s = 0.0
-        self.cause: str | None = None
+        self.tokens = 0  # sampled
+        self.unanswered_s = 0.0  # of a request that was cancelled or failed
+        self.cause: str | None = None  # why the episode ended, where it did not end well
         self._load, self._trace, self._name = load, trace, name
         self._lane = None if trace is None else trace.lane(track)
         self._queued = 0.0
@@ -196,34 +174,24 @@ _MOST_AT_ONCE = 10_000  # probes that one long block counts as, at most
 
 
 class LoopLag:
-    """Measures by a timer how much later than due the loop runs a callback.
+    """Measures by a timer, every ``interval`` seconds, how much later than due the loop runs a callback.
 
-    The lag is what a callback due at a random moment would wait. A loop that is blocked for a second delays one probe,
-    but would have delayed all those due within that second; they are counted as well, each with its own delay, or a
-    percentile would hardly show the block ("coordinated omission", as corrected by HdrHistogram's
-    ``recordValueWithExpectedInterval``).
-
-    Args:
-        interval: Seconds between probes.
-
-    Raises:
-        ValueError: The interval is not positive.
+    A loop that is blocked for a second delays one probe, but would have delayed all those due within that second; they
+    are counted as well, each with its own delay, or a percentile would hardly show the block ("coordinated omission",
+    as corrected by HdrHistogram's ``recordValueWithExpectedInterval``).
     """
 
-    def __init__(self, interval: float = 0.02) -> None:
-        if not interval > 0:
-            raise ValueError(f"the interval between probes of the event loop must be above 0, not {interval}")
+    def __init__(self, interval: float) -> None:
         self.interval = interval
         self._lags: list[float] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin on the running loop; a second call does nothing."""
+        """A second call does nothing."""
         if self._timer is None:
             self._arm(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """End."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -258,20 +226,10 @@ _Lane: TypeAlias = tuple[int, int]  # the numbers of a track and of a lane of it
 class TraceFile:
     """Writes a trace of a run in the trace-event JSON format, for ui.perfetto.dev or chrome://tracing.
 
-    The file is a JSON array with one event a line (the format's "JSON Array Format"). Events are appended as they come,
-    and only whole lines are written, so what a killed run leaves is an array without its closing bracket, which both
-    viewers take. Closing adds the bracket. Where the file exists, the next free name is taken (``trace.json``,
-    ``trace-2.json``, ...): a resumed run leaves the trace of what came before it alone. A disk that is full ends the
-    trace with a warning, not the run.
-
-    Tracks:
-
-    * ``trainer``: the phases of the loop (rollout, learn, publish, ...); weight updates are instants across all tracks.
-    * ``episodes`` and ``evaluation``: as many lanes as there were episodes at a time. An episode is a span on one lane,
-      and its phases are spans inside it.
-    * ``later rewards``: one span a reward, from the turn it is for until it is there; beside the episode's next turns.
-
-    Times are microseconds since the file was opened.
+    The file is a JSON array with one event a line (the format's "JSON Array Format"). Only whole lines are appended, so
+    what a killed run leaves is an array without its closing bracket, which both viewers take. Where the file exists,
+    the next free name is taken (``trace.json``, ``trace-2.json``, ...). A disk that is full ends the trace with a
+    warning, not the run. docs/collector.md has the tracks. Times are microseconds since the file was opened.
 
     Args:
         path: The file; its folder is made if need be.
@@ -279,12 +237,9 @@ class TraceFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
-        path = free = Path(path)
-        number = 1
-        while free.exists():
-            number += 1
-            free = path.with_stem(f"{path.stem}-{number}")
-        self.path = free
+        path = Path(path)
+        names = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+        self.path = next(free for free in itertools.chain([path], names) if not free.exists())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: Any = self.path.open("xb", buffering=0)
         self._clock, self._zero = clock, clock()
@@ -307,11 +262,9 @@ class TraceFile:
         return pid, number
 
     def give_back(self, lane: _Lane) -> None:
-        """Let others have the lane."""
         heapq.heappush(self._free[_TRACKS[lane[0] - 1]], lane)
 
     def span(self, lane: _Lane, name: str, began: float, ended: float, args: Mapping[str, Any] | None = None) -> None:
-        """Something that took a time."""
         start, end = self._micros(began), self._micros(ended)
         self._event("X", name, args or {}, pid=lane[0], tid=lane[1], ts=start, dur=round(end - start, 3))
 
@@ -322,15 +275,14 @@ class TraceFile:
         self.span((1, 1), name, began, ended)
 
     def instant(self, name: str, args: Mapping[str, Any]) -> None:
-        """Something that happens now, on all tracks."""
+        """Mark now, on all tracks."""
         self._event("i", name, args, s="g", pid=1, tid=1, ts=self._micros(self._clock()))
 
     def counter(self, name: str, values: Mapping[str, float]) -> None:
-        """Numbers as they are now, drawn as a graph."""
+        """Draw numbers, as they are now, as a graph."""
         self._event("C", name, values, pid=1, ts=self._micros(self._clock()))
 
     def flush(self) -> None:
-        """Write what is kept."""
         if not self._kept or self._file is None:
             return
         data = (self._separator + ",\n".join(self._kept)).encode()

@@ -12,6 +12,7 @@ import pytest
 from real_server import PATIENT, RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
+from trainers.engines.server import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 
 PYTHON = Path(os.environ.get("TEXTENVS_SGLANG_PYTHON", Path(__file__).parents[3] / ".venv-sglang/bin/python"))
@@ -21,17 +22,7 @@ class Server(RealServer):
     """SGLang's own."""
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        arguments = {
-            "--model-path": str(self.folder),
-            "--host": "127.0.0.1",
-            "--port": str(self.port),
-            "--device": "cpu",
-            "--dtype": "float32",
-            "--context-length": str(self.context + 8),
-            "--max-running-requests": "256",
-            "--random-seed": "0",
-        }
-        return SGLangOptions(python=str(PYTHON)).command(arguments)
+        return SGLangOptions(python=str(PYTHON)).command(self.folder, self.port, self.context, Launch())
 
     def options(self, **more: object) -> SGLangOptions:
         return SGLangOptions(base_url=self.url, **PATIENT | more)

@@ -28,6 +28,7 @@ from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sa
 from trainers.engines.parameters import Parameters, buckets, read_parameters
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
+from trainers.engines.server import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions, protocol
 from trainers.engines.sglang.weight_update import payload
 from trainers.engines.vllm.checksum import checksum
@@ -160,7 +161,7 @@ async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, -1, 1e-6), (0.0, 1, 1.0)])
 def test_sampling_from_one_token_is_not_sent_as_greedy_decoding(temperature: float, top_k: int, top_p: float) -> None:
     sampling = Sampling(temperature=temperature, top_k=1)
-    body = protocol.generate_body("r", [5], sampling, max_new_tokens=1, vocab_size=64, seed=None)
+    body = protocol.generate_body([5], sampling, stops=(), room=1, vocab_size=64, seed=None)
     assert (body["sampling_params"]["top_k"], body["sampling_params"]["top_p"]) == (top_k, top_p)
 
 
@@ -452,7 +453,7 @@ def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64() -> 
 
 def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
     options = SGLangOptions(python=sys.executable, tensor_parallel=2)
-    _, environment = options.command({"--device": "cpu", "--max-running-requests": "4", "--context-length": "8"})
+    _, environment = options.command(tmp_path, 1234, 256, Launch())
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
 
 

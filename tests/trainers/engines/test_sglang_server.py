@@ -14,7 +14,7 @@ from sglang_server import PYTHON, Server
 from test_conformance import forward, picked
 
 from trainers.engines.base import EngineDeadError, Sampling
-from trainers.engines.remote import Launch
+from trainers.engines.server import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]

@@ -20,7 +20,7 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.remote import Launch
+from trainers.engines.server import Launch
 from trainers.engines.vllm.checksum import block, checksum, checksums, differing
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions

@@ -16,7 +16,7 @@ from test_conformance import forward, picked
 from vllm_server import PYTHON, Server
 
 from trainers.engines.base import EngineDeadError, Sampling
-from trainers.engines.remote import Launch
+from trainers.engines.server import Launch
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 

@@ -13,7 +13,7 @@ from real_server import PATIENT, RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
 import trainers
-from trainers.engines.remote import Launch
+from trainers.engines.server import Launch
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 
