@@ -130,10 +130,7 @@ class TextEnvRollout:
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
         player = self._player(trainer)
         episodes = self._episodes(specs, trainer, training)
-        if isinstance(player.engine, RoundEngine):
-            trajectories, has_logprobs = self._in_rounds(player, specs, episodes, trainer)
-        else:
-            trajectories, has_logprobs = self._play(player, specs, episodes), True
+        trajectories, has_logprobs = self._play(player, specs, episodes, trainer)
         self._check(prompts, trajectories, training)
         rows = [row_of(trajectory, player.renderer.stop_token_ids[0]) for trajectory in trajectories]
         columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
@@ -226,7 +223,7 @@ class TextEnvRollout:
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run goes on as it would have.
+        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run samples what it would have.
 
         An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
         """
@@ -258,8 +255,35 @@ class TextEnvRollout:
             )
         return episodes
 
-    def _play(self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode]) -> list[Trajectory]:
-        return wait_for(self._play_all(player, [self._backend(spec) for spec in specs], episodes))
+    def _play(
+        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
+    ) -> tuple[list[Trajectory], bool]:
+        """The episodes, and whether there are log-probabilities.
+
+        They are played on the event loop's thread. TRL generates on this one, which has its CUDA and autocast state.
+        """
+        playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
+        if not isinstance(engine, RoundEngine):
+            return wait_for(playing), True
+        rounds = engine.open()
+
+        async def play() -> list[Trajectory]:
+            try:
+                return await playing
+            finally:
+                rounds.put(None)
+
+        has_logprobs, future = True, submit(play())
+        try:
+            while (batch := rounds.get()) is not None:
+                has_logprobs = answer(trainer, batch) and has_logprobs
+            return future.result(), has_logprobs
+        except BaseException:
+            future.cancel()
+            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
+                while rounds.get(timeout=_CLOSING_S) is not None:
+                    pass
+            raise
 
     async def _play_all(
         self, player: Player, backends: Sequence[Backend], episodes: Sequence[Episode]
@@ -292,33 +316,6 @@ class TextEnvRollout:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _in_rounds(
-        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
-    ) -> tuple[list[Trajectory], bool]:
-        """Episodes on the loop's thread, and TRL's generation on this one, which has its CUDA and autocast state."""
-        engine, backends = player.engine, [self._backend(spec) for spec in specs]
-        assert isinstance(engine, RoundEngine)
-        rounds = engine.open()
-
-        async def play() -> list[Trajectory]:
-            try:
-                return await self._play_all(player, backends, episodes)
-            finally:
-                rounds.put(None)
-
-        has_logprobs = True
-        future = submit(play())
-        try:
-            while (batch := rounds.get()) is not None:
-                has_logprobs = answer(trainer, batch) and has_logprobs
-            return future.result(), has_logprobs
-        except BaseException:
-            future.cancel()
-            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
-                while rounds.get(timeout=_CLOSING_S) is not None:
-                    pass
-            raise
 
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
         failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
@@ -387,7 +384,7 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
     mask = trajectory.action_mask
     failed = not trajectory.status.trainable or not mask.any()
     start = int(mask.argmax()) if mask.any() else len(mask)
-    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # what follows the last reply nobody answered
+    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
     return {
         "prompt_ids": trajectory.token_ids[:start].tolist() or [filler],
         "completion_ids": [filler] if failed else trajectory.token_ids[kept].tolist(),
