@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
@@ -141,9 +142,9 @@ class TextEnvRollout:
     def close(self) -> None:
         """End the engine and the environments; a later call would start them again."""
         if self._engine is not None:
-            wait_for(self._engine.close())
+            wait_for(self._engine.close())  # type: ignore[arg-type]  # mypy finds no T for None
         for backend in self._backends.values():
-            wait_for(backend.close())
+            wait_for(backend.close())  # type: ignore[arg-type]
         self._engine, self._trainer, self._backends = None, None, {}
 
     def __enter__(self) -> Self:
@@ -160,7 +161,7 @@ class TextEnvRollout:
             self._bind(trainer)
         elif isinstance(self._engine, TorchEngine):
             # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
-            wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))
+            wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))  # type: ignore[arg-type]
         assert self._engine is not None
         limits = EpisodeLimits(
             max_context=self.max_context,
@@ -173,7 +174,7 @@ class TextEnvRollout:
     def _bind(self, trainer: Any) -> None:
         former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
         if former is not None:
-            wait_for(former.close())
+            wait_for(former.close())  # type: ignore[arg-type]
         tokenizer = trainer.processing_class
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise RolloutError("text environments need a tokenizer as processing_class, not a processor of images")
@@ -340,12 +341,7 @@ def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> No
 
     ``whole``: these are all prompts; one of several processes may have parts of its first and its last group.
     """
-    runs: list[int] = []
-    for number, spec in enumerate(specs):
-        if number and spec == specs[number - 1]:
-            runs[-1] += 1
-        else:
-            runs.append(1)
+    runs = [len(list(equal)) for _, equal in groupby(specs)]
     if any(run % group for run in (runs if whole else runs[1:-1])):
         raise RolloutError(
             f"TRL gave {len(specs)} prompts in runs of {runs}, where groups of {group} equal ones are expected: this "
