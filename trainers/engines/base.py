@@ -110,8 +110,7 @@ class Generation:
         sampled_logprobs: float32 ``[n]`` or ``None``; see the module's convention.
         kept_ids: int32 ``[m]``, with ``return_kept``: the tokens that could be drawn, of one step after another.
         kept_counts: int32 ``[n]``; how many of ``kept_ids`` each token has; 0 where nothing was cut.
-        metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused), ``queue_s``, ``prefill_s``,
-            ``decode_s``.
+        metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused) and ``queue_s``.
     """
 
     token_ids: NDArray[np.int32]
@@ -211,6 +210,14 @@ async def probe(engine: Engine) -> int:
     # With a seed, so that it draws nothing from the engine's own stream.
     reply = await engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
     return len(reply.token_ids)
+
+
+def default_kv_bytes(gpu: int | None) -> int:
+    """Room for keys and values where none is given: a quarter of a GPU's (free) memory, and 1 GiB on a CPU.
+
+    A CPU computes too slowly to need more: beyond, requests wait for each other.
+    """
+    return 2**30 if gpu is None else gpu // 4
 
 
 def check_mode(mode: str) -> None:

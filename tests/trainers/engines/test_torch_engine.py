@@ -29,8 +29,7 @@ from transformers import (
 )
 
 from trainers.engines.base import Generation, Sampling
-from trainers.engines.blocks import SIZE, blocks_for
-from trainers.engines.decoder import Decoder
+from trainers.engines.decoder import SIZE, Decoder, blocks_for
 from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.torch_engine import TorchEngine
 
@@ -47,10 +46,7 @@ def scheduler(
     blocks: int | None = None,
 ) -> Scheduler:
     decoder = Decoder(model or lively_model(), blocks or slots * blocks_for(context), context, threads=threads)
-    ticks = iter(range(10**9))
-    return Scheduler(
-        decoder, slots, stop_token_ids=(), prefill_budget=budget, seed=seed, version=0, clock=lambda: float(next(ticks))
-    )
+    return Scheduler(decoder, slots, prefill_budget=budget, seed=seed)
 
 
 def resident_bytes() -> int:
