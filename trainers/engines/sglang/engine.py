@@ -119,7 +119,7 @@ class SGLangEngine(RemoteEngine):
         return None if self._info is None else self._info.enable_deterministic_inference
 
     async def probe(self) -> int:
-        """See :class:`trainers.engines.base.Probed`. While requests run, their tokens are SGLang's proof."""
+        """See :func:`trainers.engines.base.probe`. While requests run, their tokens are SGLang's proof."""
         await self.ready()
         answer = await self._client.request("GET", "/health")
         if answer.status != 200:
