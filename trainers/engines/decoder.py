@@ -100,33 +100,24 @@ class FlatBatch:
     last: Tensor  # int64, the last token of each request, in the order in which they were given
 
 
-@dataclass
-class _Layer:
-    attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+#: What a layer has, and the model's modules that it is fused of.
+_LAYER = {
+    "attention_norm": ("input_layernorm",),
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "q_norm": ("self_attn.q_norm",),  # Qwen3: over each head
+    "k_norm": ("self_attn.k_norm",),
+    "out": ("self_attn.o_proj",),
+    "mlp_norm": ("post_attention_layernorm",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
 
 
 class Decoder:
-    """A causal language model over blocks of keys and values.
+    """A causal language model, of one of :data:`FAMILIES`, over ``blocks`` blocks of keys and values.
 
-    Args:
-        model: A transformers model with a language-model head, of one of :data:`FAMILIES`. Its weights are copied.
-        blocks: Of :data:`SIZE` positions each.
-        max_context: Positions of a request.
-        device: Where to compute; the model's own device by default.
-        dtype: Of weights, keys and values; the model's own by default.
-        threads: How many it will be run with on a CPU; PyTorch's setting by default. It decides which way of attending
-            is the faster one.
+    The weights of ``model``, a transformers model with a language-model head, are copied to ``device`` and ``dtype``,
+    by default the model's own. How many ``threads`` it will be run with on a CPU decides how it attends.
 
     Raises:
         ValueError: An unsupported feature of the architecture; says which are supported.
@@ -169,12 +160,7 @@ class Decoder:
     # Weights
 
     def check_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Refuse weights that are not exactly this model's.
-
-        Raises:
-            ValueError: A name is missing or unknown, a shape differs, a value is not finite, or the two ends of a tied
-                embedding differ.
-        """
+        """Refuse weights that are not exactly this model's; see :func:`trainers.engines.weights.check_weights`."""
         check_weights(weights, {name: value.shape for name, value in self.parameters.items()}, self._tied)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -187,15 +173,14 @@ class Decoder:
         source = model.state_dict()
         left = dict(source)
 
-        def fuse(*names: str) -> Tensor:
+        def fuse(*names: str) -> Any:
+            if names[0] not in left:
+                return None
             parts = [left.pop(name) for name in names]
             fused = torch.cat([part.to(self.device, self.dtype) for part in parts])  # cat always copies
             for name, view in zip(names, fused.split([len(part) for part in parts]), strict=True):
                 self.parameters[name] = view
             return fused
-
-        def fuse_if_any(*names: str) -> Tensor | None:
-            return fuse(*names) if names[0] in left else None
 
         self._embedding = fuse("model.embed_tokens.weight")
         if self._tied:
@@ -204,26 +189,13 @@ class Decoder:
         else:
             self._head = fuse("lm_head.weight")
         self._norm = fuse("model.norm.weight")
-        self._layers: list[_Layer] = []
-        for index in range(model.config.num_hidden_layers):
-            at = f"model.layers.{index}."
-            attention, mlp = at + "self_attn.", at + "mlp."
-            self._layers.append(
-                _Layer(
-                    attention_norm=fuse(at + "input_layernorm.weight"),
-                    qkv=fuse(*(f"{attention}{x}_proj.weight" for x in "qkv")),
-                    qkv_bias=fuse_if_any(*(f"{attention}{x}_proj.bias" for x in "qkv")),
-                    q_norm=fuse_if_any(attention + "q_norm.weight"),  # Qwen3: over each head
-                    k_norm=fuse_if_any(attention + "k_norm.weight"),
-                    out=fuse(attention + "o_proj.weight"),
-                    out_bias=fuse_if_any(attention + "o_proj.bias"),
-                    mlp_norm=fuse(at + "post_attention_layernorm.weight"),
-                    gate_up=fuse(mlp + "gate_proj.weight", mlp + "up_proj.weight"),
-                    gate_up_bias=fuse_if_any(mlp + "gate_proj.bias", mlp + "up_proj.bias"),
-                    down=fuse(mlp + "down_proj.weight"),
-                    down_bias=fuse_if_any(mlp + "down_proj.bias"),
-                )
-            )
+        self._layers = [  # weight and bias
+            {
+                name: [fuse(*(f"model.layers.{index}.{part}.{kind}" for part in parts)) for kind in ("weight", "bias")]
+                for name, parts in _LAYER.items()
+            }
+            for index in range(model.config.num_hidden_layers)
+        ]
         if left:
             raise ValueError(
                 f"the torch engine does not know what to do with the model's {some('weights', sorted(left))}"
@@ -253,13 +225,9 @@ class Decoder:
     ) -> Tensor:
         """Compute a step: write keys and values of the next tokens of ``m`` requests.
 
-        Args:
-            rows: ``[m]``, which requests.
-            starts: ``[m]``, the first position to compute of each.
-            counts: ``[m]``, how many to compute, at least 1.
-            ids: ``[all rows, max_context]``, the known tokens.
-            table: ``[all rows, ceil(max_context / SIZE)]``, the block of each ``SIZE`` positions; any block, where a
-                row has none.
+        ``rows`` ``[m]`` says which; ``starts`` and ``counts`` ``[m]`` the first position to compute of each, and how
+        many, at least 1. ``ids`` ``[all rows, max_context]`` has the known tokens, ``table`` ``[all rows,
+        ceil(max_context / SIZE)]`` the block of each ``SIZE`` positions; any block, where a row has none.
 
         Returns:
             float32 ``[m, vocab]``, of each request's last token.
@@ -329,11 +297,11 @@ class Decoder:
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         x = F.embedding(batch.tokens, self._embedding)
         for layer, cache in zip(self._layers, self._kv, strict=True):
-            normed = F.rms_norm(x, (x.shape[-1],), layer.attention_norm, self._eps)
-            qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(x), turned + kv_heads, dim)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                qkv[:, :heads] = F.rms_norm(qkv[:, :heads], (dim,), layer.q_norm, self._eps)
-                qkv[:, heads:turned] = F.rms_norm(qkv[:, heads:turned], (dim,), layer.k_norm, self._eps)
+            normed = F.rms_norm(x, (x.shape[-1],), layer["attention_norm"][0], self._eps)
+            qkv = F.linear(normed, *layer["qkv"]).view(len(x), turned + kv_heads, dim)
+            if (norm := layer["q_norm"][0]) is not None:
+                qkv[:, :heads] = F.rms_norm(qkv[:, :heads], (dim,), norm, self._eps)
+                qkv[:, heads:turned] = F.rms_norm(qkv[:, heads:turned], (dim,), layer["k_norm"][0], self._eps)
             qk = qkv[:, :turned]
             rolled = qk.roll(dim // 2, dims=-1)
             qk.mul_(cos).add_(rolled.mul_(sin))
@@ -342,10 +310,10 @@ class Decoder:
             attended = parts[0] if len(parts) == 1 else torch.cat(parts)
             if layer is self._layers[-1]:  # from here on, only the tokens whose logits are wanted matter
                 x, attended = x[batch.last], attended[batch.last]
-            x = x + F.linear(attended, layer.out, layer.out_bias)
-            normed = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._eps)
-            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            x = x + F.linear(self._activation(gate).mul_(up), layer.down, layer.down_bias)
+            x = x + F.linear(attended, *layer["out"])
+            normed = F.rms_norm(x, (x.shape[-1],), layer["mlp_norm"][0], self._eps)
+            gate, up = F.linear(normed, *layer["gate_up"]).chunk(2, dim=-1)
+            x = x + F.linear(self._activation(gate).mul_(up), *layer["down"])
         x = F.rms_norm(x, (x.shape[-1],), self._norm, self._eps)
         if x.device.type == "cuda" and x.dtype != torch.float32:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
@@ -458,12 +426,12 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray
 def sample(
     logits: Tensor, rows: NDArray[np.void], uniform: NDArray[np.float64]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw a token for each row, by inverting the cumulative distribution at a uniform number.
+    """Draw a token for each row, by inverting the cumulative distribution at a uniform number in ``[0, 1)``.
 
     Args:
         logits: float32 ``[n, vocab]``.
         rows: How to draw, :data:`ROW` ``[n]``.
-        uniform: ``[n]``, in ``[0, 1)``.
+        uniform: ``[n]``.
 
     Returns:
         int64 tokens ``[n]``, their float32 log-probs ``[n]`` at the temperature over the full vocabulary, float32

@@ -488,4 +488,3 @@ def _because(said: str, cause: BaseException) -> EngineError:
 
 def _stalled(replica: Replica, seconds: float) -> EngineError:
     return EngineError(f"no answer and no progress for {seconds:g} s, with {len(replica.calls)} requests in flight")
-

@@ -1,10 +1,10 @@
 """Continuous batching: what the torch engine computes at each step, as a synchronous state machine.
 
-No threads, no asyncio, no clock of its own: :mod:`trainers.engines.torch_engine` drives it. For each request that runs
-it knows the tokens so far (``length``) and how many of them have keys and values (``computed``). One rule makes every
-step: compute tokens that are known but not computed, and where the last known token was computed, sample the next. So
-decoding is one token to compute, a new prompt is many, a prompt cut in chunks is many over several steps, and a request
-that lost its keys and values, to an update of the weights or to others that needed the memory, begins at 0 again.
+No threads, no asyncio: :mod:`trainers.engines.torch_engine` drives it. For each request that runs it knows the tokens
+so far (``length``) and how many of them have keys and values (``computed``). One rule makes every step: compute tokens
+that are known but not computed, and where the last known token was computed, sample the next. So decoding is one token
+to compute, a new prompt is many, and a request that lost its keys and values, to an update of the weights or to others
+that needed the memory, begins at 0 again.
 
 Invariants: only a request with blocks for all its tokens computes; a block is found by its name once it is full and
 computed, so siblings that ask together compute a prompt once; KV that older weights computed is never read (after an
@@ -80,7 +80,7 @@ class BlockPool:
         return self._named[name][1]
 
     def take(self, number: int) -> list[int] | None:
-        """So many blocks with a reference each; idle sessions lose theirs for it. ``None`` if there are too few."""
+        """So many blocks, each with a reference; idle sessions lose theirs for it. ``None`` if there are too few."""
         while len(self._free) < number and self._sessions:
             self.give_back(self._sessions.popitem(last=False)[1])
         if len(self._free) < number:
@@ -127,6 +127,7 @@ class Request:
     cached: int | None = field(default=None, init=False)  # of the prompt's tokens, those that others had computed
     keeps: bool = field(default=True, init=False)  # what it computed, for its session, when it is done
     kept: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
+    stops: frozenset[int] = field(default=frozenset(), init=False)
     queued_s: float = field(default=0.0, init=False)  # before it is admitted, less the time at which it came
 
 
@@ -143,20 +144,13 @@ Outcome = tuple[Request | Update, Generation | BaseException | None]
 
 
 class Scheduler:
-    """Requests in, generations out, one step at a time.
+    """Requests in, generations out, one step at a time; ``rows`` requests run at once.
 
     A request that runs has a row, and blocks for its tokens. It shares those that others have, waits for the one that
     another is about to compute, and takes the rest. Where there are too few, the one admitted last loses its blocks
-    (``preemptions``) and computes its tokens again when there are enough, in the order of admission.
-
-    Args:
-        decoder: The model, its keys and values.
-        rows: How many requests run at once.
-        stop_token_ids: Stop tokens of every request, beside its own.
-        prefill_budget: At most this many prompt tokens a step, so that long prompts do not hold up those that decode.
-        seed: Of the requests that have none.
-        version: Of the decoder's weights.
-        clock: Seconds, for the metrics.
+    (``preemptions``) and computes its tokens again when there are enough, in the order of admission. A step computes at
+    most ``prefill_budget`` prompt tokens, so that long prompts do not hold up those that decode. ``stop_token_ids`` are
+    every request's, beside its own; ``seed`` is of the requests that have none.
     """
 
     def __init__(
@@ -199,7 +193,6 @@ class Scheduler:
         self._named = np.zeros(rows, np.int64)  # of those, how many others can find
         self._parent = [ROOT] * rows  # the number of the last one of them
         self._coming: dict[Name, Request] = {}  # what ready requests are about to compute, a block each
-        self._stops = np.full((rows, 1), -1, np.int64)
         self._draws = np.zeros(rows, ROW)
 
     @property
@@ -250,13 +243,9 @@ class Scheduler:
             self._updates.remove(update)
 
     def step(self) -> list[Outcome]:
-        """Apply updates that are due, admit requests, compute once.
+        """Apply updates that are due, admit requests, compute once; EngineError if the model's output is not finite.
 
-        Returns:
-            What ended: requests with their generation, updates with ``None`` or the reason they were refused.
-
-        Raises:
-            EngineError: The model's output is not finite.
+        Returns what ended: requests with their generation, updates with ``None`` or the reason they were refused.
         """
         outcomes = self._apply_updates()
         if not self._updates:  # one that waits for those in flight admits no others
@@ -299,20 +288,13 @@ class Scheduler:
             self._ids[row, :size] = prompt
             self._length[row] = self._prompt[row] = size
             self._limit[row] = min(size + sampling.max_new_tokens, self._decoder.max_context)
-            self._set_stops(row, () if sampling.ignore_stop else (*self._stop, *sampling.stop_token_ids))
+            request.stops = frozenset() if sampling.ignore_stop else frozenset((*self._stop, *sampling.stop_token_ids))
             seed = int(self._rng.integers(2**63)) if sampling.seed is None else sampling.seed
             cuts = (sampling.top_p, sampling.min_p, sampling.return_kept, min(sampling.top_k, 2**62))
             self._draws[row] = (sampling.temperature, *cuts, int(seed) % 2**64)
             request.row = row
             request.queued_s += self._clock()
             self._running[row] = request
-
-    def _set_stops(self, row: int, stops: tuple[int, ...]) -> None:
-        missing = len(stops) - self._stops.shape[1]
-        if missing > 0:
-            self._stops = np.pad(self._stops, ((0, 0), (0, missing)), constant_values=-1)
-        self._stops[row] = -1
-        self._stops[row, : len(stops)] = stops
 
     def _leave(self, row: int) -> Request:
         request = self._running[row]
@@ -473,7 +455,8 @@ class Scheduler:
         self._versions[rows, at] = self.version
         self._length[rows] = at + 1
         self.counters["generated_tokens"] += len(rows)
-        stopped = (self._stops[rows] == tokens[:, None]).any(1)
+        pairs = zip(rows.tolist(), tokens.tolist(), strict=True)
+        stopped = np.array([token in self._running[row].stops for row, token in pairs])
         done = np.flatnonzero(stopped | (at + 1 >= self._limit[rows]))
         if len(done):
             for row in self._running.keys() - self._ready:  # while the blocks of those that end are still there

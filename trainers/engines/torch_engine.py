@@ -44,18 +44,15 @@ class TorchEngine:
     """Serves a transformers model; see :class:`trainers.engines.base.Engine` for the protocol.
 
     Qwen2, Qwen3 and Llama have a fused forward pass; other decoders, also with sliding windows and mixtures of experts,
-    run through transformers' modules, more slowly.
-
-    Prompt and new tokens together are at most ``max_context``: a prompt that leaves no room is a ``RequestError``, and
-    a generation that reaches the end has ``finish_reason="length"``. Requests beyond ``max_slots`` wait, first come,
-    first served; an update in mode ``wait`` or ``abort`` concerns those that run, the others start afterwards. Keys and
-    values are kept once for what requests and sessions have in common at their beginning, to blocks of 16 tokens. Where
-    memory for them runs out, idle sessions are forgotten, then requests wait or compute their tokens again.
+    run through transformers' modules, more slowly. Requests beyond ``max_slots`` wait, first come, first served; an
+    update in mode ``wait`` or ``abort`` concerns those that run. Keys and values are kept once for what requests and
+    sessions have in common at their beginning, to blocks of 16 tokens. Where memory for them runs out, idle sessions
+    are forgotten, then requests wait or compute their tokens again.
 
     Args:
         model: Its weights are copied, so training may go on changing it.
         max_slots: How many requests run at once.
-        max_context: Positions of a request; by default the model's own, at most 4096.
+        max_context: Positions of a request, prompt and new tokens; by default the model's own, at most 4096.
         kv_cache_gib: Memory for keys and values, in GiB; a position takes ``layers * 2 * kv_heads * head_dim`` numbers.
             By default what ``max_slots`` requests of ``max_context`` need, and at most 1 on a CPU and a quarter of
             what is free on a GPU. A CPU's memory is taken when it is first used.
