@@ -19,6 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -125,10 +126,9 @@ class Request:
     session: str | None = None
     row: int = field(default=-1, init=False)
     cached: int | None = field(default=None, init=False)  # of the prompt's tokens, those that others had computed
-    keeps: bool = field(default=True, init=False)  # what it computed, for its session, when it is done
     kept: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
     stops: frozenset[int] = field(default=frozenset(), init=False)
-    queued_s: float = field(default=0.0, init=False)  # before it is admitted, less the time at which it came
+    queued_s: float = field(default=0.0, init=False)  # until it was admitted
 
 
 @dataclass(eq=False)
@@ -213,34 +213,29 @@ class Scheduler:
             "kv_use": float(held.mean()),
         }
 
-    def add(self, request: Request) -> None:
-        """Queue a request; it starts at the next step if a row is free."""
-        request.queued_s = -self._clock()
+    def add(self, item: Request | Update) -> None:
+        """Queue a request, which starts at the next step if a row is free, or an update; updates keep their order."""
+        if isinstance(item, Update):
+            self._updates.append(item)
+            return
+        item.queued_s = -self._clock()
         self.counters["requests"] += 1
-        self._waiting.append(request)
+        self._waiting.append(item)
 
-    def cancel(self, request: Request) -> None:
-        """Drop a request, wherever it is; one that is done already is fine."""
-        if self._running.get(request.row) is request:
-            self._leave(request.row)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+    def cancel(self, item: Request | Update) -> None:
+        """Drop a request, wherever it is, or an update that was not applied yet; one that is done already is fine."""
+        queue: deque[Any] = self._updates if isinstance(item, Update) else self._waiting
+        if item in queue:
+            queue.remove(item)
+        elif isinstance(item, Request) and self._running.get(item.row) is item:
+            self._leave(item.row)
 
     def release(self, session: str) -> None:
         """Forget a session's KV."""
         self._pool.release(session)
         for request in self._running.values():
             if request.session == session:
-                request.keeps = False
-
-    def add_update(self, update: Update) -> None:
-        """Queue new weights; updates are applied in order."""
-        self._updates.append(update)
-
-    def cancel_update(self, update: Update) -> None:
-        """Withdraw an update that was not applied yet."""
-        if update in self._updates:
-            self._updates.remove(update)
+                request.session = None
 
     def step(self) -> list[Outcome]:
         """Apply updates that are due, admit requests, compute once; EngineError if the model's output is not finite.
@@ -298,10 +293,10 @@ class Scheduler:
 
     def _leave(self, row: int) -> Request:
         request = self._running[row]
-        named = int(self._named[row]) if request.session is not None and request.keeps else 0
+        named = int(self._named[row]) if request.session is not None else 0
         kept = self._table[row, :named].tolist()
         self._drop(row, but=named)
-        if request.session is not None and request.keeps:
+        if request.session is not None:
             self._pool.keep(request.session, kept)
         del self._running[row]
         heapq.heappush(self._free_rows, row)

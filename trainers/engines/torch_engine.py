@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -36,8 +36,6 @@ from trainers.engines.base import (
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, check_supported, is_fused, position_bytes
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import Request, Scheduler, Update
-
-_Item = TypeVar("_Item", Request, Update)
 
 
 class TorchEngine:
@@ -128,8 +126,8 @@ class TorchEngine:
         """See :meth:`trainers.engines.base.Engine.generate`."""
         size, context = self._vocab_size, self._max_context
         prompt = check_request(token_ids, sampling, vocab_size=size, max_context=context, reports_kept=True)
-        request = Request(prompt, sampling, session)
-        return await self._call(request, Scheduler.add, Scheduler.cancel)
+        generation: Generation = await self._outcome(Request(prompt, sampling, session))
+        return generation
 
     async def update_weights(
         self, weights: Mapping[str, torch.Tensor], version: int, mode: UpdateMode = "keep"
@@ -144,7 +142,7 @@ class TorchEngine:
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         if isinstance(weights, Adapted):  # in a thread of its own: requests go on meanwhile
             weights = await asyncio.shield(in_new_thread(partial(weights.merged, self._device)))
-        await self._call(Update(weights, version, mode), Scheduler.add_update, Scheduler.cancel_update)
+        await self._outcome(Update(weights, version, mode))
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`."""
@@ -159,14 +157,12 @@ class TorchEngine:
         """See :meth:`trainers.engines.base.Engine.close`."""
         await asyncio.shield(in_new_thread(self._stop))
 
-    async def _call(
-        self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]
-    ) -> Any:
-        future = self._mailbox.post(lambda scheduler: add(scheduler, item), item)
+    async def _outcome(self, item: Request | Update) -> Any:
+        future = self._mailbox.post(lambda scheduler: scheduler.add(item), item)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            self._mailbox.withdraw(lambda scheduler: cancel(scheduler, item), item)
+            self._mailbox.withdraw(item)
             raise
 
 
@@ -195,11 +191,11 @@ class _Mailbox:
             self._changed.notify()
         return future
 
-    def withdraw(self, command: Callable[[Scheduler], None], item: Request | Update) -> None:
+    def withdraw(self, item: Request | Update) -> None:
         """Nobody waits for this any more."""
         with self._changed:
             if self._futures.pop(item, None) is not None and self._end is None:
-                self._commands.append(command)
+                self._commands.append(lambda scheduler: scheduler.cancel(item))
                 self._changed.notify()
 
     def collect(self, wait: bool) -> list[Callable[[Scheduler], None]] | None:

@@ -162,7 +162,7 @@ def test_new_weights_while_siblings_wait_are_used_for_all_of_the_prompt() -> Non
         for _ in range(steps):
             machine.step()
         sampled = [int(machine._length[each.row]) - 40 for each in requests]
-        machine.add_update(Update(new.state_dict(), 1, "keep"))
+        machine.add(Update(new.state_dict(), 1, "keep"))
         done = drain(machine)
         for each, alone, before in zip(requests, expected, sampled, strict=True):
             if not before:  # nothing was drawn with the old weights
@@ -352,9 +352,9 @@ def test_updates_are_applied_in_order_and_can_be_withdrawn() -> None:
     first, withdrawn, second = (Update(weights, v, "wait") for v in (1, 2, 3))
     late = request([1])
     for update in (first, withdrawn, second):
-        machine.add_update(update)
+        machine.add(update)
     machine.add(late)
-    machine.cancel_update(withdrawn)
+    machine.cancel(withdrawn)
     outcomes = []
     while machine.has_work:
         outcomes += machine.step()
