@@ -1,12 +1,9 @@
 """An inference server behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
-The server is a process that this engine starts, or one that runs already. What it is sent, its kind knows
-(:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there; this module keeps the protocol's promises:
-
-* Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
-* A request that is cancelled is aborted on the server.
-* Whoever waits hears of a dead or hung server within seconds. Whether it also computes, and what takes the place of a
-  dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
+What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there. Here:
+requests that come after an update was asked for wait until it is done, and see the new weights alone; a request that is
+cancelled is aborted on the server; whoever waits hears of a dead or hung server within seconds. Whether it also
+computes, and what takes the place of a dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
 """
 
 from __future__ import annotations
@@ -79,12 +76,10 @@ class Reply:
 class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
-    With ``options.base_url`` it talks to a server that runs already; else it starts one with ``options.python``, which
-    ends with the engine or with this process. Starting takes half a minute and more: it runs in the background, and
-    :meth:`ready`, the first request or the first update waits for it.
-
-    KV is shared by all requests with the same prefix; sessions have no meaning of their own. ``sampled_logprobs`` is
-    ``None`` where a cut applies.
+    With ``options.base_url`` it talks to a server that runs already; else it starts one, as ``launch`` says, with
+    ``options.python``, which ends with the engine or with this process. Starting takes half a minute and more: it runs
+    in the background, and :meth:`ready`, the first request or the first update waits for it. KV is shared by all
+    requests with the same prefix; sessions have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
 
     Args:
         model: Folder of the model that the server serves: its ``config.json`` and the names and shapes in its
@@ -98,7 +93,7 @@ class RemoteEngine(ABC):
             them.
 
     Raises:
-        ValueError: An option does not fit, the folder is no model, or its sizes do not fit ``max_context``.
+        ValueError: The folder is no model, or its sizes do not fit ``max_context``.
         ImportError: aiohttp is missing.
         EngineDeadError: The server's program cannot be started.
     """
@@ -168,8 +163,7 @@ class RemoteEngine(ABC):
     async def _meet(self, answer: Any) -> None:
         """Find out what the server is, and tell the updater; ``answer`` is that of the first health check.
 
-        Raises:
-            EngineError: It cannot do what is wanted; says how to start it.
+        EngineError: it cannot do what is wanted; says how to start it.
         """
 
     def _check_sampling(self, sampling: Sampling) -> None:  # noqa: B027
@@ -180,10 +174,10 @@ class RemoteEngine(ABC):
         """Ask for at most ``room`` tokens after the prompt and those that were made already."""
 
     @abstractmethod
-    def _over(self, flight: Flight, reply: Reply, last: int | None, room: int) -> FinishReason | None:
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
         """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own.
 
-        ``last`` is the token that it ends in, if that is a stop token, and ``room`` how many more it may have.
+        ``stopped``: it ends in a stop token. ``room``: how many more tokens it may have.
         """
 
     @abstractmethod
@@ -326,8 +320,7 @@ class RemoteEngine(ABC):
                 logprobs += reply.logprobs
                 versions += map(self._updater.version_of, reply.labels)
                 self._counters["generated_tokens"] += len(reply.token_ids)
-                last = tokens[-1] if tokens and tokens[-1] in stops else None
-                reason = self._over(flight, reply, last, room - len(tokens))
+                reason = self._over(flight, reply, bool(tokens) and tokens[-1] in stops, room - len(tokens))
         finally:
             self._flights.discard(flight)
         self._counters["aborted"] += reason == "abort"
@@ -345,12 +338,7 @@ class RemoteEngine(ABC):
         )
 
     async def _post(self, path: str, body: Callable[[], Any], flight: Flight) -> Any:
-        """The body of the answer to a request for tokens; again where a connection broke while the server lives.
-
-        Args:
-            path: Of the endpoint.
-            body: Made anew for each attempt.
-            flight: The request.
+        """The answer to a request for tokens; asks again, with a new ``body``, where a connection broke.
 
         Raises:
             RequestError: The server refuses the request.
@@ -416,11 +404,7 @@ class RemoteEngine(ABC):
         self._change()
 
     async def _while_alive(self, work: Awaitable[_Result]) -> _Result:
-        """Await ``work``, which is cancelled when the server dies first.
-
-        Raises:
-            EngineDeadError: The server is dead.
-        """
+        """Await ``work``, which is cancelled when the server dies first; then raises EngineDeadError."""
         task, ended = asyncio.ensure_future(work), asyncio.ensure_future(self._ended.wait())
         try:
             await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -481,11 +465,7 @@ class RemoteEngine(ABC):
             self._finish(error)
 
     async def _suspect(self, error: BaseException) -> None:
-        """Something failed: find out whether the server is dead.
-
-        Raises:
-            EngineDeadError: It is.
-        """
+        """Something failed: find out whether the server is dead; if it is, raises EngineDeadError."""
         self._check_alive()
         try:
             self._check_process("died: it")

@@ -181,16 +181,9 @@ class Replica:
 
 
 def check_reply(reply: Any, sampling: Sampling, oldest: int, newest: int) -> None:
-    """Whether a reply is what the protocol says it is.
+    """Raises BadReplyError: the reply is not what the protocol says.
 
-    Args:
-        reply: What the engine returned.
-        sampling: What it was asked for.
-        oldest: The engine's version when the request began.
-        newest: Its version now.
-
-    Raises:
-        BadReplyError: Says what is wrong.
+    ``oldest`` and ``newest`` are the engine's versions when the request began and now.
     """
     if not isinstance(reply, Generation):
         raise BadReplyError(f"the reply is a {type(reply).__name__}, not a Generation")

@@ -54,9 +54,9 @@ class Replicas:
     Args:
         engines: The replicas, with the same weights and version. They are closed with this.
         restart: From a replica's index to a new engine for its place; a coroutine function, or a function that is
-            called in a thread. The new engine's version must not be newer than the current one; where it is older, it
-            gets what the last update brought, which must stay unchanged until the next one. Without ``restart`` a lost
-            replica is gone for good.
+            called in a thread. A coroutine is cancelled where it takes too long. The new engine's version must not be
+            newer than the current one; where it is older, it gets what the last update brought, which must stay
+            unchanged until the next one. Without ``restart`` a lost replica is gone for good.
         limits: How patient to be.
 
     Raises:
@@ -410,7 +410,13 @@ class Replicas:
         self._change()
 
     async def _bring_up(self, replica: Replica) -> None:
-        engine = await self._made(replica.index)
+        try:
+            async with asyncio.timeout(self._limits.restart_timeout) as clock:
+                engine = await self._made(replica.index)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise EngineError(f"it took longer than {self._limits.restart_timeout:g} s") from error
         try:
             if engine.max_context < self._max_context:
                 raise EngineError(f"restart made an engine with max_context={engine.max_context}")
@@ -435,21 +441,12 @@ class Replicas:
             raise
 
     async def _made(self, index: int) -> Engine:
-        """A new engine; one that comes too late is closed."""
         assert self._restart is not None
-        task = self._spawn(_called(self._restart, index))
-        try:
-            await asyncio.wait([task], timeout=self._limits.restart_timeout)
-        finally:
-            if not task.done():
-                task.add_done_callback(self._close_late)
-        if not task.done():
-            raise EngineError(f"it took longer than {self._limits.restart_timeout:g} s")
-        return task.result()
-
-    def _close_late(self, task: asyncio.Task[Engine]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self._spawn(self._close_engine(task.result()))
+        if inspect.iscoroutinefunction(self._restart):
+            made: Engine | Awaitable[Engine] = self._restart(index)
+        else:
+            made = await asyncio.shield(in_new_thread(partial(self._restart, index)))
+        return await made if inspect.isawaitable(made) else made
 
     async def _close_engine(self, engine: Engine) -> None:
         try:
@@ -491,11 +488,3 @@ def _because(said: str, cause: BaseException) -> EngineError:
 
 def _stalled(replica: Replica, seconds: float) -> EngineError:
     return EngineError(f"no answer and no progress for {seconds:g} s, with {len(replica.calls)} requests in flight")
-
-
-async def _called(restart: Callable[[int], Engine | Awaitable[Engine]], index: int) -> Engine:
-    if inspect.iscoroutinefunction(restart):
-        made: Engine | Awaitable[Engine] = restart(index)
-    else:
-        made = await asyncio.shield(in_new_thread(partial(restart, index)))
-    return await made if inspect.isawaitable(made) else made

@@ -160,7 +160,7 @@ class ServerOptions:
     to one that runs already.
 
     Raises:
-        ValueError: A number is not positive, the address is none, or there is no Python with the server's package.
+        ValueError: The address is none, or there is no Python with the server's package.
     """
 
     base_url: str | None = None  #: of a server that runs already, ``http://127.0.0.1:30000``; ``None`` starts one
@@ -180,16 +180,10 @@ class ServerOptions:
     package: ClassVar[str]  #: what a server is started from
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
         make = f"`make venv-{self.package}` makes .venv-{self.package}/bin/python"
         if self.base_url is not None:
             if not self.base_url.startswith(("http://", "https://")):
                 raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
-            if self.python is not None:
-                raise ValueError("base_url names a server that runs already: python would start one")
         elif self.python is None:
             if importlib.util.find_spec(self.package) is None:
                 raise ValueError(

@@ -88,7 +88,6 @@ async def test_a_server_that_was_started_otherwise_is_told_how(
     ("options", "said"),
     [
         ({"base_url": "localhost:8000"}, "http://"),
-        ({"base_url": "http://x", "python": "python"}, "start one"),
         ({"python": "/nowhere/python"}, "make venv-vllm"),
         ({}, "make venv-vllm"),
         ({"base_url": "http://x", "args": {"logprobs_mode": "raw_logits"}}, r"engine\.vllm\.args\.logprobs_mode"),

@@ -119,7 +119,7 @@ class SGLangEngine(RemoteEngine):
         return None if self._info is None else self._info.enable_deterministic_inference
 
     async def probe(self) -> int:
-        """See :class:`trainers.engines.base.Probed`. While requests run, their tokens are SGLang's proof."""
+        """See :func:`trainers.engines.base.probe`. While requests run, their tokens are SGLang's proof."""
         await self.ready()
         answer = await self._client.request("GET", "/health")
         if answer.status != 200:
@@ -167,14 +167,14 @@ class SGLangEngine(RemoteEngine):
             raise EngineError(f"the SGLang server returned {len(reply.token_ids)} tokens where {room} were asked for")
         return reply
 
-    def _over(self, flight: Flight, reply: Reply, last: int | None, room: int) -> FinishReason | None:
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
         if flight.cancelled:
             return "abort"
         if reply.finish_reason == "abort":
             if not flight.may_abort:
                 raise EngineError(f"the SGLang server aborted the request: {reply.message}")
             return "abort"
-        if last is not None:
+        if stopped:
             return "stop"
         if room <= 0:
             return "length"

@@ -156,7 +156,7 @@ class VLLMEngine(RemoteEngine):
         body = generate_body(prompt, flight.sampling, stops=stops, room=room, vocab_size=vocab_size)
         return read_reply(await self._post(_GENERATE, lambda: body, flight))
 
-    def _over(self, flight: Flight, reply: Reply, last: int | None, room: int) -> FinishReason:
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason:
         return reply.finish_reason
 
     def _withdraw(self, flight: Flight) -> None:
