@@ -45,7 +45,7 @@ from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
 from .rollout.rewards import Score
-from .rollout.timeline import TraceFile
+from .rollout.stats import TraceFile
 
 #: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
 EXPECTED = (
