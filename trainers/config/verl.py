@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import yaml
 
@@ -153,18 +153,13 @@ class Table:
         return next((rule for each in above if (rule := self.rules.get(each)) and rule.only is not None), None)
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A setting in our keys; ``place`` is where it stood among those that were given, and -1 of a default.
+class _Made(NamedTuple):
+    """A setting in our keys."""
 
-    ``keys`` are those of verl's that it comes from, if they have other names or values; ``theirs`` says that it may
-    have no effect here, because a command of verl's may carry it for nothing.
-    """
-
-    place: int
+    place: int  # where it stood among those that were given; -1 of a default
     setting: Setting
-    theirs: bool = True
-    keys: tuple[str, ...] = ()
+    theirs: bool = True  # it may have no effect here, because a command of verl's may carry it for nothing
+    keys: tuple[str, ...] = ()  # those of verl's that it comes from, if they have other names or values
     why: str = ""
 
 
@@ -184,9 +179,6 @@ def translate(
         ruled.append((setting, table.rule(setting.key)))
     if not any(rule and setting.key not in keys for setting, rule in ruled):
         return list(settings), []
-    for setting, _ in ruled:
-        if isinstance(setting.value, str) and "${" in setting.value:
-            report(setting.key, f"{setting.value} is not resolved here; write the value", setting.where)
     whole = table.whole is not None and any(setting.key.startswith(table.whole) for setting, _ in ruled)
     notes = ["a command of verl: what it leaves out is as in verl (marked below)"] if whole else []
     verls = {setting.key: setting for setting, rule in ruled if rule}
@@ -195,36 +187,33 @@ def translate(
     made = [_Made(-1, Setting(key, value, DEFAULT)) for key, value in table.defaults.items() if whole]
     mine: dict[str, dict[str, int]] = {}  # by rule of several keys, those given and their places
     for place, (setting, rule) in enumerate(ruled):
+        key, value = setting.key, setting.value
+        if isinstance(value, str) and "${" in value:
+            report(key, f"{value} is not resolved here; write the value", setting.where)
         if rule is None:
-            made.append(_Made(place, setting, shared_are_theirs and setting.key.startswith(_SHARED)))
+            made.append(_Made(place, setting, shared_are_theirs and key.startswith(_SHARED)))
         elif rule.computed is not None:
-            mine.setdefault(rule.computed, {})[setting.key] = place
+            mine.setdefault(rule.computed, {})[key] = place
         elif rule.to is not None:
-            made.append(_renamed(place, setting, rule.to, rule, given, table, shared_are_theirs))
-        elif rule.only is None or setting.value is None or any(_same(setting.value, each) for each in rule.only):
-            notes.append(f"{setting.key}: no meaning here: {rule.why}")
+            ours, value = rule.to, _in_our_words(value, rule.words)
+            if ours.endswith(".*"):
+                ours = f"{ours[:-1]}{key.removeprefix(rule.group)}"
+            elif value is None and not keys[ours].nullable:  # there nothing is said; here a default has a value
+                value = table.defaults.get(ours, keys[ours].default)
+            if key == ours and value == setting.value:
+                made.append(_Made(place, setting, shared_are_theirs))
+            else:
+                made.append(_Made(place, Setting(ours, value, f"{key}, {setting.where}"), True, (key,), rule.why))
+        elif rule.only is None or value is None or any(_same(value, each) for each in rule.only):
+            notes.append(f"{key}: no meaning here: {rule.why}")
         else:
             allowed = " or ".join(map(dump, rule.only)) or "null"
-            given.refuse(setting.key, f"{dump(setting.value)} cannot be had: {rule.why}; leave it at {allowed}")
+            given.refuse(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}")
     for name, function in table.computed.items():
         if name in mine or whole:
             made += _computed(function, mine.get(name, {}), given, notes, table)
     made.sort(key=lambda each: each.place)
     return list(_read(made, keys, notes, table.reads)), notes
-
-
-def _renamed(
-    place: int, setting: Setting, ours: str, rule: Rule, given: Given, table: Table, same_is_theirs: bool
-) -> _Made:
-    """A key that has another name or other words here."""
-    value = _in_our_words(setting.value, rule.words)
-    if ours.endswith(".*"):
-        ours = f"{ours[:-1]}{setting.key.removeprefix(rule.group)}"
-    elif value is None and not given.keys[ours].nullable:  # there nothing is said; here a default has a value
-        value = table.defaults.get(ours, given.keys[ours].default)
-    if setting.key == ours and value == setting.value:
-        return _Made(place, setting, same_is_theirs)
-    return _Made(place, Setting(ours, value, f"{setting.key}, {setting.where}"), True, (setting.key,), rule.why)
 
 
 def _in_our_words(value: Any, words: Mapping[Any, Any]) -> Any:
@@ -264,19 +253,17 @@ def _read(made: Sequence[_Made], keys: Mapping[str, Key], notes: list[str], read
     Its launch commands carry such keys: options of a critic beside an estimator without one, for example.
     """
     last = {each.setting.key: each.setting.value for each in made}
-
-    def value_of(key: str) -> Any:
-        return last.get(key, keys[key].default)
-
-    for each in made:
-        setting, owner, theirs = each.setting, key_at(each.setting.key, keys), ", ".join(each.keys)
-        why = unread(owner.name, value_of, reads) if each.theirs and owner is not None else None
-        if why is None or (setting.key in keys and setting.value == keys[setting.key].default):
+    for _, setting, may_do_nothing, of, why in made:
+        owner, theirs, key = key_at(setting.key, keys), ", ".join(of), setting.key
+        unused = None
+        if may_do_nothing and owner is not None:
+            unused = unread(owner.name, lambda name: last.get(name, keys[name].default), reads)
+        if unused is None or (key in keys and setting.value == keys[key].default):
             if theirs:
-                notes.append(f"{theirs} -> {setting.key}={dump(setting.value)}{f' ({each.why})' * bool(each.why)}")
+                notes.append(f"{theirs} -> {key}={dump(setting.value)}{f' ({why})' * bool(why)}")
             yield setting
         elif setting.where != DEFAULT:
-            notes.append(f"{theirs or setting.key}: not used: {setting.key if theirs else 'it'} {why}")
+            notes.append(f"{theirs or key}: not used: {key if theirs else 'it'} {unused}")
 
 
 def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
