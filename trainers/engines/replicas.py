@@ -23,8 +23,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
 from textenvs.threads import in_new_thread
 from trainers.engines.base import (
     Engine,
@@ -108,10 +106,8 @@ class Replicas:
             EngineDeadError: All replicas are gone.
             EngineError: Every attempt failed; the last one's error.
         """
-        prompt = np.asarray(token_ids)
-        if prompt.ndim != 1 or prompt.dtype.kind not in "iu" or not 0 < len(prompt) < self._max_context:
-            # This raises, and says why.
-            check_request(token_ids, sampling, vocab_size=2**62, max_context=self._max_context, reports_kept=True)
+        # Of the vocabulary, the engine knows.
+        prompt = check_request(token_ids, sampling, vocab_size=2**62, max_context=self._max_context, reports_kept=True)
         self._check_open()
         self._counters["requests"] += 1
         failed: dict[int, EngineError] = {}  # what replicas said that are none the worse for it
@@ -418,8 +414,6 @@ class Replicas:
                 raise
             raise EngineError(f"it took longer than {self._limits.restart_timeout:g} s") from error
         try:
-            if engine.max_context < self._max_context:
-                raise EngineError(f"restart made an engine with max_context={engine.max_context}")
             while True:
                 if engine.version != self._version:
                     if engine.version > self._version or self._weights is None:

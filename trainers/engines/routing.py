@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -111,7 +111,6 @@ class _Session:
     settled: int = 0  # requests since rule 5 moved it
     lost: bool = False  # its home went down
     released: bool = False  # to be forgotten when nothing is in flight
-    holders: set[int] = field(default_factory=set)  # replicas that may keep something of it
 
 
 class Router:
@@ -166,7 +165,6 @@ class Router:
             known.settled += 1
             known.in_flight += 1
             known.released = False
-            known.holders.add(replica)
         expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, max(1.0, self._mean_reply))
         charge = PREFILL_WEIGHT * (len(prompt) - cached) + expected
         self._mean_charge = _mean(self._mean_charge, charge)
@@ -197,11 +195,11 @@ class Router:
         self._rebalance()
 
     def release(self, session: str) -> list[int]:
-        """Forget a session: the replicas that may keep something of it (all that are up, if it is not known)."""
+        """Forget a session: the replicas that may keep something of it, which is its home, or all that are up."""
         known = self.sessions.get(session)
         if known is None:
             return sorted(self.healthy)
-        holders, known.holders = sorted(known.holders & self.healthy), set()
+        holders = [] if known.home is None else [known.home]
         known.released, known.length = True, 0
         if not known.in_flight:
             self._forget(session)
@@ -213,7 +211,6 @@ class Router:
         self.shedding.discard(replica)
         self.index.forget(replica)
         for known in self.sessions.values():
-            known.holders.discard(replica)
             if known.home == replica:
                 self._move_out(known)
                 known.lost = True
