@@ -118,11 +118,11 @@ class RemoteEngine(ABC):
             raise ValueError(f"{folder} is not a folder with a config.json")
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         self._vocab_size: int = config.vocab_size
-        self._max_context = max_context
+        self.version, self.max_context = version, max_context
         self._stop_token_ids = tuple(stop_token_ids)
         check_sizes(config, max_context, self._stop_token_ids)
         parameters = read_parameters(folder, tied=bool(config.tie_word_embeddings), kv_heads=config.num_key_value_heads)
-        self._options, self._version, self._weights = options, version, weights
+        self._options, self._weights = options, weights
         self._flights: set[Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
@@ -186,16 +186,6 @@ class RemoteEngine(ABC):
 
     # The protocol
 
-    @property
-    def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
-
     def stats(self) -> dict[str, float]:
         """Counters since the start; how many requests run, the aborted ones until the server has confirmed it."""
         waiting = sum(not flight.begun for flight in self._flights)
@@ -220,7 +210,7 @@ class RemoteEngine(ABC):
         Raises:
             EngineError: The server refused the request or answered nonsense; others are not affected.
         """
-        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
+        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self.max_context)
         await self.ready()
         self._check_sampling(sampling)
         flight = Flight(prompt, sampling)
@@ -257,8 +247,8 @@ class RemoteEngine(ABC):
                 if self._work is not None:  # of an update that was cancelled
                     await asyncio.wait([self._work])
                     self._check_alive()
-                if version <= self._version:
-                    raise ValueError(f"the new version {version} must be greater than {self._version}")
+                if version <= self.version:
+                    raise ValueError(f"the new version {version} must be greater than {self.version}")
                 await asyncio.to_thread(self._updater.check, weights)
                 while mode == "wait" and any(flight.begun for flight in self._flights):
                     self._check_alive()
@@ -302,7 +292,7 @@ class RemoteEngine(ABC):
         """Ask until the request has what it wants."""
         sampling, size = flight.sampling, len(flight.prompt)
         stops = () if sampling.ignore_stop else tuple({*self._stop_token_ids, *sampling.stop_token_ids})
-        room = min(sampling.max_new_tokens, self._max_context - size)
+        room = min(sampling.max_new_tokens, self.max_context - size)
         tokens: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
@@ -375,7 +365,7 @@ class RemoteEngine(ABC):
             await self._suspect(error)
             raise
         else:
-            self._version = version
+            self.version = version
             self._counters["updates"] += 1
 
     # The server's life
@@ -433,7 +423,7 @@ class RemoteEngine(ABC):
             await self._meet(answer)
             if self._server is None and self._weights is not None:
                 await asyncio.to_thread(self._updater.check, self._weights)
-                await self._updater.apply(self._weights, self._version, abort=False)
+                await self._updater.apply(self._weights, self.version, abort=False)
         except EngineDeadError as error:
             self._finish(error)
         except (EngineError, ValueError) as error:

@@ -127,15 +127,13 @@ class SGLangEngine(RemoteEngine):
         return 0
 
     def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
-        return self._options.command(model, port, self._max_context, launch)
+        return self._options.command(model, port, self.max_context, launch)
 
     async def _meet(self, answer: Any) -> None:
         info = read(ServerInfo, (await self._client.request("GET", "/server_info", timeout=_INFO_S)).body)
-        info.check(self._max_context)
-        label = str(answer["weight_version"])
-        self._updater.connect(
-            device=info.device, ranks=info.tp_size, dtype=info.torch_dtype, label=label, version=self._version
-        )
+        info.check(self.max_context)
+        label, dtype = str(answer["weight_version"]), getattr(torch, info.dtype, None)  # "auto" says nothing
+        self._updater.connect(device=info.device, ranks=info.tp_size, dtype=dtype, label=label, version=self.version)
         self._info = info
         if not info.enable_deterministic_inference:
             log.info("%s does not honour seeds: it is not in deterministic mode", self._name)

@@ -113,20 +113,20 @@ class VLLMEngine(RemoteEngine):
         folder = Path(tempfile.mkdtemp(prefix="textenvs-vllm-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         (folder / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
-        return self._options.command(model, folder, port, self._max_context, launch)
+        return self._options.command(model, folder, port, self.max_context, launch)
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
         if await self._get("/is_sleeping", "is_sleeping"):  # left so by a client that died
             await updater.control("/wake_up")
         answer = await self._client.request("POST", "/collective_rpc", {"method": "describe_to_the_trainer"})
-        described = check_description(answer, self._vocab_size, self._max_context)
+        described = check_description(answer, self._vocab_size, self.max_context)
         updater.connect(
             device=described["device"],
             ranks=await self._get("/get_world_size", "world_size"),
             dtype=getattr(torch, described["dtype"]),
             label=str(await self._get("/weight_info", "weight_version")),
-            version=self._version,
+            version=self.version,
         )
         await updater.control("/resume")
         # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.
