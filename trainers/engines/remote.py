@@ -289,7 +289,6 @@ class RemoteEngine(ABC):
     # One request
 
     async def _fly(self, flight: Flight) -> Generation:
-        """Ask until the request has what it wants."""
         sampling, size = flight.sampling, len(flight.prompt)
         stops = () if sampling.ignore_stop else tuple({*self._stop_token_ids, *sampling.stop_token_ids})
         room = min(sampling.max_new_tokens, self.max_context - size)
@@ -372,7 +371,6 @@ class RemoteEngine(ABC):
 
     @property
     def _name(self) -> str:
-        """The server, in messages."""
         process = "" if self._server is None else f" (process {self._server.pid})"
         return f"the {self.kind} server at {self._client.base_url}{process}"
 
@@ -433,7 +431,6 @@ class RemoteEngine(ABC):
             self._spawn(self._watch())
 
     async def _watch(self) -> None:
-        """Run until the server dies."""
         options, clock = self._options, asyncio.get_running_loop().time
         checked, failures = clock(), 0
         try:

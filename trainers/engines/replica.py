@@ -158,12 +158,10 @@ class Replica:
         self.abandon(ReplicaLostError(f"{self} was lost: {error}"))
 
     def abandon(self, error: EngineError) -> None:
-        """End everything that is in flight with this error."""
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(error)
 
     def adopt(self, engine: Engine, now: float) -> None:
-        """Put a new engine in this place; it is up."""
         self.engine, self.state, self.active = engine, "up", now
         self.faults, self._seen, self._lost = 0, (), None
 

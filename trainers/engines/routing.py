@@ -64,7 +64,6 @@ class PrefixIndex:
         return tuple(keys)
 
     def add(self, keys: Keys, replica: int) -> None:
-        """``replica`` has computed the sequence with these keys."""
         for key in reversed(keys):  # the beginning is used last, so it is forgotten last
             self._holders[key] = self._holders.get(key, 0) | 1 << replica
             self._holders.move_to_end(key)
@@ -81,12 +80,10 @@ class PrefixIndex:
         return shared
 
     def forget(self, replica: int) -> None:
-        """``replica`` has lost what it had."""
         kept = ((key, bits & ~(1 << replica)) for key, bits in self._holders.items())
         self._holders = OrderedDict((key, bits) for key, bits in kept if bits)
 
     def clear(self) -> None:
-        """Nobody has anything any more."""
         self._holders.clear()
 
 
@@ -135,11 +132,7 @@ class Router:
         self._mean_reply: float | None = None
 
     def place(
-        self,
-        prompt: NDArray[np.integer],
-        max_new_tokens: int,
-        session: str | None = None,
-        avoid: Collection[int] = (),
+        self, prompt: NDArray[np.integer], max_new_tokens: int, session: str | None = None, avoid: Collection[int] = ()
     ) -> Placement:
         """Choose one of the replicas that are up, and charge it. Call :meth:`finish` once a placement."""
         candidates = sorted(self.healthy.difference(avoid)) or sorted(self.healthy)
@@ -217,7 +210,6 @@ class Router:
         self._rebalance()
 
     def up(self, replica: int) -> None:
-        """A replica is there again, with nothing in it."""
         self.healthy.add(replica)
         self._rebalance()
 

@@ -114,12 +114,11 @@ class TorchEngine:
 
     @property
     def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
         return self._scheduler.version
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        size, context = self._vocab_size, self.max_context
-        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=context, reports_kept=True)
+        size = self._vocab_size
+        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=self.max_context, reports_kept=True)
         generation: Generation = await self._outcome(Request(prompt, sampling, session))
         return generation
 
@@ -184,7 +183,6 @@ class _Mailbox:
         return future
 
     def withdraw(self, item: Request | Update) -> None:
-        """Nobody waits for this any more."""
         with self._changed:
             if self._futures.pop(item, None) is not None and self._end is None:
                 self._commands.append(lambda scheduler: scheduler.cancel(item))
@@ -201,7 +199,6 @@ class _Mailbox:
             return commands
 
     def settle(self, outcomes: Sequence[tuple[Request | Update, Generation | BaseException | None]]) -> None:
-        """Hand outcomes to those who wait for them."""
         with self._changed:
             settled = [(self._futures.pop(item, None), outcome) for item, outcome in outcomes]
         for future, outcome in settled:

@@ -96,7 +96,6 @@ class Checksums(BaseModel):
     ranks: list[_Rank] = Field(min_length=1)
 
     def by_name(self) -> dict[str, tuple[str, ...]]:
-        """Each parameter's checksums, in the order of the ranks."""
         return {name: tuple(rank.checksums.get(name, "") for rank in self.ranks) for name in self.ranks[0].checksums}
 
 

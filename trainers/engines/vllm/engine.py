@@ -100,7 +100,6 @@ class VLLMEngine(RemoteEngine):
             self._asleep = True
 
     async def wake(self) -> None:
-        """Go on after :meth:`sleep`; fine when awake."""
         async with self._updating:
             if self._asleep:
                 await self._updater.control("/wake_up")

@@ -111,7 +111,6 @@ class VLLMOptions(ServerOptions):
 
 
 def _words(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Engine arguments as vLLM's command line has them."""
     for name, value in arguments.items():
         word = name.replace("_", "-")
         if isinstance(value, bool):
