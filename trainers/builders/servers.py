@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..cluster.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.remote import RemoteEngine
-from ..engines.server import Launch, ServerOptions
+from ..engines.server import ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.vllm.engine import VLLMEngine
 from ..engines.vllm.options import VLLMOptions
@@ -69,20 +70,21 @@ async def served_engine(
 ) -> RemoteEngine:
     """One server, started or found, with the policy's weights as ``version``; it reads the policy in ``folder``."""
     kind = VLLMEngine if config.engine.name == "vllm" else SGLangEngine
+    options = replace(
+        server_options(config, replica),
+        max_slots=slots(config),
+        dtype=config.model.precision,
+        device=resolve_device(config.model.device).type,
+        gpu=gpu_of(config, replica),
+        threads=threads_for(policy, config.engine.threads),
+        kv_cache_gib=config.engine.kv_cache_gib,
+        seed=config.trainer.seed + replica,
+    )
     engine = kind(
         folder,
-        server_options(config, replica),
+        options,
         max_context=config.engine.max_context,
         stop_token_ids=renderer.stop_token_ids,
-        launch=Launch(
-            max_slots=slots(config),
-            dtype=config.model.precision,
-            device=resolve_device(config.model.device).type,
-            gpu=gpu_of(config, replica),
-            threads=threads_for(policy, config.engine.threads),
-            kv_cache_gib=config.engine.kv_cache_gib,
-            seed=config.trainer.seed + replica,
-        ),
         version=version,
         weights=policy.model.state_dict(),
     )

@@ -36,7 +36,7 @@ from trainers.engines.base import (
 )
 from trainers.engines.http import Client, UnreachableError, error_text, refused
 from trainers.engines.parameters import read_parameters
-from trainers.engines.server import Launch, ServerOptions, ServerProcess, free_port
+from trainers.engines.server import ServerOptions, ServerProcess, free_port
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
 
 _Result = TypeVar("_Result")
@@ -76,7 +76,7 @@ class Reply:
 class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
-    With ``options.base_url`` it talks to a server that runs already; else it starts one, as ``launch`` says, with
+    With ``options.base_url`` it talks to a server that runs already; else it starts one with
     ``options.python``, which ends with the engine or with this process. Starting takes half a minute and more: it runs
     in the background, and :meth:`ready`, the first request or the first update waits for it. KV is shared by all
     requests with the same prefix; sessions have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
@@ -87,7 +87,6 @@ class RemoteEngine(ABC):
         options: Which server, and how to treat it.
         max_context: Prompt and new tokens together are at most this.
         stop_token_ids: Stop tokens of every request, beside its own.
-        launch: Of a server that is started.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request; ``None`` where it has
             them.
@@ -109,7 +108,6 @@ class RemoteEngine(ABC):
         *,
         max_context: int,
         stop_token_ids: Sequence[int] = (),
-        launch: Launch = Launch(),  # noqa: B008 (it is frozen)
         version: int = 0,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -142,21 +140,21 @@ class RemoteEngine(ABC):
         if options.base_url is None:
             port = free_port()
             self._client = Client(f"http://127.0.0.1:{port}", extra=extra)
-            command, environment = self._command(folder.resolve(), port, launch)
+            command, environment = self._command(folder.resolve(), port)
             try:
                 self._server = ServerProcess(command, environment)
             except OSError as error:
                 raise EngineDeadError(f"cannot start {command[0]}: {error.strerror}") from error
         else:
             self._client = Client(options.base_url, options.api_key, extra=extra)
-        first_gpu = (launch.gpu or 0) % max(1, torch.cuda.device_count())
+        first_gpu = (options.gpu or 0) % max(1, torch.cuda.device_count())
         apart = options.base_url is not None or first_gpu > 0  # else it has this process's GPU
         self._updater = self.updater_class(self._client, options, parameters, folder, apart=apart)
 
     # What is different from server to server
 
     @abstractmethod
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
         """The command line of a server, and what its environment has beside this process's own."""
 
     @abstractmethod

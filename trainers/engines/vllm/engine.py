@@ -18,7 +18,6 @@ import trainers
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
 from trainers.engines.http import UnreachableError
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.server import Launch
 
 from .options import VLLMOptions
 from .protocol import check_description, generate_body, read_metrics, read_reply
@@ -107,12 +106,12 @@ class VLLMEngine(RemoteEngine):
                 self._updates_asked -= 1
                 self._change()
 
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
         # The worker extension is of this project, whose environment is not vLLM's: this folder has the package alone.
         folder = Path(tempfile.mkdtemp(prefix="textenvs-vllm-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         (folder / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
-        return self._options.command(model, folder, port, self.max_context, launch)
+        return self._options.command(model, folder, port, self.max_context)
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
