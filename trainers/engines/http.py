@@ -71,7 +71,6 @@ class Client:
             return Answer(response.status, text)
 
     async def close(self) -> None:
-        """Drop all connections. Safe to call twice."""
         while self._sessions:
             await self._sessions.popitem()[1].close()
 

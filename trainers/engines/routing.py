@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -64,7 +64,6 @@ class PrefixIndex:
         return tuple(keys)
 
     def add(self, keys: Keys, replica: int) -> None:
-        """``replica`` has computed the sequence with these keys."""
         for key in reversed(keys):  # the beginning is used last, so it is forgotten last
             self._holders[key] = self._holders.get(key, 0) | 1 << replica
             self._holders.move_to_end(key)
@@ -81,12 +80,10 @@ class PrefixIndex:
         return shared
 
     def forget(self, replica: int) -> None:
-        """``replica`` has lost what it had."""
         kept = ((key, bits & ~(1 << replica)) for key, bits in self._holders.items())
         self._holders = OrderedDict((key, bits) for key, bits in kept if bits)
 
     def clear(self) -> None:
-        """Nobody has anything any more."""
         self._holders.clear()
 
 
@@ -111,7 +108,6 @@ class _Session:
     settled: int = 0  # requests since rule 5 moved it
     lost: bool = False  # its home went down
     released: bool = False  # to be forgotten when nothing is in flight
-    holders: set[int] = field(default_factory=set)  # replicas that may keep something of it
 
 
 class Router:
@@ -136,11 +132,7 @@ class Router:
         self._mean_reply: float | None = None
 
     def place(
-        self,
-        prompt: NDArray[np.integer],
-        max_new_tokens: int,
-        session: str | None = None,
-        avoid: Collection[int] = (),
+        self, prompt: NDArray[np.integer], max_new_tokens: int, session: str | None = None, avoid: Collection[int] = ()
     ) -> Placement:
         """Choose one of the replicas that are up, and charge it. Call :meth:`finish` once a placement."""
         candidates = sorted(self.healthy.difference(avoid)) or sorted(self.healthy)
@@ -166,7 +158,6 @@ class Router:
             known.settled += 1
             known.in_flight += 1
             known.released = False
-            known.holders.add(replica)
         expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, max(1.0, self._mean_reply))
         charge = PREFILL_WEIGHT * (len(prompt) - cached) + expected
         self._mean_charge = _mean(self._mean_charge, charge)
@@ -197,11 +188,11 @@ class Router:
         self._rebalance()
 
     def release(self, session: str) -> list[int]:
-        """Forget a session: the replicas that may keep something of it (all that are up, if it is not known)."""
+        """Forget a session: the replicas that may keep something of it, which is its home, or all that are up."""
         known = self.sessions.get(session)
         if known is None:
             return sorted(self.healthy)
-        holders, known.holders = sorted(known.holders & self.healthy), set()
+        holders = [] if known.home is None else [known.home]
         known.released, known.length = True, 0
         if not known.in_flight:
             self._forget(session)
@@ -213,14 +204,12 @@ class Router:
         self.shedding.discard(replica)
         self.index.forget(replica)
         for known in self.sessions.values():
-            known.holders.discard(replica)
             if known.home == replica:
                 self._move_out(known)
                 known.lost = True
         self._rebalance()
 
     def up(self, replica: int) -> None:
-        """A replica is there again, with nothing in it."""
         self.healthy.add(replica)
         self._rebalance()
 

@@ -55,12 +55,10 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that nothing refers to."""
         return len(self._free)
 
     @property
     def sessions(self) -> int:
-        """Sessions that keep blocks."""
         return len(self._sessions)
 
     def find(self, name: Name) -> tuple[int, int] | None:
@@ -92,7 +90,6 @@ class BlockPool:
         return taken
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """One reference less to each."""
         for block in blocks:
             self._references[block] -= 1
             if not self._references[block]:
@@ -106,7 +103,6 @@ class BlockPool:
         self._sessions[session] = blocks
 
     def release(self, session: str) -> None:
-        """Forget a session; unknown ones are fine."""
         self.give_back(self._sessions.pop(session, ()))
 
     def forget(self) -> None:
@@ -197,7 +193,6 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._running or self._waiting or self._updates)
 
     def gauges(self) -> dict[str, float]:
@@ -231,7 +226,6 @@ class Scheduler:
             self._leave(item.row)
 
     def release(self, session: str) -> None:
-        """Forget a session's KV."""
         self._pool.release(session)
         for request in self._running.values():
             if request.session == session:

@@ -139,21 +139,8 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What a server is started with, beside its options."""
-
-    max_slots: int = 256  #: how many requests run at once; more wait
-    dtype: str = "float32"  #: or ``bfloat16``
-    device: str = "cpu"  #: or ``cuda``
-    gpu: int | None = None  #: which one, modulo their number; ``None`` is the server's choice
-    threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
-    kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
-    seed: int = 0  #: of requests without a seed
-
-
-@dataclass(frozen=True)
 class ServerOptions:
-    """How an engine reaches its server, how it brings weights there, and how patient it is.
+    """How an engine reaches or starts its server, how it brings weights there, and how patient it is.
 
     ``transport`` is how weights travel: ``process_group`` (gloo, or NCCL to a server on other GPUs), ``disk`` through a
     folder that both sides see, ``http`` by value. ``auto`` is ``process_group`` to a server that is started, ``http``
@@ -167,6 +154,13 @@ class ServerOptions:
     api_key: str | None = None  #: of that server
     python: str | None = None  #: of the server's environment, to start one with; ``None`` is this one
     tensor_parallel: int = 1  #: workers of a server that is started, which share each matrix
+    max_slots: int = 256  #: of a server that is started: how many requests run at once; more wait
+    dtype: str = "float32"  #: likewise, as all down to ``seed``; or ``bfloat16``
+    device: str = "cpu"  #: or ``cuda``
+    gpu: int | None = None  #: which one, modulo their number; ``None`` is the server's choice
+    threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
+    kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
+    seed: int = 0  #: of requests without a seed
     transport: WeightWay = "auto"
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once by ``process_group`` and ``http``, at most
     master_address: str | None = None  #: of this machine, as the server reaches it; ``None`` finds it

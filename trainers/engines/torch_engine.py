@@ -103,7 +103,7 @@ class TorchEngine:
             version=version,
         )
         self._vocab_size: int = model.config.vocab_size
-        self._max_context, self._device = max_context, decoder.device
+        self.max_context, self._device = max_context, decoder.device
         self._mailbox = _Mailbox()
         self._thread = threading.Thread(
             target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
@@ -114,18 +114,11 @@ class TorchEngine:
 
     @property
     def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
         return self._scheduler.version
 
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
-
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`."""
-        size, context = self._vocab_size, self._max_context
-        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=context, reports_kept=True)
+        size = self._vocab_size
+        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=self.max_context, reports_kept=True)
         generation: Generation = await self._outcome(Request(prompt, sampling, session))
         return generation
 
@@ -145,7 +138,6 @@ class TorchEngine:
         await self._outcome(Update(weights, version, mode))
 
     async def release(self, session: str) -> None:
-        """See :meth:`trainers.engines.base.Engine.release`."""
         with contextlib.suppress(EngineDeadError):  # nothing is kept any more
             self._mailbox.post(lambda scheduler: scheduler.release(session))
 
@@ -154,7 +146,6 @@ class TorchEngine:
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
 
     async def close(self) -> None:
-        """See :meth:`trainers.engines.base.Engine.close`."""
         await asyncio.shield(in_new_thread(self._stop))
 
     async def _outcome(self, item: Request | Update) -> Any:
@@ -192,7 +183,6 @@ class _Mailbox:
         return future
 
     def withdraw(self, item: Request | Update) -> None:
-        """Nobody waits for this any more."""
         with self._changed:
             if self._futures.pop(item, None) is not None and self._end is None:
                 self._commands.append(lambda scheduler: scheduler.cancel(item))
@@ -209,7 +199,6 @@ class _Mailbox:
             return commands
 
     def settle(self, outcomes: Sequence[tuple[Request | Update, Generation | BaseException | None]]) -> None:
-        """Hand outcomes to those who wait for them."""
         with self._changed:
             settled = [(self._futures.pop(item, None), outcome) for item, outcome in outcomes]
         for future, outcome in settled:

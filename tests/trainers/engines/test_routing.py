@@ -268,13 +268,15 @@ def test_the_sessions_of_a_lost_replica_find_a_new_home_and_stay_there():
     assert router.release("never heard of") == [0, 1]
 
 
-def test_a_session_that_moved_is_released_wherever_it_was():
+def test_a_session_that_moves_is_released_where_it_was_and_then_at_home():
     router = Router(2)
     router.finish(router.place(ids(1), 5, "s"), ids(1))
     first = home_of(router, "s")
-    router.finish(router.place(ids(1), 5, "s", avoid={first}), ids(1))
+    moved = router.place(ids(1), 5, "s", avoid={first})
+    router.finish(moved, ids(1))
+    assert moved.left == first
     assert home_of(router, "s") == 1 - first
-    assert router.release("s") == [0, 1]
+    assert router.release("s") == [1 - first]
     assert home_of(router, "s") is None
     assert [router.at_home[replica] for replica in range(2)] == [0, 0]
 

@@ -28,7 +28,6 @@ from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sa
 from trainers.engines.parameters import Parameters, buckets, read_parameters
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.server import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions, protocol
 from trainers.engines.sglang.weight_update import payload
 from trainers.engines.vllm.checksum import checksum
@@ -453,7 +452,7 @@ def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64() -> 
 
 def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
     options = SGLangOptions(python=sys.executable, tensor_parallel=2)
-    _, environment = options.command(tmp_path, 1234, 256, Launch())
+    _, environment = options.command(tmp_path, 1234, 256)
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
 
 

@@ -20,7 +20,6 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.server import Launch
 from trainers.engines.vllm.checksum import block, checksum, checksums, differing
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
@@ -106,8 +105,8 @@ def test_arguments_become_words_of_the_command_line() -> None:
         "compilation_config": {"mode": 0},
         "x": None,
     }
-    options = VLLMOptions(python=sys.executable, tensor_parallel=2, args=args)
-    command, environment = options.command(Path("m"), Path("p"), 1234, 256, Launch(threads=3))
+    options = VLLMOptions(python=sys.executable, tensor_parallel=2, threads=3, args=args)
+    command, environment = options.command(Path("m"), Path("p"), 1234, 256)
     words = " ".join(command)
     for said in (
         "--model m",
