@@ -69,6 +69,7 @@ class WeightUpdater(Receiver):
         self.transport = options.transport
         if self.transport == "auto":
             self.transport = "process_group" if options.base_url is None else "http"
+        self.verify = options.verify  #: whether the server's checksums are compared
         self._client, self._options, self._parameters, self._folder = client, options, parameters, folder
         self._apart = apart
         self._dtype: torch.dtype | None = None
@@ -106,7 +107,7 @@ class WeightUpdater(Receiver):
             workers=self.ranks,
             backend="nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo",
             dtype=self._dtype if whole else None,
-            rule=rule if whole and options.verify else None,
+            rule=rule if whole and self.verify else None,
             bucket_bytes=options.bucket_bytes,
             timeout_s=options.update_timeout_s,
             address=options.master_address or (None if here else own_address(str(url.hostname), url.port or 80)),
