@@ -50,8 +50,8 @@ from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
 from .cluster.machine import Machine
-from .cluster.nsight import captures
 from .cluster.plan import describe
+from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
 from .config.schema import ActorSection
 from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss, selected_tokens

@@ -8,10 +8,9 @@ from typing import Any
 
 from ..algorithms.advantages import NEEDS_CRITIC
 from ..cluster.group import LearnerGroup
-from ..cluster.nsight import nsight_of
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
-from ..cluster.ray.runtime import RayCluster
+from ..cluster.ray.runtime import RayCluster, nsight_of
 from ..config.learning import ActorSection, CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection

@@ -154,30 +154,25 @@ class LearnerGroup:
         model: Literal["actor", "reference"] = "actor",
         entropy: bool = False,
     ) -> Any:
-        """See :meth:`trainers.learner.learner.Learner.logprobs`."""
         return self._do("logprobs", _tokens_of(trajectories), model=model, entropy=entropy)
 
     def values(self, trajectories: Sequence[Trajectory]) -> tuple[list[Floats], Floats]:
-        """See :meth:`trainers.learner.learner.Learner.values`."""
         result: tuple[list[Floats], Floats] = self._do("values", _tokens_of(trajectories))
         return result
 
     def update_actor(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: PolicyLoss
     ) -> dict[str, float]:
-        """See :meth:`trainers.learner.learner.Learner.update_actor`."""
         metrics: dict[str, float] = self._do("update_actor", _tokens_of(trajectories), dict(per_token), loss_fn)
         return metrics
 
     def update_critic(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
     ) -> dict[str, float]:
-        """See :meth:`trainers.learner.learner.Learner.update_critic`."""
         metrics: dict[str, float] = self._do("update_critic", _tokens_of(trajectories), dict(per_token), loss_fn)
         return metrics
 
     def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
-        """See :meth:`trainers.learner.learner.Learner.update_sft`."""
         metrics: dict[str, float] = self._do("update_sft", _tokens_of(trajectories), weights)
         return metrics
 

@@ -125,17 +125,16 @@ class Inbox(Receiver):
 
     @property
     def wants(self) -> Wants:
-        """See :class:`Receiver`, also for the following."""
         return self._wants
 
-    async def join_group(self, group: Group) -> None:  # noqa: D102
+    async def join_group(self, group: Group) -> None:
         self._joined = await in_thread(lambda: make_group(group, 1))
 
-    async def leave_group(self, group: Group) -> None:  # noqa: D102
+    async def leave_group(self, group: Group) -> None:
         last, self._joined = [self._joined], None
         await in_thread(lambda: destroy(last))
 
-    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:  # noqa: D102
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
         assert (joined := self._joined) is not None
         assert self._take is not None
         kinds = [getattr(torch, name) for name in bucket["dtypes"]]
@@ -211,7 +210,6 @@ class LocalSource(WeightSource):
         return cls(specs, lambda: ((each, weights[each[0]].detach()) for each in tied))
 
     async def broadcast(self, receiver: Receiver) -> Sums:
-        """See :meth:`WeightSource.broadcast`."""
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
         if group is None or group["name"] not in sender:
             address = wants.address or "127.0.0.1"
@@ -221,7 +219,6 @@ class LocalSource(WeightSource):
         return settled((await exchange(sending, {name: (receiver, group)}, plan, _told(sender.give_up)))[name])
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
-        """See :meth:`WeightSource.deliver`."""
         tensors, sums = self._read(), None if wants.rule is None else Checksums(wants.rule)
 
         def cut(specs: Sequence[TensorSpec]) -> Bucket:

@@ -98,7 +98,6 @@ class WeightUpdater(Receiver):
 
     @property
     def wants(self) -> Wants:
-        """See :class:`.transport.Receiver`."""
         whole, options = self._kind == "weights", self._options
         rule = ChecksumRule(self.checksum_kind, self.ranks, self._parameters.kv_heads)
         url = urlsplit(self._client.base_url)

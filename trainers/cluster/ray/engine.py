@@ -208,11 +208,9 @@ class RayEngine:
 
     @property
     def max_context(self) -> int:
-        """See :class:`trainers.engines.base.Engine`."""
         return self._max_context
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`."""
         reply: Generation = await self._call("generate", list(token_ids), sampling, session)
         return reply
 
@@ -249,7 +247,6 @@ class RayEngine:
             asking.cancel()
 
     async def release(self, session: str) -> None:
-        """See :meth:`trainers.engines.base.Engine.release`."""
         await self._call("release", session)
 
     async def sleep(self) -> None:
@@ -266,11 +263,9 @@ class RayEngine:
         return count
 
     def stats(self) -> dict[str, float]:
-        """See :meth:`trainers.engines.base.Engine.stats`."""
         return dict(self._stats)
 
     async def close(self) -> None:
-        """See :meth:`trainers.engines.base.Engine.close`."""
         if self._asking is not None:
             self._asking.cancel()
         if self._dead is None:

@@ -100,19 +100,16 @@ class RayRanks:
         return len(self._actors)
 
     def name(self, rank: int) -> str:
-        """See :class:`trainers.cluster.group.Transport`."""
         address, pid, _ = self.info[rank]
         return f"learner rank {rank} (Ray actor on {address}, process {pid})"
 
     def post(self, number: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """See :class:`trainers.cluster.group.Transport`."""
         self._number = number
         order = self._ray.put((method, args, dict(kwargs)))
         self._answers = {actor.run.remote(order): rank for rank, actor in enumerate(self._actors)}
         self._pulses = {}
 
     def poll(self, timeout: float) -> list[Event]:
-        """See :class:`trainers.cluster.group.Transport`."""
         now = time.monotonic()
         for rank in self._answers.values():
             if rank not in self._pulses.values() and now - self._asked[rank] >= _PULSE_S:
@@ -163,13 +160,11 @@ class RayRanks:
         return answers
 
     def kill(self) -> None:
-        """See :class:`trainers.cluster.group.Transport`."""
         for actor in self._actors:
             with contextlib.suppress(Exception):  # Ray may be gone itself
                 self._ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
-        """See :class:`trainers.cluster.group.Transport`."""
         self._answers, self._pulses = {}, {}
 
 
@@ -202,7 +197,6 @@ class RayLearnerGroup(LearnerGroup):
         super().__init__(self.ranks, model, settings, silence=silence, stall=stall, start_timeout=start_timeout)
 
     def publication(self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> RankSource:
-        """See :meth:`trainers.learner.learner.Learner.publication`."""
         number = next(self._publications)
         specs = self._do("publication", number, which, dtype, snapshot, self.stall)
         return RankSource(self, number, specs, snapshot=snapshot)
@@ -262,7 +256,6 @@ class RankSource(WeightSource):
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
-        """See :meth:`WeightSource.attending`."""
         self._announced += 1
         try:
             yield
@@ -271,7 +264,6 @@ class RankSource(WeightSource):
             self._begin()
 
     async def broadcast(self, receiver: Receiver) -> Sums:
-        """See :meth:`WeightSource.broadcast`."""
         done: asyncio.Future[Sums] = asyncio.get_running_loop().create_future()
         self._waiting[done] = receiver
         self._begin()

@@ -90,7 +90,6 @@ class SGLangUpdater(WeightUpdater):
         return read(Checksums, await self.control("/weights_checker", {"action": "checksum"})).by_name()
 
     async def join_group(self, group: Group) -> None:
-        """See :class:`trainers.engines.transport.Receiver`, also for the following."""
         await self.control(
             "/init_weights_update_group",
             {
@@ -103,10 +102,10 @@ class SGLangUpdater(WeightUpdater):
             },
         )
 
-    async def leave_group(self, group: Group) -> None:  # noqa: D102
+    async def leave_group(self, group: Group) -> None:
         await self.control("/destroy_weights_update_group", {"group_name": group["name"]})
 
-    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:  # noqa: D102
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
         self._may_begin()
         await self._update("distributed", {**bucket, "group_name": group["name"]})
 

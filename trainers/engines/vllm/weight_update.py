@@ -37,7 +37,6 @@ class VLLMUpdater(WeightUpdater):
         self._base: str | None = None  # what the workers have below adapters
 
     def check(self, weights: Weights) -> None:
-        """See :meth:`trainers.engines.weight_update.WeightUpdater.check`."""
         if not isinstance(weights, Adapted | AdapterSource):
             super().check(weights)
             return
@@ -103,13 +102,12 @@ class VLLMUpdater(WeightUpdater):
         return {name: tuple(rank.get(name) for rank in ranks) for name in ranks[0]}
 
     async def join_group(self, group: Group) -> None:
-        """See :class:`trainers.engines.transport.Receiver`, also for the following."""
         await self.control("/init_weight_transfer_engine", {"init_info": {"group": dict(group)}})
 
-    async def leave_group(self, group: Group) -> None:  # noqa: D102
+    async def leave_group(self, group: Group) -> None:
         await self.control("/init_weight_transfer_engine", {"init_info": {}})
 
-    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:  # noqa: D102
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
         self._may_begin()
         await self._update({"kind": self._kind, **bucket})
 
