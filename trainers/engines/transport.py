@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -216,7 +215,12 @@ class LocalSource(WeightSource):
             group = sender.open(address, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
         sending = in_thread(lambda: send(sender, {name: wants}, plan, self._read()))
-        return settled((await exchange(sending, {name: (receiver, group)}, plan, _told(sender.give_up)))[name])
+        outcome = await exchange(
+            sending, {name: (receiver, group)}, plan, lambda *why: in_thread(lambda: sender.give_up(*why))
+        )
+        if isinstance(found := outcome[name], Exception):
+            raise found
+        return found
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
         tensors, sums = self._read(), None if wants.rule is None else Checksums(wants.rule)
@@ -337,7 +341,7 @@ async def exchange(
     sending: Awaitable[Mapping[str, Sums | str]],
     members: Mapping[str, tuple[Receiver, Group]],
     plan: Sequence[Sequence[TensorSpec]],
-    give_up: Callable[[str, str], Awaitable[None]],
+    give_up: Callable[[str, str], object],
 ) -> dict[str, Sums | Exception]:
     """Have rank 0 send and the receivers follow, at the same time; where one of the two fails, the other is told.
 
@@ -345,7 +349,7 @@ async def exchange(
         sending: What :func:`send` does, wherever rank 0 is.
         members: Receivers, and their groups by name.
         plan: As ``send`` has it.
-        give_up: Tells rank 0 that it need not wait for a group, and why.
+        give_up: Tells rank 0 that it need not wait for a group, and why; does not block.
 
     Returns:
         What each receiver must have now, or what went wrong. Those who failed are in no group.
@@ -364,7 +368,7 @@ async def exchange(
                 if name not in told and task.done():
                     told.add(name)
                     if (problem := _problem(task)) is not None:
-                        await give_up(name, f"the workers do not follow: {problem!r}")
+                        give_up(name, f"the workers do not follow: {problem!r}")
         failure = _problem(rank_0)
         for name, task in following.items():
             said: Any = failure if failure is not None else rank_0.result()[name]
@@ -381,28 +385,13 @@ async def exchange(
         return outcome
     finally:
         rank_0.cancel()
-        rank_0.add_done_callback(_retrieved)
+        rank_0.add_done_callback(retrieved)
         for name, task in following.items():
             task.cancel()
-            task.add_done_callback(_retrieved)
+            task.add_done_callback(retrieved)
             if not isinstance(outcome.get(name), Mapping):
-                with contextlib.suppress(Exception):  # what failed first is what counts
-                    await give_up(name, "the update was withdrawn")
+                give_up(name, "the update was withdrawn")
                 await members[name][0].abandon()
-
-
-def settled(outcome: Sums | Exception) -> Sums:
-    """A receiver's part of what :func:`exchange` returns; raises where that is an error."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def own_address(towards: str = "192.0.2.1", port: int = 80) -> str:
-    """This machine's address on the way to another one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
-        probe.connect((towards, port))
-        return str(probe.getsockname()[0])
 
 
 def in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
@@ -430,13 +419,6 @@ def in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
     return future
 
 
-def _told(give_up: Callable[[str, str], None]) -> Callable[[str, str], Coroutine[Any, Any, None]]:
-    async def tell(name: str, why: str) -> None:
-        give_up(name, why)
-
-    return tell
-
-
 def _problem(task: asyncio.Future[Any]) -> BaseException | None:
     if not task.done():
         return None
@@ -452,7 +434,7 @@ def _engine_error(said: Any) -> Exception:
     return error
 
 
-def _retrieved(task: asyncio.Future[Any]) -> None:
+def retrieved(task: asyncio.Future[Any]) -> None:
     """So that asyncio logs no warning."""
     if not task.cancelled():
         task.exception()

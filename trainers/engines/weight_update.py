@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import socket
 import tempfile
 import uuid
 from abc import abstractmethod
@@ -31,7 +32,6 @@ from trainers.engines.transport import (
     Wants,
     Weights,
     WeightSource,
-    own_address,
     source_of,
 )
 from trainers.safetensors_file import SafetensorsFile
@@ -100,8 +100,6 @@ class WeightUpdater(Receiver):
     def wants(self) -> Wants:
         whole, options = self._kind == "weights", self._options
         rule = ChecksumRule(self.checksum_kind, self.ranks, self._parameters.kv_heads)
-        url = urlsplit(self._client.base_url)
-        here = url.hostname in (None, "127.0.0.1", "localhost")
         return Wants(
             workers=self.ranks,
             backend="nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo",
@@ -109,7 +107,7 @@ class WeightUpdater(Receiver):
             rule=rule if whole and self.verify else None,
             bucket_bytes=options.bucket_bytes,
             timeout_s=options.update_timeout_s,
-            address=options.master_address or (None if here else own_address(str(url.hostname), url.port or 80)),
+            address=options.master_address or _own_address(self._client.base_url),
         )
 
     def version_of(self, label: str) -> int:
@@ -297,3 +295,13 @@ class WeightUpdater(Receiver):
                 f"the checksums of {', '.join(wrong[:3])}{more} differ"
             )
         self._wanted, self._found = wanted, found
+
+
+def _own_address(url: str) -> str | None:
+    """This machine's address on the way to a server on another one."""
+    there = urlsplit(url)
+    if there.hostname in (None, "127.0.0.1", "localhost"):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
+        probe.connect((there.hostname, there.port or 80))
+        return str(probe.getsockname()[0])

@@ -26,7 +26,7 @@ from trainers.cluster.watch import Heartbeat
 from trainers.engines.base import SourceLostError, SupersededError
 from trainers.engines.parameters import Sums
 from trainers.engines.process_group import Group
-from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of
+from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
 from trainers.engines.weights import TensorSpec
 from trainers.learner.weight_stream import Which
 
@@ -317,14 +317,14 @@ class RankSource(WeightSource):
         ranks.groups.add(group["name"])
         return group  # type: ignore[return-value]
 
-    async def _give_up(self, name: str, why: str) -> None:
-        self._learner.ranks.groups.discard(name)
-        await in_thread(lambda: self._learner.ranks.aside("give_up", name, why))
+    def _give_up(self, name: str, why: str) -> None:
+        ranks = self._learner.ranks
+        ranks.groups.discard(name)
+        in_thread(lambda: ranks.aside("give_up", name, why)).add_done_callback(retrieved)
 
     def _withdrawn(self, receiver: Receiver, done: asyncio.Future[Sums]) -> None:
-        if done.cancelled() and (group := receiver.group) is not None:
-            task = asyncio.get_running_loop().create_task(self._give_up(group["name"], "the update was withdrawn"))
-            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if done.cancelled() and receiver.group is not None:
+            self._give_up(receiver.group["name"], "the update was withdrawn")
 
 
 def said(error: BaseException) -> str:
