@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,22 +43,23 @@ _STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
 _CLOSE_S = 10.0
 _CALLS = 100_000  # the engine has limits of its own
 
+_Asking = asyncio.Queue[tuple[str, Receiver, asyncio.Future[Sums]]]
 MakeEngine = Callable[[], Engine | Awaitable[Engine]]
 
 
 class _Relay(WeightSource):
     """Weights that the driver has sent to whoever asks here."""
 
-    def __init__(self, actor: _EngineActor, kind: str, specs: Sequence[TensorSpec]) -> None:
-        self.specs, self._actor, self._kind = specs, actor, kind
+    def __init__(self, kind: str, specs: Sequence[TensorSpec], asking: _Asking, inbox: Inbox) -> None:
+        self.specs, self._kind, self._asking, self._inbox = specs, kind, asking, inbox
 
     async def broadcast(self, receiver: Receiver) -> Sums:
         sent: asyncio.Future[Sums] = asyncio.get_running_loop().create_future()
-        await self._actor.asking.put((self._kind, receiver, sent))
+        await self._asking.put((self._kind, receiver, sent))
         return await sent
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
-        return await self.broadcast(self._actor.inbox.ready(wants, take))
+        return await self.broadcast(self._inbox.ready(wants, take))
 
 
 class _EngineActor:
@@ -66,10 +68,10 @@ class _EngineActor:
     def __init__(self, gpus: Sequence[int]) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        self.asking: asyncio.Queue[tuple[str, Receiver, asyncio.Future[Sums]]] = asyncio.Queue()
-        self.inbox = Inbox()
+        self._asking: defaultdict[int, _Asking] = defaultdict(asyncio.Queue)  # by the number of the update
+        self._inbox = Inbox()
         self._engine: Any = None
-        self._receiver: Receiver = self.inbox
+        self._receiver: Receiver = self._inbox
         self._sent: asyncio.Future[Sums] | None = None
         self._base: tuple[str, Mapping[str, Tensor]] | None = None
 
@@ -91,6 +93,7 @@ class _EngineActor:
 
     async def update(
         self,
+        number: int,
         specs: Mapping[str, Sequence[TensorSpec]],
         base: tuple[str, float] | None,
         wants: Wants,
@@ -98,7 +101,7 @@ class _EngineActor:
         mode: UpdateMode,
     ) -> None:
         """``base``: what comes are adapters of the base of this name, and their scale; ``wants`` of an embedded one."""
-        sources = {kind: _Relay(self, kind, each) for kind, each in specs.items()}
+        sources = {kind: _Relay(kind, each, self._asking[number], self._inbox) for kind, each in specs.items()}
         weights: Any = sources.get("weights")
         if isinstance(self._engine, RemoteEngine):
             if base is not None:
@@ -110,10 +113,11 @@ class _EngineActor:
                 self._base = base[0], await collect(sources["base"], wants)
             weights = Adapted(base[0], self._base[1], await collect(sources["adapter"], wants), base[1])
         await self._engine.update_weights(weights, version, mode)
+        del self._asking[number]
 
-    async def asked(self) -> tuple[str, Wants]:
-        """Which weights are wanted next, and how; once they are."""
-        kind, self._receiver, self._sent = await self.asking.get()
+    async def asked(self, number: int) -> tuple[str, Wants]:
+        """Which weights this update wants next, and how; once it does."""
+        kind, self._receiver, self._sent = await self._asking[number].get()
         return kind, self._receiver.wants
 
     async def order(self, method: str, *args: Any) -> None:
@@ -165,6 +169,7 @@ class RayEngine:
         self._version = self._max_context = self.pid = 0
         self._stats: dict[str, float] = {}
         self._dead: str | None = None
+        self._updates = 0
         self._asking: asyncio.Task[None] | None = None
 
     @classmethod
@@ -223,10 +228,11 @@ class RayEngine:
         specs = {kind: list(each.specs) for kind, each in sources.items()}
         wants = Wants(bucket_bytes=self._bucket_bytes)
         with attending(source):
-            update = asyncio.ensure_future(self._call("update", specs, base, wants, version, mode))
+            self._updates += 1
+            update = asyncio.ensure_future(self._call("update", self._updates, specs, base, wants, version, mode))
             try:
-                while await self._asked(update):
-                    kind, self._workers.wanted = self._asking.result()
+                while (asked := await self._asked(update)) is not None:
+                    kind, self._workers.wanted = asked
                     sums, error = None, None
                     try:
                         sums = await sources[kind].broadcast(self._workers)
@@ -237,12 +243,12 @@ class RayEngine:
             finally:
                 update.cancel()
 
-    async def _asked(self, update: asyncio.Future[Any]) -> bool:
-        """Wait until the actor asks for weights, or the update has ended; whether it asks."""
-        asking = self._asking = asyncio.ensure_future(self._call("asked"))
+    async def _asked(self, update: asyncio.Future[Any]) -> tuple[str, Wants] | None:
+        """Wait until the actor asks for weights, and for which; ``None`` where the update has ended."""
+        asking = asyncio.ensure_future(self._call("asked", self._updates))
         try:
             await asyncio.wait([asking, update], return_when=asyncio.FIRST_COMPLETED)
-            return not update.done() and asking.exception() is None
+            return None if update.done() or asking.exception() is not None else asking.result()
         finally:
             asking.cancel()
 
