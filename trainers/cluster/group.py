@@ -55,10 +55,7 @@ class Event:
 class Transport(Protocol):
     """Where the ranks are. All but ``kill`` come from one thread at a time."""
 
-    @property
-    def count(self) -> int:
-        """How many ranks there are."""
-        ...
+    count: int
 
     def name(self, rank: int) -> str:
         """Of a rank, for people: ``rank 1 (process 4711)``."""

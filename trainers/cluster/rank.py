@@ -83,13 +83,7 @@ class RankHost:
     def build(
         self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
     ) -> dict[str, bool]:
-        """Join the others and make the Learner.
-
-        Args:
-            where: What rank 0's :meth:`open` returned.
-            timeout: Seconds to wait for the others.
-            model: The actor, as Learner takes it.
-            settings: The other arguments of Learner; ``device`` may be ``auto``.
+        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner (``device`` may be ``auto``).
 
         Returns:
             Whether there is a ``critic``, and a ``reference``.
@@ -115,11 +109,7 @@ class RankHost:
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
     def capture(self, on: bool) -> None:
-        """Begin or end what a profiler around this process captures (Nsight, waiting for cudaProfilerStart).
-
-        Raises:
-            ValueError: There is no GPU here.
-        """
+        """Begin or end what a profiler around this process captures (Nsight, waiting for cudaProfilerStart)."""
         import torch
 
         if not torch.cuda.is_available():
@@ -153,11 +143,7 @@ class RankHost:
         self._writing.start(lambda: write(path), "prepared")
 
     def is_written(self) -> bool:
-        """Whether the threads of all ranks are done; all ranks ask together, and get the same answer.
-
-        Raises:
-            Exception: What went wrong in them; once.
-        """
+        """Whether the threads of all ranks are done; all ranks ask together. What went wrong is raised once."""
         import torch.distributed as dist
 
         busy = [self._writing.busy] * self.count
@@ -171,17 +157,10 @@ class RankHost:
     # ------------------------------------------------------------------ weights for engines
 
     def publication(self, number: int, which: Any, dtype: Any, snapshot: bool, limit: float) -> Any:
-        """Make weights ready to leave, under a number, until the next of their kind; all ranks together.
+        """Make weights ready to leave, until the next of their kind; all ranks together. Returns what will come.
 
-        Args:
-            number: See :meth:`publish`.
-            which: See :class:`~trainers.learner.weight_stream.WeightStream`, also for the following.
-            dtype: Likewise.
-            snapshot: Likewise.
-            limit: Seconds that ranks wait for each other while they send a snapshot.
-
-        Returns:
-            What will come.
+        ``limit`` is how many seconds ranks wait for each other while they send a snapshot; for the others see
+        :class:`~trainers.learner.weight_stream.WeightStream`.
         """
         stream = self.learner.publication(which, dtype, snapshot=snapshot)
         if snapshot and self._apart is None:
@@ -198,10 +177,7 @@ class RankHost:
         self._sender.give_up(name, why)
 
     def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
-        """Send to groups that rank 0 opened; all ranks together.
-
-        Returns:
-            See :func:`trainers.engines.transport.send`.
+        """Send to groups that rank 0 opened; all ranks together. See :func:`trainers.engines.transport.send`.
 
         Raises:
             SupersededError: These weights are gone.
@@ -227,11 +203,7 @@ class RankHost:
         self._sending.start(work, "weights")
 
     def published(self) -> Any:
-        """What the thread has sent; ``None`` while it sends.
-
-        Raises:
-            Exception: What went wrong in it; once.
-        """
+        """What the thread has sent; ``None`` while it sends. What went wrong in it is raised once."""
         if self._sending.busy:
             return None
         self._sending.wait()

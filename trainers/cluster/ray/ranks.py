@@ -88,16 +88,12 @@ class RayRanks:
             self.kill()
             hint = "; cluster.nsight needs Nsight Systems (nsys) on every machine of the cluster" if nsight else ""
             raise RankError(f"the learner's actors did not start: {said(error)}{hint}") from error
+        self.count = len(seats)
         self._number = 0
         self._answers: dict[Any, int] = {}
         self._pulses: dict[Any, int] = {}
         self._asked = [0.0] * len(seats)
         self.groups: set[str] = set()  # of rank 0 with engines' workers
-
-    @property
-    def count(self) -> int:
-        """How many ranks there are."""
-        return len(self._actors)
 
     def name(self, rank: int) -> str:
         address, pid, _ = self.info[rank]
@@ -169,17 +165,7 @@ class RayRanks:
 
 
 class RayLearnerGroup(LearnerGroup):
-    """A learner on the Ray actors of a plan.
-
-    Args:
-        cluster: Where.
-        model: See :class:`~trainers.cluster.group.LearnerGroup`.
-        settings: Likewise.
-        nsight: See :class:`RayRanks`.
-        silence: As ``settings``.
-        stall: Likewise.
-        start_timeout: Likewise.
-    """
+    """A learner on the Ray actors of a plan; arguments are those of its base and of :class:`RayRanks`."""
 
     def __init__(
         self,
@@ -189,12 +175,11 @@ class RayLearnerGroup(LearnerGroup):
         *,
         nsight: Mapping[str, str] | None = None,
         silence: float = 30.0,
-        stall: float = 300.0,
-        start_timeout: float = 300.0,
+        **patience: float,
     ) -> None:
         self.ranks = RayRanks(cluster, nsight, silence)
         self._publications = itertools.count()
-        super().__init__(self.ranks, model, settings, silence=silence, stall=stall, start_timeout=start_timeout)
+        super().__init__(self.ranks, model, settings, silence=silence, **patience)
 
     def publication(self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> RankSource:
         number = next(self._publications)
