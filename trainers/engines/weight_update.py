@@ -34,7 +34,7 @@ from trainers.engines.transport import (
     WeightSource,
     source_of,
 )
-from trainers.safetensors_file import SafetensorsFile
+from trainers.engines.weights import SafetensorsFile
 
 log = logging.getLogger("trainers")
 
