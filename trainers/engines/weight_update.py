@@ -266,7 +266,8 @@ class WeightUpdater(Receiver):
             with SafetensorsFile(folder / "model.safetensors", shapes) as written:
 
                 async def write(bucket: Bucket) -> None:
-                    await asyncio.to_thread(lambda: [written.write(name, value) for name, value in bucket])
+                    for name, value in bucket:
+                        await asyncio.to_thread(written.write, name, value)
 
                 sums = await source.deliver(wants, write)
             self._may_begin()
