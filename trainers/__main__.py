@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """List, or run.
 
     Returns:
-        2 where nothing could be started, 1 where the run ended with an error, 130 where somebody stopped it.
+        2 where nothing could be started, 1 where the run ended with an error, 130 where it was interrupted.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     if not given:

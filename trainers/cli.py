@@ -83,7 +83,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
-        self._stop: Callable[[], object] | None = None
+        self._stop: tuple[asyncio.Event | threading.Event, str] | None = None
         self._asked = self._ending = False
         self._over = threading.Event()
         self._before: dict[int, Any] = {}
@@ -118,21 +118,17 @@ class Interrupts:
 
     def save_first(self, stop: asyncio.Event | threading.Event, what: str = "a checkpoint will be saved") -> None:
         """From here on the first signal sets ``stop``, and ``what`` is logged."""
-
-        def ask() -> None:
-            stop.set()
-            log.warning("stopping: %s; interrupt again to stop at once without it", what)
-
-        self._stop = ask
+        self._stop = stop, what
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if (stop := self._stop) is not None and not self._asked:
+        if self._stop is not None and not self._asked:
+            (stop, what), heard = self._stop, threading.Event()
             self._asked = True
-            heard = threading.Event()
 
             def ask() -> None:
                 heard.set()
-                stop()
+                stop.set()
+                log.warning("stopping: %s; interrupt again to stop at once without it", what)
 
             self._call(ask)
             _end_unless(heard, "nothing was saved since the last checkpoint")

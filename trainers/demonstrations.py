@@ -39,15 +39,10 @@ class StuckError(DemonstrationError):
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A conversation that ends with an assistant message, and how much each assistant message is imitated (0 to 1)."""
+    """A conversation that ends with an assistant message, and how much each assistant message is imitated."""
 
     messages: Messages
     imitate: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        replies = sum(message["role"] == "assistant" for message in self.messages)
-        if replies != len(self.imitate):
-            raise ValueError(f"{replies} assistant messages need as many weights, not {len(self.imitate)}")
 
 
 @dataclass(frozen=True)

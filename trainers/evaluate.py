@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,6 @@ from .parquet import TableError, read_table, refuse_rows
 from .rewards import FunctionError, FunctionPool, ScoreError
 
 _LISTED = 10  # failures that are shown
-_AHEAD = 8  # replies that wait for each process
 
 
 @dataclass(frozen=True)
@@ -78,25 +75,18 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
     return rows
 
 
-def score(rows: Sequence[Row], pool: FunctionPool, ahead: int) -> Iterator[Outcome]:
-    """Every reply's outcome, in the order of the rows; ``ahead`` are asked for at a time."""
-    waiting: deque[tuple[Row, int, Future[float]]] = deque()
-
-    def settled() -> Outcome:
-        row, sample, future = waiting.popleft()
-        try:
-            return Outcome(row.number, sample, row.source, future.result())
-        except ScoreError as error:
-            return Outcome(row.number, sample, row.source, None, str(error))
-
+def score(rows: Sequence[Row], pool: FunctionPool) -> Iterator[Outcome]:
+    """Every reply's outcome, in the order of the rows."""
+    asked = []
     for row in rows:
         for sample, response in enumerate(row.responses):
             question = {"data_source": row.source, "solution_str": response, "ground_truth": row.ground_truth}
-            waiting.append((row, sample, pool.submit(**question, extra_info=row.extra)))
-            if len(waiting) >= ahead:
-                yield settled()
-    while waiting:
-        yield settled()
+            asked.append((row, sample, pool.submit(**question, extra_info=row.extra)))
+    for row, sample, future in asked:
+        try:
+            yield Outcome(row.number, sample, row.source, future.result())
+        except ScoreError as error:
+            yield Outcome(row.number, sample, row.source, None, str(error))
 
 
 def report(outcomes: Sequence[Outcome], threshold: float) -> str:
@@ -159,7 +149,7 @@ def run(config: EvaluateConfig) -> int:
     function = config.custom_reward_function
     path = Path(__file__).with_name("rewards") / "builtin.py" if function.path is None else Path(function.path)
     with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
-        outcomes = list(score(rows, pool, _AHEAD * function.workers))
+        outcomes = list(score(rows, pool))
     with reader_may_leave():
         print(report(outcomes, config.report.pass_threshold))
     failed = [outcome for outcome in outcomes if outcome.error is not None]

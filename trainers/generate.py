@@ -4,7 +4,7 @@
 
 The output has all columns of the input, and ``responses``, ``response_lengths`` (tokens, the stop token included) and
 ``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file in a folder beside the
-output until all are there; the same command goes on where a killed one stopped. Every reply has a seed of its own,
+output until all are there; the same command resumes a killed one. Every reply has a seed of its own,
 made of ``trainer.seed``, its row and its number, so where it was batched, and whether the run was interrupted, changes
 nothing but the last bit of floating-point arithmetic.
 """
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     return run_command(
         work,
-        stopped="stopped; whole batches are kept, and the same command goes on",
+        stopped="stopped; whole batches are kept, and the same command resumes",
         expected=(SetupError, EngineError, PlanError, PolicyError, RendererError, TableError),
     )
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class PPOTrainer:
-    """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run goes on from its folder's checkpoint.
+    """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run resumes from its folder's checkpoint.
 
     Args:
         config: Arguments as on the command line (``key=value``, ``--config FILE``), or a ``PPOConfig``.

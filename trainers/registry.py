@@ -33,9 +33,9 @@ class Result:
             last batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
         model: A folder that transformers loads: the trained policy with its tokenizer; ``None`` where nothing was
             trained, and no checkpoint resumed from.
-        checkpoint: What training can go on from; ``None`` where nothing of the kind was written.
+        checkpoint: What training can resume from; ``None`` where nothing of the kind was written.
         iterations: Batches trained on, over all resumptions.
-        stopped: Somebody asked to stop before the end.
+        stopped: It was interrupted before the end.
     """
 
     metrics: Mapping[str, float]
@@ -53,7 +53,7 @@ class Trainer(Protocol):
     """
 
     def fit(self) -> Result:
-        """Train to the configured end, or go on from where an earlier run stopped."""
+        """Train to the configured end, or resume an earlier run."""
 
     def evaluate(self) -> Mapping[str, float]:
         """Play the validation tasks with the policy: as trained, after :meth:`fit`."""

@@ -17,33 +17,16 @@ import torch
 from . import sft
 from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
+from .builders import environments, rewards
 from .builders.cluster import cluster_of, driver_device, plan_of
 from .builders.collection import collector_of, trace_of
 from .builders.engines import check_engine, engine_of, sleeps
-from .builders.environments import (
-    backend_of,
-    check_environments,
-    check_tools,
-    other_validation,
-    overlong_of,
-    training_kwargs,
-    try_openings,
-    validation_tasks,
-)
 from .builders.errors import SetupError
 from .builders.folder import START, checkpoint_to_resume, held, logged_run, refuse_sft_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
-from .builders.rewards import (
-    custom_reward,
-    multiturn_reward,
-    penalties,
-    redistribution_of,
-    reward_function_of,
-    try_multiturn,
-)
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
@@ -62,7 +45,7 @@ from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
 from .rollout.rewards import Score
-from .rollout.timeline import TraceFile
+from .rollout.stats import TraceFile
 
 #: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
 EXPECTED = (
@@ -95,9 +78,9 @@ class Run:
     iteration: int = 0  # iterations done
     validated: int = 0  # at which of them the last validation was; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
-    stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
-    given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
-    failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
+    stop: asyncio.Event = field(default_factory=asyncio.Event)  # a stop was requested
+    given_up: threading.Event = field(default_factory=threading.Event)  # threads of the run are to end
+    failure: Exception | None = None  # why collecting has ended for good
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
     signal: SignalWatch = field(default_factory=SignalWatch)
 
@@ -121,19 +104,19 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     if checkpoint is not None:
         refuse_checkpoint(config, checkpoint)
     plan = plan_of(config)
-    check_environments(config)
+    environments.check_environments(config)
     check_engine(config)
     check_rewards(config)
     config, notes = with_scripts_there_are(config)
-    credit = redistribution_of(config.algorithm)
-    kwargs, seed, context = training_kwargs(config), config.trainer.seed, config.engine.max_context
+    credit = rewards.redistribution_of(config.algorithm)
+    kwargs, seed, context = environments.training_kwargs(config), config.trainer.seed, config.engine.max_context
     policy = policy_of(
         config.model, config.env.id, kwargs, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
     )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
-    check_tools(config, renderer)
+    environments.check_tools(config, renderer)
     trace = trace_of(config)
     reporter = Reporter(
         logged_run(config, folder, first_step_of(config, checkpoint)),
@@ -151,18 +134,18 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         stack.callback(trace.close)
     given_up = threading.Event()
     stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
-    rewards: dict[str, Score] = {}
-    if (pool := reward_function_of(config.custom_reward_function)) is not None:
+    scores: dict[str, Score] = {}
+    if (pool := rewards.reward_function_of(config.custom_reward_function)) is not None:
         stack.callback(pool.close)
-        rewards["custom"] = custom_reward(config, pool)
-    rewards |= penalties(config)
-    for line in (*notes, other_validation(config)):
+        scores["custom"] = rewards.custom_reward(config, pool)
+    scores |= rewards.penalties(config)
+    for line in (*notes, environments.other_validation(config)):
         if line is not None:
             reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
-    await try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
-    overlong = await overlong_of(config, renderer, reporter.say)
-    await try_multiturn(config)
+    await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
+    overlong = await environments.overlong_of(config, renderer, reporter.say)
+    await rewards.try_multiturn(config)
     models: RewardModels | None = None
     if start_early(config):  # whatever is wrong with one is to be known before anything is trained
         models = await stack.enter_async_context(reward_models_of(config, plan))
@@ -195,17 +178,17 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     policy.release()
     reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
     if config.multiturn_reward.enable:
-        ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
+        ahead = scores["multiturn"] = rewards.multiturn_reward(config, engine, renderer, policy.tokenizer)
         reward_stats["multiturn"] = ahead.stats
     if models is None:
         models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
     if models is not None:
-        rewards |= models.scores
+        scores |= models.scores
         reward_stats |= {name: partial(models.stats, name) for name in models.scores}
-    training = await stack.enter_async_context(backend_of(config, validation=False))
-    validation = await stack.enter_async_context(backend_of(config, validation=True))
+    training = await stack.enter_async_context(environments.backend_of(config, validation=False))
+    validation = await stack.enter_async_context(environments.backend_of(config, validation=True))
     collector = await stack.enter_async_context(
-        collector_of(config, engine, renderer, training, trace, rewards, credit, overlong.training)
+        collector_of(config, engine, renderer, training, trace, scores, credit, overlong.training)
     )
     sleepers: list[Any] = [engine] if sleeps(config) else []
     if models is not None:
@@ -220,7 +203,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         publisher=Publisher(learner, config.model),
         collector=collector,
         validation=validation,
-        validation_tasks=[task for task in validation_tasks(config) if task not in overlong.validation],
+        validation_tasks=[task for task in environments.validation_tasks(config) if task not in overlong.validation],
         kl=AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef),
         reporter=reporter,
         saved=saved,
@@ -265,11 +248,11 @@ def warm_up(
             "mistake_weight": 1.0,
         }
         parts.append(("careless", section.model_copy(update=changed), seed + 1))
-    kwargs = training_kwargs(config)
+    kwargs = environments.training_kwargs(config)
     # All of them first: what cannot be had should be known before anything is trained.
     options = learner_options(config.model, config.trainer)
     if config.model.path == "tiny":
-        options["lora"] = None  # a model from scratch has nothing yet that an adapter could stand on
+        options["lora"] = None  # a model from scratch has no weights worth an adapter yet
     if config.cluster.learner_ranks > 1:
         options["parallel"] = Parallel()  # this process does it alone
     given = [
@@ -320,7 +303,7 @@ def resume(run: Run, checkpoint: Checkpoint) -> None:
     run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 
 
-# What a checkpoint is made of. Another learning rate may go on from it, another model may not.
+# What a checkpoint is made of. Another learning rate may resume from it, another model may not.
 _FIXED = (
     *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
@@ -336,7 +319,7 @@ def damaged(path: Path, error: BaseException) -> CheckpointError:
     """What to say of a checkpoint that cannot be read."""
     said = next((line for line in str(error).splitlines() if line.strip()), "")
     return CheckpointError(
-        f"{path} is damaged ({type(error).__name__}: {said}); move it away to go on from the one before"
+        f"{path} is damaged ({type(error).__name__}: {said}); move it away to resume from the one before"
     )
 
 

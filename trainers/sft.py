@@ -62,17 +62,10 @@ def fit(
     options: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train ``policy.model`` in place; raises ``DemonstrationError`` where there is nothing to learn from.
+    """Train ``policy.model`` in place on examples that are drawn in a new order, which ``seed`` decides, every epoch.
 
-    Args:
-        policy: Its model is updated.
-        examples: Drawn in a new order every epoch.
-        section: Steps, batch size, learning rate.
-        seed: Decides the order.
-        on_step: Called after every step with its number (from 1) and metrics.
-        device: Where to compute.
-        options: More of the learner's, see :mod:`trainers.builders.learner`. Adapters are merged in the end.
-        stop: Asked after every step whether it was the last.
+    ``on_step`` gets every step's number (from 1) and metrics; ``stop`` says after each whether it was the last.
+    ``options`` are more of the learner's (:mod:`trainers.builders.learner`). Adapters are merged in the end.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")

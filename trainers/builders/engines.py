@@ -26,7 +26,7 @@ from ..engines.base import Engine, EngineError
 from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
-from ..engines.server import Launch, ServerOptions
+from ..engines.server import ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.torch_engine import TorchEngine
 from ..engines.vllm.engine import VLLMEngine
@@ -185,21 +185,22 @@ async def served_engine(
 ) -> RemoteEngine:
     """One server, started or found, with the policy's weights as ``version``; it reads the policy in ``folder``."""
     kind = VLLMEngine if config.engine.name == "vllm" else SGLangEngine
+    options = dataclasses.replace(
+        _server_options(config, replica),
+        max_slots=slots(config),
+        dtype=config.model.precision,
+        device=resolve_device(config.model.device).type,
+        # The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds.
+        gpu=replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None,
+        threads=threads_for(policy, config.engine.threads),
+        kv_cache_gib=config.engine.kv_cache_gib,
+        seed=config.trainer.seed + replica,
+    )
     engine = kind(
         folder,
-        _server_options(config, replica),
+        options,
         max_context=config.engine.max_context,
         stop_token_ids=renderer.stop_token_ids,
-        launch=Launch(
-            max_slots=slots(config),
-            dtype=config.model.precision,
-            device=resolve_device(config.model.device).type,
-            # The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds.
-            gpu=replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None,
-            threads=threads_for(policy, config.engine.threads),
-            kv_cache_gib=config.engine.kv_cache_gib,
-            seed=config.trainer.seed + replica,
-        ),
         version=version,
         weights=policy.model.state_dict(),
     )

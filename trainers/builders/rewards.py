@@ -137,7 +137,7 @@ def _penalty(config: PPOConfig, key: str, name: str, amount: Callable[[TurnConte
 def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
     """The multiturn-aware reward, whose futures the engine's own model plays."""
     section = config.multiturn_reward
-    own = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
+    own: dict[str, Any] = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
     with setup_errors("multiturn_reward: ", ValueError):
         lookahead = lookahead_of(

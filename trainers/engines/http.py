@@ -29,15 +29,10 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Requests to ``base_url``; made anywhere, used in one event loop.
-
-    Args:
-        base_url: For example ``http://127.0.0.1:30000``.
-        api_key: Sent as a bearer token, where the server was started with one.
-        extra: Of this project, which installs what this needs.
+    """Requests to ``base_url``; made anywhere, used in one event loop. ``api_key`` is sent as a bearer token.
 
     Raises:
-        ImportError: aiohttp is missing; names the extra.
+        ImportError: aiohttp is missing; names the ``extra`` of this project that installs it.
     """
 
     def __init__(self, base_url: str, api_key: str | None = None, *, extra: str) -> None:
@@ -53,15 +48,11 @@ class Client:
     async def request(
         self, method: str, path: str, body: Any = None, *, timeout: float | None = None, alone: bool = False
     ) -> Answer:
-        """Send one request.
+        """Send one request; ``path`` begins with a slash, ``body`` is sent as JSON.
 
-        Args:
-            method: ``GET`` or ``POST``.
-            path: Begins with a slash.
-            body: JSON; ``None`` sends none.
-            timeout: Seconds for all of it; ``None`` waits as long as the connection stands.
-            alone: On a connection of its own, for what must not be asked twice: a server may close one that it kept at
-                the moment in which it is used again.
+        Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` is on a
+        connection of its own, for what must not be asked twice: a server may close one that it kept at the moment in
+        which it is used again.
 
         Raises:
             UnreachableError: No answer came.
@@ -80,7 +71,6 @@ class Client:
             return Answer(response.status, text)
 
     async def close(self) -> None:
-        """Drop all connections. Safe to call twice."""
         while self._sessions:
             await self._sessions.popitem()[1].close()
 

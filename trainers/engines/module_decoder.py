@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from trainers.engines.blocks import blocks_for
-from trainers.engines.decoder import Chunk, Decoder, FlatBatch
+from trainers.engines.decoder import Decoder, FlatBatch, blocks_for
 from trainers.engines.weights import tied_names
 
 ATTENTION = "textenvs_blocks"  #: by which transformers finds this attention
@@ -49,10 +48,10 @@ class ModuleDecoder(Decoder):
     @torch.no_grad()
     def _try_out(self) -> None:
         """Two tokens in the first block: whether every layer asks for attention as this supports it."""
-        config, zeros = self._module.config, np.zeros((1, self.max_context), np.int32)
+        config, rows, ids = self._module.config, np.zeros(1, np.int64), np.zeros((1, self.max_context), np.int32)
         table = np.zeros((1, blocks_for(self.max_context)), np.int64)
-        step = _Step(self, self.plan(np.zeros(0, np.int64), np.full(1, 2), [Chunk(0, 0, 2)], zeros, table))
-        self._forward(step)
+        step = _Step(self, self._plan(rows, rows, rows + 2, ids, table))
+        self._run(step)
         if sorted(step.layers) != list(range(config.num_hidden_layers)):
             raise ValueError(
                 f"the torch engine does not support model type {config.model_type!r}: its layers "
@@ -60,11 +59,10 @@ class ModuleDecoder(Decoder):
                 "interface. Use another engine"
             )
 
-    def logits(self, batch: FlatBatch) -> Tensor:
-        """Compute a step: write keys and values of all its tokens; float32 logits ``[len(batch.last), vocab]``."""
-        return self._forward(_Step(self, batch))
+    def _forward(self, batch: FlatBatch) -> Tensor:
+        return self._run(_Step(self, batch))
 
-    def _forward(self, step: _Step) -> Tensor:
+    def _run(self, step: _Step) -> Tensor:
         batch = step.batch
         output = self._module(
             input_ids=batch.tokens[None],
@@ -76,14 +74,7 @@ class ModuleDecoder(Decoder):
         return output.logits[0].float()
 
     def attend(self, step: _Step, layer: int, qkv: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-        """Attention of one layer, ``[1, n, heads, head_dim]`` from queries, keys, values ``[1, heads, n, head_dim]``.
-
-        Args:
-            step: What is computed.
-            layer: Its index.
-            qkv: Rotated queries and keys, and values.
-            options: Of the attention interface.
-        """
+        """Attention of one layer: ``[1, n, heads, head_dim]`` of queries, keys, values ``[1, heads, n, head_dim]``."""
         query, key, value = qkv
         wanted = (self._kv_heads, self._head_dim)
         lacks = [f"{name} of attention" for name in ("softcap", "s_aux") if options.get(name) is not None]
@@ -107,17 +98,11 @@ class ModuleDecoder(Decoder):
 
 @dataclass
 class _Step:
-    """What the modules hand through to attention.
-
-    Args:
-        decoder: Whose blocks.
-        batch: What is computed.
-        layers: Those that attended, in order.
-    """
+    """What the modules hand through to attention."""
 
     decoder: ModuleDecoder
     batch: FlatBatch
-    layers: list[int] = field(default_factory=list)
+    layers: list[int] = field(default_factory=list)  # those that attended, in order
 
 
 def _attention(

@@ -1,12 +1,9 @@
 """An inference server behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
-The server is a process that this engine starts, or one that runs already. What it is sent, its kind knows
-(:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there; this module keeps the protocol's promises:
-
-* Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
-* A request that is cancelled is aborted on the server.
-* Whoever waits hears of a dead or hung server within seconds. Whether it also computes, and what takes the place of a
-  dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
+What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there. Here:
+requests that come after an update was asked for wait until it is done, and see the new weights alone; a request that is
+cancelled is aborted on the server; whoever waits hears of a dead or hung server within seconds. Whether it also
+computes, and what takes the place of a dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from trainers.engines.base import (
 )
 from trainers.engines.http import Client, UnreachableError, error_text, refused
 from trainers.engines.parameters import read_parameters
-from trainers.engines.server import Launch, ServerOptions, ServerProcess, free_port
+from trainers.engines.server import ServerOptions, ServerProcess, free_port
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
 
 _Result = TypeVar("_Result")
@@ -79,12 +76,10 @@ class Reply:
 class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
-    With ``options.base_url`` it talks to a server that runs already; else it starts one with ``options.python``, which
-    ends with the engine or with this process. Starting takes half a minute and more: it runs in the background, and
-    :meth:`ready`, the first request or the first update waits for it.
-
-    KV is shared by all requests with the same prefix; sessions have no meaning of their own. ``sampled_logprobs`` is
-    ``None`` where a cut applies.
+    With ``options.base_url`` it talks to a server that runs already; else it starts one with
+    ``options.python``, which ends with the engine or with this process. Starting takes half a minute and more: it runs
+    in the background, and :meth:`ready`, the first request or the first update waits for it. KV is shared by all
+    requests with the same prefix; sessions have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
 
     Args:
         model: Folder of the model that the server serves: its ``config.json`` and the names and shapes in its
@@ -92,13 +87,12 @@ class RemoteEngine(ABC):
         options: Which server, and how to treat it.
         max_context: Prompt and new tokens together are at most this.
         stop_token_ids: Stop tokens of every request, beside its own.
-        launch: Of a server that is started.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request; ``None`` where it has
             them.
 
     Raises:
-        ValueError: An option does not fit, the folder is no model, or its sizes do not fit ``max_context``.
+        ValueError: The folder is no model, or its sizes do not fit ``max_context``.
         ImportError: aiohttp is missing.
         EngineDeadError: The server's program cannot be started.
     """
@@ -114,7 +108,6 @@ class RemoteEngine(ABC):
         *,
         max_context: int,
         stop_token_ids: Sequence[int] = (),
-        launch: Launch = Launch(),  # noqa: B008 (it is frozen)
         version: int = 0,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -123,11 +116,11 @@ class RemoteEngine(ABC):
             raise ValueError(f"{folder} is not a folder with a config.json")
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         self._vocab_size: int = config.vocab_size
-        self._max_context = max_context
+        self.version, self.max_context = version, max_context
         self._stop_token_ids = tuple(stop_token_ids)
         check_sizes(config, max_context, self._stop_token_ids)
         parameters = read_parameters(folder, tied=bool(config.tie_word_embeddings), kv_heads=config.num_key_value_heads)
-        self._options, self._version, self._weights = options, version, weights
+        self._options, self._weights = options, weights
         self._flights: set[Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
@@ -147,29 +140,28 @@ class RemoteEngine(ABC):
         if options.base_url is None:
             port = free_port()
             self._client = Client(f"http://127.0.0.1:{port}", extra=extra)
-            command, environment = self._command(folder.resolve(), port, launch)
+            command, environment = self._command(folder.resolve(), port)
             try:
                 self._server = ServerProcess(command, environment)
             except OSError as error:
                 raise EngineDeadError(f"cannot start {command[0]}: {error.strerror}") from error
         else:
             self._client = Client(options.base_url, options.api_key, extra=extra)
-        first_gpu = (launch.gpu or 0) % max(1, torch.cuda.device_count())
+        first_gpu = (options.gpu or 0) % max(1, torch.cuda.device_count())
         apart = options.base_url is not None or first_gpu > 0  # else it has this process's GPU
         self._updater = self.updater_class(self._client, options, parameters, folder, apart=apart)
 
     # What is different from server to server
 
     @abstractmethod
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
         """The command line of a server, and what its environment has beside this process's own."""
 
     @abstractmethod
     async def _meet(self, answer: Any) -> None:
         """Find out what the server is, and tell the updater; ``answer`` is that of the first health check.
 
-        Raises:
-            EngineError: It cannot do what is wanted; says how to start it.
+        EngineError: it cannot do what is wanted; says how to start it.
         """
 
     def _check_sampling(self, sampling: Sampling) -> None:  # noqa: B027
@@ -180,10 +172,10 @@ class RemoteEngine(ABC):
         """Ask for at most ``room`` tokens after the prompt and those that were made already."""
 
     @abstractmethod
-    def _over(self, flight: Flight, reply: Reply, last: int | None, room: int) -> FinishReason | None:
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
         """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own.
 
-        ``last`` is the token that it ends in, if that is a stop token, and ``room`` how many more it may have.
+        ``stopped``: it ends in a stop token. ``room``: how many more tokens it may have.
         """
 
     @abstractmethod
@@ -191,16 +183,6 @@ class RemoteEngine(ABC):
         """Nobody waits for a request any more that has begun."""
 
     # The protocol
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
 
     def stats(self) -> dict[str, float]:
         """Counters since the start; how many requests run, the aborted ones until the server has confirmed it."""
@@ -226,7 +208,7 @@ class RemoteEngine(ABC):
         Raises:
             EngineError: The server refused the request or answered nonsense; others are not affected.
         """
-        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
+        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self.max_context)
         await self.ready()
         self._check_sampling(sampling)
         flight = Flight(prompt, sampling)
@@ -263,8 +245,8 @@ class RemoteEngine(ABC):
                 if self._work is not None:  # of an update that was cancelled
                     await asyncio.wait([self._work])
                     self._check_alive()
-                if version <= self._version:
-                    raise ValueError(f"the new version {version} must be greater than {self._version}")
+                if version <= self.version:
+                    raise ValueError(f"the new version {version} must be greater than {self.version}")
                 await asyncio.to_thread(self._updater.check, weights)
                 while mode == "wait" and any(flight.begun for flight in self._flights):
                     self._check_alive()
@@ -305,10 +287,9 @@ class RemoteEngine(ABC):
     # One request
 
     async def _fly(self, flight: Flight) -> Generation:
-        """Ask until the request has what it wants."""
         sampling, size = flight.sampling, len(flight.prompt)
         stops = () if sampling.ignore_stop else tuple({*self._stop_token_ids, *sampling.stop_token_ids})
-        room = min(sampling.max_new_tokens, self._max_context - size)
+        room = min(sampling.max_new_tokens, self.max_context - size)
         tokens: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
@@ -326,8 +307,7 @@ class RemoteEngine(ABC):
                 logprobs += reply.logprobs
                 versions += map(self._updater.version_of, reply.labels)
                 self._counters["generated_tokens"] += len(reply.token_ids)
-                last = tokens[-1] if tokens and tokens[-1] in stops else None
-                reason = self._over(flight, reply, last, room - len(tokens))
+                reason = self._over(flight, reply, bool(tokens) and tokens[-1] in stops, room - len(tokens))
         finally:
             self._flights.discard(flight)
         self._counters["aborted"] += reason == "abort"
@@ -345,12 +325,7 @@ class RemoteEngine(ABC):
         )
 
     async def _post(self, path: str, body: Callable[[], Any], flight: Flight) -> Any:
-        """The body of the answer to a request for tokens; again where a connection broke while the server lives.
-
-        Args:
-            path: Of the endpoint.
-            body: Made anew for each attempt.
-            flight: The request.
+        """The answer to a request for tokens; asks again, with a new ``body``, where a connection broke.
 
         Raises:
             RequestError: The server refuses the request.
@@ -387,14 +362,13 @@ class RemoteEngine(ABC):
             await self._suspect(error)
             raise
         else:
-            self._version = version
+            self.version = version
             self._counters["updates"] += 1
 
     # The server's life
 
     @property
     def _name(self) -> str:
-        """The server, in messages."""
         process = "" if self._server is None else f" (process {self._server.pid})"
         return f"the {self.kind} server at {self._client.base_url}{process}"
 
@@ -416,11 +390,7 @@ class RemoteEngine(ABC):
         self._change()
 
     async def _while_alive(self, work: Awaitable[_Result]) -> _Result:
-        """Await ``work``, which is cancelled when the server dies first.
-
-        Raises:
-            EngineDeadError: The server is dead.
-        """
+        """Await ``work``, which is cancelled when the server dies first; then raises EngineDeadError."""
         task, ended = asyncio.ensure_future(work), asyncio.ensure_future(self._ended.wait())
         try:
             await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -449,7 +419,7 @@ class RemoteEngine(ABC):
             await self._meet(answer)
             if self._server is None and self._weights is not None:
                 await asyncio.to_thread(self._updater.check, self._weights)
-                await self._updater.apply(self._weights, self._version, abort=False)
+                await self._updater.apply(self._weights, self.version, abort=False)
         except EngineDeadError as error:
             self._finish(error)
         except (EngineError, ValueError) as error:
@@ -459,7 +429,6 @@ class RemoteEngine(ABC):
             self._spawn(self._watch())
 
     async def _watch(self) -> None:
-        """Run until the server dies."""
         options, clock = self._options, asyncio.get_running_loop().time
         checked, failures = clock(), 0
         try:
@@ -481,11 +450,7 @@ class RemoteEngine(ABC):
             self._finish(error)
 
     async def _suspect(self, error: BaseException) -> None:
-        """Something failed: find out whether the server is dead.
-
-        Raises:
-            EngineDeadError: It is.
-        """
+        """Something failed: find out whether the server is dead; if it is, raises EngineDeadError."""
         self._check_alive()
         try:
             self._check_process("died: it")

@@ -22,10 +22,6 @@ class ReplicaLostError(EngineError):
     """The replica was taken out while it worked on this."""
 
 
-class BadReplyError(EngineError):
-    """A replica's reply is not what the protocol says; the message says how."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """How patient :class:`trainers.engines.replicas.Replicas` are.
@@ -107,8 +103,7 @@ class Replica:
 
         Raises:
             ReplicaLostError: It was taken out meanwhile.
-            BadReplyError: The reply is not what the protocol says.
-            EngineError: What the engine says.
+            EngineError: What the engine says; or the reply is not what the protocol says.
         """
         engine, oldest = self.engine, self.engine.version
         task = self.begin(engine.generate(prompt, sampling, session))
@@ -118,7 +113,7 @@ class Replica:
             self._ended += 1
             try:
                 check_reply(reply, sampling, oldest, engine.version)
-            except BadReplyError:
+            except EngineError:
                 self._discount(engine, np.size(getattr(reply, "token_ids", ())))
                 raise
         finally:
@@ -163,12 +158,10 @@ class Replica:
         self.abandon(ReplicaLostError(f"{self} was lost: {error}"))
 
     def abandon(self, error: EngineError) -> None:
-        """End everything that is in flight with this error."""
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(error)
 
     def adopt(self, engine: Engine, now: float) -> None:
-        """Put a new engine in this place; it is up."""
         self.engine, self.state, self.active = engine, "up", now
         self.faults, self._seen, self._lost = 0, (), None
 
@@ -181,41 +174,34 @@ class Replica:
 
 
 def check_reply(reply: Any, sampling: Sampling, oldest: int, newest: int) -> None:
-    """Whether a reply is what the protocol says it is.
+    """Raises EngineError: the reply is not what the protocol says.
 
-    Args:
-        reply: What the engine returned.
-        sampling: What it was asked for.
-        oldest: The engine's version when the request began.
-        newest: Its version now.
-
-    Raises:
-        BadReplyError: Says what is wrong.
+    ``oldest`` and ``newest`` are the engine's versions when the request began and now.
     """
     if not isinstance(reply, Generation):
-        raise BadReplyError(f"the reply is a {type(reply).__name__}, not a Generation")
+        raise EngineError(f"the reply is a {type(reply).__name__}, not a Generation")
     if reply.finish_reason not in get_args(FinishReason):
-        raise BadReplyError(f"the reply has finish_reason {reply.finish_reason!r}")
+        raise EngineError(f"the reply has finish_reason {reply.finish_reason!r}")
     tokens, versions, size = np.asarray(reply.token_ids), np.asarray(reply.weight_version), np.size(reply.token_ids)
     logprobs = [np.asarray(each) for each in (reply.logprobs, reply.sampled_logprobs) if each is not None]
     if any(array.shape != (size,) for array in (tokens, versions, *logprobs)):
         shapes = {"token_ids": tokens, "logprobs": logprobs[0], "weight_version": versions}
         said = ", ".join(f"{name} {list(array.shape)}" for name, array in shapes.items())
-        raise BadReplyError(f"the reply's arrays do not go together: {said}")
+        raise EngineError(f"the reply's arrays do not go together: {said}")
     if reply.kept_counts is not None or reply.kept_ids is not None:
         counts, kept = np.asarray(reply.kept_counts), np.asarray(reply.kept_ids)
         if counts.shape != (size,) or kept.shape != (counts.sum(),):
-            raise BadReplyError(
+            raise EngineError(
                 f"the reply's kept_counts {list(counts.shape)} and kept_ids {list(kept.shape)} do not fit"
             )
     if size > sampling.max_new_tokens:
-        raise BadReplyError(f"the reply has {size} tokens, and max_new_tokens is {sampling.max_new_tokens}")
+        raise EngineError(f"the reply has {size} tokens, and max_new_tokens is {sampling.max_new_tokens}")
     if size and (tokens.dtype.kind not in "iu" or tokens.min() < 0):
-        raise BadReplyError("the reply has token ids that are no such numbers")
+        raise EngineError("the reply has token ids that are no such numbers")
     if not all(np.isfinite(array).all() and (array <= _ABOVE_ZERO).all() for array in logprobs):
-        raise BadReplyError("the reply has log-probabilities that are not finite, or above 0")
+        raise EngineError("the reply has log-probabilities that are not finite, or above 0")
     if size and not (oldest <= versions[0] and versions[-1] <= newest and (np.diff(versions) >= 0).all()):
-        raise BadReplyError(
+        raise EngineError(
             f"the reply's tokens are of versions {versions.min()} to {versions.max()}, but the weights went from "
             f"{oldest} to {newest} meanwhile"
         )

@@ -23,8 +23,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
 from textenvs.threads import in_new_thread
 from trainers.engines.base import (
     Engine,
@@ -54,9 +52,9 @@ class Replicas:
     Args:
         engines: The replicas, with the same weights and version. They are closed with this.
         restart: From a replica's index to a new engine for its place; a coroutine function, or a function that is
-            called in a thread. The new engine's version must not be newer than the current one; where it is older, it
-            gets what the last update brought, which must stay unchanged until the next one. Without ``restart`` a lost
-            replica is gone for good.
+            called in a thread. A coroutine is cancelled where it takes too long. The new engine's version must not be
+            newer than the current one; where it is older, it gets what the last update brought, which must stay
+            unchanged until the next one. Without ``restart`` a lost replica is gone for good.
         limits: How patient to be.
 
     Raises:
@@ -76,8 +74,9 @@ class Replicas:
             raise ValueError(f"the replicas must begin with the same weights, but their versions are {versions}")
         self._replicas = [Replica(index, engine) for index, engine in enumerate(engines)]
         self._router = Router(len(engines))
-        self._version = engines[0].version
-        self._max_context = min(engine.max_context for engine in engines)
+        self.version = engines[0].version  #: of the weights that every replica has that is up
+        #: Prompt and new tokens together are at most this: the least of the replicas.
+        self.max_context = min(engine.max_context for engine in engines)
         self._restart, self._limits = restart, limits or Limits()
         self._weights: Any = None  # for replicas that come later
         self._counters = Counter(
@@ -90,16 +89,6 @@ class Replicas:
 
     # The protocol
 
-    @property
-    def version(self) -> int:
-        """The version of the weights that every replica has that is up."""
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this: the least of the replicas."""
-        return self._max_context
-
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`.
 
@@ -108,10 +97,8 @@ class Replicas:
             EngineDeadError: All replicas are gone.
             EngineError: Every attempt failed; the last one's error.
         """
-        prompt = np.asarray(token_ids)
-        if prompt.ndim != 1 or prompt.dtype.kind not in "iu" or not 0 < len(prompt) < self._max_context:
-            # This raises, and says why.
-            check_request(token_ids, sampling, vocab_size=2**62, max_context=self._max_context, reports_kept=True)
+        # Of the vocabulary, the engine knows.
+        prompt = check_request(token_ids, sampling, vocab_size=2**62, max_context=self.max_context, reports_kept=True)
         self._check_open()
         self._counters["requests"] += 1
         failed: dict[int, EngineError] = {}  # what replicas said that are none the worse for it
@@ -161,8 +148,8 @@ class Replicas:
             await self._updating.acquire()
             try:
                 self._check_open()
-                if version <= self._version:
-                    raise ValueError(f"the new version {version} must be greater than {self._version}")
+                if version <= self.version:
+                    raise ValueError(f"the new version {version} must be greater than {self.version}")
                 # Begun here and now, so that requests that come later meet the new weights.
                 for replica in (given := self._up()):
                     replica.draining = set(replica.calls) if mode == "wait" else set()
@@ -177,7 +164,6 @@ class Replicas:
         raise EngineError(f"no replica came through the update to version {version}: {self._causes()}")
 
     async def release(self, session: str) -> None:
-        """See :meth:`trainers.engines.base.Engine.release`."""
         for index in self._router.release(session):
             await self._release_at(self._replicas[index], session)
 
@@ -228,7 +214,6 @@ class Replicas:
         return {**sums, **own, **now, **each}
 
     async def close(self) -> None:
-        """See :meth:`trainers.engines.base.Engine.close`."""
         self._closed = True
         for task, ends in list(self._background.items()):
             if ends:
@@ -306,7 +291,7 @@ class Replicas:
             if refused := [error for error in errors if isinstance(error, ValueError)]:
                 raise refused[0]
             return False
-        self._version, self._weights = version, weights if self._restart is not None else None
+        self.version, self._weights = version, weights if self._restart is not None else None
         self._router.forget_computed()
         if len(took) < len(given):
             lost = "; ".join(f"{replica}: {replica.cause}" for replica in given if replica not in took)
@@ -410,46 +395,41 @@ class Replicas:
         self._change()
 
     async def _bring_up(self, replica: Replica) -> None:
-        engine = await self._made(replica.index)
         try:
-            if engine.max_context < self._max_context:
-                raise EngineError(f"restart made an engine with max_context={engine.max_context}")
+            async with asyncio.timeout(self._limits.restart_timeout) as clock:
+                engine = await self._made(replica.index)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise EngineError(f"it took longer than {self._limits.restart_timeout:g} s") from error
+        try:
             while True:
-                if engine.version != self._version:
-                    if engine.version > self._version or self._weights is None:
+                if engine.version != self.version:
+                    if engine.version > self.version or self._weights is None:
                         raise EngineError(
-                            f"restart made an engine of version {engine.version}, and version {self._version} is "
+                            f"restart made an engine of version {engine.version}, and version {self.version} is "
                             "wanted: make it with the weights that the first engines had"
                         )
                     async with asyncio.timeout(self._limits.update_timeout):
-                        await engine.update_weights(self._weights, self._version)
+                        await engine.update_weights(self._weights, self.version)
                 async with self._updating:  # not in the middle of an update
-                    if engine.version == self._version:
+                    if engine.version == self.version:
                         replica.adopt(engine, asyncio.get_running_loop().time())
                         self._router.up(replica.index)
                         self._counters["replicas_restarted"] += 1
-                        log.info("%s is up again, with version %d", replica, self._version)
+                        log.info("%s is up again, with version %d", replica, self.version)
                         return
         except BaseException:
             self._spawn(self._close_engine(engine))
             raise
 
     async def _made(self, index: int) -> Engine:
-        """A new engine; one that comes too late is closed."""
         assert self._restart is not None
-        task = self._spawn(_called(self._restart, index))
-        try:
-            await asyncio.wait([task], timeout=self._limits.restart_timeout)
-        finally:
-            if not task.done():
-                task.add_done_callback(self._close_late)
-        if not task.done():
-            raise EngineError(f"it took longer than {self._limits.restart_timeout:g} s")
-        return task.result()
-
-    def _close_late(self, task: asyncio.Task[Engine]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self._spawn(self._close_engine(task.result()))
+        if inspect.iscoroutinefunction(self._restart):
+            made: Engine | Awaitable[Engine] = self._restart(index)
+        else:
+            made = await asyncio.shield(in_new_thread(partial(self._restart, index)))
+        return await made if inspect.isawaitable(made) else made
 
     async def _close_engine(self, engine: Engine) -> None:
         try:
@@ -491,11 +471,3 @@ def _because(said: str, cause: BaseException) -> EngineError:
 
 def _stalled(replica: Replica, seconds: float) -> EngineError:
     return EngineError(f"no answer and no progress for {seconds:g} s, with {len(replica.calls)} requests in flight")
-
-
-async def _called(restart: Callable[[int], Engine | Awaitable[Engine]], index: int) -> Engine:
-    if inspect.iscoroutinefunction(restart):
-        made: Engine | Awaitable[Engine] = restart(index)
-    else:
-        made = await asyncio.shield(in_new_thread(partial(restart, index)))
-    return await made if inspect.isawaitable(made) else made

@@ -17,17 +17,14 @@ Rules, in this order:
    moves to the least loaded replica with its next request, provided that the session has nothing else in flight and
    was not moved by this rule in its last ``settle`` requests.
 
-Why that does not thrash: between the two limits of rule 5 nothing changes, the slack keeps a handful of requests from
-looking like an imbalance, not all replicas can shed at once (each would be above the mean of the others), and a session
-pays for at most one move, that is one prefill of its context, in ``settle`` requests.
+A session pays for at most one move, that is one prefill of its context, in ``settle`` requests.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -67,7 +64,6 @@ class PrefixIndex:
         return tuple(keys)
 
     def add(self, keys: Keys, replica: int) -> None:
-        """``replica`` has computed the sequence with these keys."""
         for key in reversed(keys):  # the beginning is used last, so it is forgotten last
             self._holders[key] = self._holders.get(key, 0) | 1 << replica
             self._holders.move_to_end(key)
@@ -84,36 +80,24 @@ class PrefixIndex:
         return shared
 
     def forget(self, replica: int) -> None:
-        """``replica`` has lost what it had."""
         kept = ((key, bits & ~(1 << replica)) for key, bits in self._holders.items())
         self._holders = OrderedDict((key, bits) for key, bits in kept if bits)
 
     def clear(self) -> None:
-        """Nobody has anything any more."""
         self._holders.clear()
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """One attempt of one request on one replica.
-
-    Args:
-        replica: Which.
-        prompt: Token ids ``[n]``.
-        keys: Of the prompt, in the prefix index.
-        session: The session's name, if any.
-        charge: What it adds to the replica's load.
-        reason: Which rule chose the replica: 2, 3, 4 or 5.
-        left: The session's home until now, if this placement moved it.
-    """
+    """One attempt of one request on one replica."""
 
     replica: int
-    prompt: NDArray[np.integer]
-    keys: Keys
+    prompt: NDArray[np.integer]  # [n]
+    keys: Keys  # of the prompt, in the prefix index
     session: str | None
-    charge: float
-    reason: Reason
-    left: int | None = None
+    charge: float  # what it adds to the replica's load
+    reason: Reason  # which rule chose the replica: 2, 3, 4 or 5
+    left: int | None = None  # the session's home until now, if this placement moved it
 
 
 @dataclass
@@ -124,58 +108,37 @@ class _Session:
     settled: int = 0  # requests since rule 5 moved it
     lost: bool = False  # its home went down
     released: bool = False  # to be forgotten when nothing is in flight
-    holders: set[int] = field(default_factory=set)  # replicas that may keep something of it
 
 
 class Router:
     """Places requests on ``replicas`` replicas, which all begin as up; see the module's docstring for the rules.
 
-    Of more than ``max_sessions`` sessions, those with nothing in flight are forgotten, the least recently used first.
-
-    Attributes:
-        load: Of each replica, in tokens.
-        in_flight: Requests on each.
-        at_home: Sessions at home on each.
-        healthy: Replicas that are up.
-        shedding: Those that shed sessions (rule 5).
-        counters: ``prefix_hits`` (requests placed by rule 3), ``prefix_tokens`` (how much they shared), ``moves``
-            (sessions that went to another home, for balance or because theirs was lost).
+    ``counters`` has ``prefix_hits`` (requests placed by rule 3), ``prefix_tokens`` (how much they shared) and ``moves``
+    (sessions that went to another home, for balance or because theirs was lost).
     """
 
     high, low, slack, settle, min_share = 1.5, 1.1, 4.0, 4, 0.5
-    max_sessions = 65536
 
     def __init__(self, replicas: int) -> None:
         self.counters = Counter(prefix_hits=0, prefix_tokens=0, moves=0)
-        self.load = [0.0] * replicas
-        self.in_flight = [0] * replicas
-        self.at_home = [0] * replicas
+        self.load = [0.0] * replicas  #: in tokens
+        self.in_flight = [0] * replicas  #: requests
+        self.at_home = [0] * replicas  #: sessions
         self.healthy = set(range(replicas))
         self.shedding: set[int] = set()
         self.index = PrefixIndex(replicas)
-        self.sessions: OrderedDict[str, _Session] = OrderedDict()  # the one used longest ago first
+        self.sessions: dict[str, _Session] = {}
         self._mean_charge: float | None = None
         self._mean_reply: float | None = None
 
     def place(
-        self,
-        prompt: NDArray[np.integer],
-        max_new_tokens: int,
-        session: str | None = None,
-        avoid: Collection[int] = (),
+        self, prompt: NDArray[np.integer], max_new_tokens: int, session: str | None = None, avoid: Collection[int] = ()
     ) -> Placement:
-        """Choose one of the replicas that are up, and charge it. Call :meth:`finish` once a placement.
-
-        Args:
-            prompt: Token ids ``[n]``.
-            max_new_tokens: The request's limit.
-            session: Its session's name, if any.
-            avoid: Replicas that failed this very request.
-        """
+        """Choose one of the replicas that are up, and charge it. Call :meth:`finish` once a placement."""
         candidates = sorted(self.healthy.difference(avoid)) or sorted(self.healthy)
         keys = self.index.keys(prompt)
         shared = self.index.shared(keys)
-        known = None if session is None else self._session(session)
+        known = None if session is None else self.sessions.setdefault(session, _Session(settled=self.settle))
         replica, reason = self._choose(candidates, len(prompt), shared, known)
         if reason == "prefix":
             self.counters["prefix_hits"] += 1
@@ -195,7 +158,6 @@ class Router:
             known.settled += 1
             known.in_flight += 1
             known.released = False
-            known.holders.add(replica)
         expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, max(1.0, self._mean_reply))
         charge = PREFILL_WEIGHT * (len(prompt) - cached) + expected
         self._mean_charge = _mean(self._mean_charge, charge)
@@ -226,11 +188,11 @@ class Router:
         self._rebalance()
 
     def release(self, session: str) -> list[int]:
-        """Forget a session: the replicas that may keep something of it (all that are up, if it is not known)."""
+        """Forget a session: the replicas that may keep something of it, which is its home, or all that are up."""
         known = self.sessions.get(session)
         if known is None:
             return sorted(self.healthy)
-        holders, known.holders = sorted(known.holders & self.healthy), set()
+        holders = [] if known.home is None else [known.home]
         known.released, known.length = True, 0
         if not known.in_flight:
             self._forget(session)
@@ -242,14 +204,12 @@ class Router:
         self.shedding.discard(replica)
         self.index.forget(replica)
         for known in self.sessions.values():
-            known.holders.discard(replica)
             if known.home == replica:
                 self._move_out(known)
                 known.lost = True
         self._rebalance()
 
     def up(self, replica: int) -> None:
-        """A replica is there again, with nothing in it."""
         self.healthy.add(replica)
         self._rebalance()
 
@@ -274,15 +234,6 @@ class Router:
 
     def _pressure(self, replica: int) -> tuple[float, int, int]:
         return self.load[replica], self.at_home[replica], replica
-
-    def _session(self, name: str) -> _Session:
-        if name not in self.sessions:
-            self.sessions[name] = _Session(settled=self.settle)
-            idle = (old for old, known in self.sessions.items() if not known.in_flight and old != name)
-            for oldest in list(islice(idle, max(0, len(self.sessions) - self.max_sessions))):
-                self._forget(oldest)
-        self.sessions.move_to_end(name)
-        return self.sessions[name]
 
     def _forget(self, name: str) -> None:
         self._move_out(self.sessions.pop(name))

@@ -139,34 +139,28 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What a server is started with, beside its options."""
-
-    max_slots: int = 256  #: how many requests run at once; more wait
-    dtype: str = "float32"  #: or ``bfloat16``
-    device: str = "cpu"  #: or ``cuda``
-    gpu: int | None = None  #: which one, modulo their number; ``None`` is the server's choice
-    threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
-    kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
-    seed: int = 0  #: of requests without a seed
-
-
-@dataclass(frozen=True)
 class ServerOptions:
-    """How an engine reaches its server, how it brings weights there, and how patient it is.
+    """How an engine reaches or starts its server, how it brings weights there, and how patient it is.
 
     ``transport`` is how weights travel: ``process_group`` (gloo, or NCCL to a server on other GPUs), ``disk`` through a
     folder that both sides see, ``http`` by value. ``auto`` is ``process_group`` to a server that is started, ``http``
     to one that runs already.
 
     Raises:
-        ValueError: A number is not positive, the address is none, or there is no Python with the server's package.
+        ValueError: The address is none, or there is no Python with the server's package.
     """
 
     base_url: str | None = None  #: of a server that runs already, ``http://127.0.0.1:30000``; ``None`` starts one
     api_key: str | None = None  #: of that server
     python: str | None = None  #: of the server's environment, to start one with; ``None`` is this one
     tensor_parallel: int = 1  #: workers of a server that is started, which share each matrix
+    max_slots: int = 256  #: of a server that is started: how many requests run at once; more wait
+    dtype: str = "float32"  #: likewise, as all down to ``seed``; or ``bfloat16``
+    device: str = "cpu"  #: or ``cuda``
+    gpu: int | None = None  #: which one, modulo their number; ``None`` is the server's choice
+    threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
+    kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
+    seed: int = 0  #: of requests without a seed
     transport: WeightWay = "auto"
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once by ``process_group`` and ``http``, at most
     master_address: str | None = None  #: of this machine, as the server reaches it; ``None`` finds it
@@ -180,16 +174,10 @@ class ServerOptions:
     package: ClassVar[str]  #: what a server is started from
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
         make = f"`make venv-{self.package}` makes .venv-{self.package}/bin/python"
         if self.base_url is not None:
             if not self.base_url.startswith(("http://", "https://")):
                 raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
-            if self.python is not None:
-                raise ValueError("base_url names a server that runs already: python would start one")
         elif self.python is None:
             if importlib.util.find_spec(self.package) is None:
                 raise ValueError(

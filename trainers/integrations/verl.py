@@ -314,7 +314,7 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
     """A padded batch of verl as turns of action tokens; a turn is a run of the mask.
 
     A turn earns the rewards from its first token up to the next turn's: its own tokens', so a KL penalty in them, too,
-    and any that stands on what the environment said in answer. What stands before the first turn is the first one's.
+    and any on what the environment said in answer. Rewards before the first turn are the first one's.
     Every episode counts as terminated, because verl does not say which were truncated.
 
     Args:
@@ -341,7 +341,7 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
         token_offsets=np.concatenate([[0], np.cumsum(mask.sum(axis=1))]),
         turn_offsets=turn_offsets,
         turn_index=turn_of[mask],
-        turn_rewards=turn_rewards,
+        turn_rewards=turn_rewards.astype(np.float64),
         terminated=np.ones(len(mask), np.bool_),
         truncated=np.zeros(len(mask), np.bool_),
         group=group,

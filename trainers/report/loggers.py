@@ -30,7 +30,7 @@ class MetricsError(ValueError):
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What loggers are told of a run.
+    """What loggers get of a run.
 
     ``first_step`` is the first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
     and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.

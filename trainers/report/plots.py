@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -69,7 +68,6 @@ def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, titl
     columns = min(len(panels), 4 if len(panels) > 6 else 3)
     rows_of_panels = -(-len(panels) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows_of_panels), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)  # no display, no global state
     for place, (name, draw) in enumerate(panels, 1):
         axes = figure.add_subplot(rows_of_panels, columns, place)
         draw(axes, curves)
@@ -129,7 +127,5 @@ def _is_phase(name: str) -> bool:
 def _smooth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A centred running mean over about a tenth of the points, over what there is of the window at the ends."""
     half = max(1, len(values) // 20)
-    padded = np.concatenate([[0.0], np.cumsum(values)])
-    where = np.arange(len(values))
-    low, high = np.maximum(0, where - half), np.minimum(len(values), where + half + 1)
-    return (padded[high] - padded[low]) / (high - low)
+    window = np.ones(2 * half + 1)
+    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")

@@ -1,12 +1,13 @@
 """The program of a scoring process: loads a function from a file, and calls it for each question.
 
-Run by its path, with the file, the function's name, and the file descriptor of a socket. Questions are pickles of
-keyword arguments; answers are JSON.
+Run by its path, with the file, the function's name, and the file descriptor that it prints to. Each question is a line
+of JSON: a pickle of keyword arguments in base 64, or null, which asks whether the function is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
 import inspect
 import json
@@ -18,35 +19,30 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 
-def main(path: str, name: str, descriptor: int) -> None:
-    """Answer questions until the socket closes; whatever is raised becomes the answer, as ``error``."""
-    os.set_inheritable(descriptor, False)
-    with Connection(descriptor) as line:
-
-        def say(answer: Mapping[str, Any]) -> None:
-            line.send_bytes(json.dumps(answer).encode())
-
-        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
-        try:
-            function = load_function(path, name, "custom_reward_function")
-        except BaseException as error:
-            say(_failure(error))
-            return
-        say({"ready": True})
-        while True:
+def main(path: str, name: str, prints: int) -> None:
+    """Answer questions until there are no more; whatever is raised becomes the answer, as ``error``."""
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # questions and answers are not the function's to read and write
+    os.dup2(prints, 1)
+    os.dup2(prints, 2)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
+    problem: dict[str, Any] = {}
+    try:
+        function = load_function(path, name, "custom_reward_function")
+    except BaseException as error:
+        problem = _failure(error)
+    print("ready", file=answers, flush=True)
+    for line in questions:
+        question, answer = json.loads(line), problem
+        if question is not None and not problem:
             try:
-                question = line.recv_bytes()
-            except EOFError:
-                return
-            try:
-                answer = _call(function, pickle.loads(question))
+                answer = _call(function, pickle.loads(base64.b64decode(question)))
             except BaseException as error:
                 answer = _failure(error)
-            say(answer)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

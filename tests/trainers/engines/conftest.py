@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.engines.base import MIN_TEMPERATURE, Engine
-from trainers.engines.blocks import SIZE
+from trainers.engines.decoder import SIZE
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine

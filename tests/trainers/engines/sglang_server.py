@@ -12,7 +12,6 @@ import pytest
 from real_server import PATIENT, RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
-from trainers.engines.server import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 
 PYTHON = Path(os.environ.get("TEXTENVS_SGLANG_PYTHON", Path(__file__).parents[3] / ".venv-sglang/bin/python"))
@@ -22,7 +21,7 @@ class Server(RealServer):
     """SGLang's own."""
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        return SGLangOptions(python=str(PYTHON)).command(self.folder, self.port, self.context, Launch())
+        return SGLangOptions(python=str(PYTHON)).command(self.folder, self.port, self.context)
 
     def options(self, **more: object) -> SGLangOptions:
         return SGLangOptions(base_url=self.url, **PATIENT | more)

@@ -114,7 +114,7 @@ async def test_a_replica_that_comes_later_has_base_and_adapters() -> None:
     wanted = await reply_of(replicas)
     lost = [replica.engine for replica in replicas._replicas]
     for engine in lost:
-        engine._desk.end("injected")  # type: ignore[attr-defined]
+        engine._mailbox.end("injected")  # type: ignore[attr-defined]
     again = await asyncio.wait_for(reply_of(replicas), 60)
     assert_same(again, wanted)
     assert set(again.weight_version.tolist()) == {2}

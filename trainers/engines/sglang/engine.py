@@ -19,7 +19,7 @@ import torch
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling
 from trainers.engines.http import UnreachableError, error_text
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.server import Launch, ServerOptions
+from trainers.engines.server import ServerOptions
 
 from .protocol import ServerInfo, generate_body, read, read_reply, server_seed
 from .weight_update import SGLangUpdater
@@ -43,18 +43,18 @@ class SGLangOptions(ServerOptions):
 
     package: ClassVar[str] = "sglang"
 
-    def command(self, model: Path, port: int, max_context: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def command(self, model: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
         """How to start a server: the command line, and what its environment has beside this process's own."""
         context = max_context + _SPARE_CONTEXT
         arguments = {
             "--model-path": model,
             "--host": "127.0.0.1",
             "--port": port,
-            "--device": launch.device,
-            "--dtype": launch.dtype,
+            "--device": self.device,
+            "--dtype": self.dtype,
             "--context-length": context,
-            "--max-running-requests": launch.max_slots,
-            "--random-seed": launch.seed % 2**31,
+            "--max-running-requests": self.max_slots,
+            "--random-seed": self.seed % 2**31,
             "--log-level": "warning",
         }
         # Without sleeping, the scheduler polls for requests and keeps a core busy while a policy is trained.
@@ -64,13 +64,13 @@ class SGLangOptions(ServerOptions):
             "PYTHONSAFEPATH": "1",  # nor are the files beside the launcher
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the positions that SGLang keeps to itself
         }
-        if launch.device == "cuda" and launch.gpu is not None:
-            arguments["--base-gpu-id"] = launch.gpu % torch.cuda.device_count()
+        if self.device == "cuda" and self.gpu is not None:
+            arguments["--base-gpu-id"] = self.gpu % torch.cuda.device_count()
         if (ranks := self.tensor_parallel) > 1:
             arguments["--tp-size"] = ranks
         if self.seeds:
             flags.append("--enable-deterministic-inference")
-        if launch.device == "cpu":
+        if self.device == "cpu":
             cores = sorted(os.sched_getaffinity(0))
             environment |= {
                 "SGLANG_USE_CPU_ENGINE": "1",
@@ -79,10 +79,10 @@ class SGLangOptions(ServerOptions):
             if ranks > 1:  # SGLang wants to be told which cores each rank computes on
                 shares = [cores[rank::ranks] or cores[:1] for rank in range(ranks)]
                 environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, share)) for share in shares)
-            if launch.threads is not None:
-                environment["OMP_NUM_THREADS"] = str(launch.threads)
+            if self.threads is not None:
+                environment["OMP_NUM_THREADS"] = str(self.threads)
             arguments |= {"--attention-backend": "torch_native", "--mem-fraction-static": 0.8}
-            arguments["--max-total-tokens"] = launch.max_slots * context  # else SGLang takes all that share of memory
+            arguments["--max-total-tokens"] = self.max_slots * context  # else SGLang takes all that share of memory
         words = [str(word) for pair in arguments.items() for word in pair]
         launcher = str(Path(__file__).with_name("launcher.py"))
         return [self.python or sys.executable, launcher, *words, *flags, *self.server_args], environment
@@ -111,7 +111,7 @@ class SGLangEngine(RemoteEngine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._random = random.Random(kwargs.get("launch", Launch()).seed)
+        self._random = random.Random(self._options.seed)
 
     @property
     def honours_seeds(self) -> bool | None:
@@ -119,23 +119,21 @@ class SGLangEngine(RemoteEngine):
         return None if self._info is None else self._info.enable_deterministic_inference
 
     async def probe(self) -> int:
-        """See :class:`trainers.engines.base.Probed`. While requests run, their tokens are SGLang's proof."""
+        """See :func:`trainers.engines.base.probe`. While requests run, their tokens are SGLang's proof."""
         await self.ready()
         answer = await self._client.request("GET", "/health")
         if answer.status != 200:
             raise EngineError(f"{self._name}: /health answers {answer.status}: {error_text(answer.body)}")
         return 0
 
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
-        return self._options.command(model, port, self._max_context, launch)
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
+        return self._options.command(model, port, self.max_context)
 
     async def _meet(self, answer: Any) -> None:
         info = read(ServerInfo, (await self._client.request("GET", "/server_info", timeout=_INFO_S)).body)
-        info.check(self._max_context)
-        label = str(answer["weight_version"])
-        self._updater.connect(
-            device=info.device, ranks=info.tp_size, dtype=info.torch_dtype, label=label, version=self._version
-        )
+        info.check(self.max_context)
+        label, dtype = str(answer["weight_version"]), getattr(torch, info.dtype, None)  # "auto" says nothing
+        self._updater.connect(device=info.device, ranks=info.tp_size, dtype=dtype, label=label, version=self.version)
         self._info = info
         if not info.enable_deterministic_inference:
             log.info("%s does not honour seeds: it is not in deterministic mode", self._name)
@@ -167,14 +165,14 @@ class SGLangEngine(RemoteEngine):
             raise EngineError(f"the SGLang server returned {len(reply.token_ids)} tokens where {room} were asked for")
         return reply
 
-    def _over(self, flight: Flight, reply: Reply, last: int | None, room: int) -> FinishReason | None:
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
         if flight.cancelled:
             return "abort"
         if reply.finish_reason == "abort":
             if not flight.may_abort:
                 raise EngineError(f"the SGLang server aborted the request: {reply.message}")
             return "abort"
-        if last is not None:
+        if stopped:
             return "stop"
         if room <= 0:
             return "length"

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-import torch
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from textenvs.text import excerpt
@@ -20,11 +19,6 @@ from trainers.engines.remote import Reply
 _Shape = TypeVar("_Shape", bound=BaseModel)
 
 _ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
-
-
-class AnswerError(EngineError):
-    """The server's answer does not fit the request."""
 
 
 class _Span(BaseModel):
@@ -73,11 +67,6 @@ class ServerInfo(BaseModel):
     max_req_input_len: int | None = None  # prompts are shorter
     enable_deterministic_inference: bool = False
 
-    @property
-    def torch_dtype(self) -> torch.dtype | None:
-        """Of its weights; ``None`` where it does not say."""
-        return _DTYPES.get(self.dtype)
-
     def check(self, max_context: int) -> None:
         """Refuse a server that cannot do what is wanted.
 
@@ -107,7 +96,6 @@ class Checksums(BaseModel):
     ranks: list[_Rank] = Field(min_length=1)
 
     def by_name(self) -> dict[str, tuple[str, ...]]:
-        """Each parameter's checksums, in the order of the ranks."""
         return {name: tuple(rank.checksums.get(name, "") for rank in self.ranks) for name in self.ranks[0].checksums}
 
 
@@ -143,7 +131,7 @@ def read_reply(answer: Any, vocab_size: int) -> Reply:
     """The answer to ``POST /generate``.
 
     Raises:
-        AnswerError: It is none, or its parts contradict each other.
+        EngineError: It is none, or its parts contradict each other.
     """
     meta = read(_Answer, answer).meta_info
     tokens, logprobs = (
@@ -151,7 +139,7 @@ def read_reply(answer: Any, vocab_size: int) -> Reply:
         [each[0] for each in meta.output_token_logprobs],
     )
     if not all(0 <= token < vocab_size for token in tokens):
-        raise AnswerError(f"the SGLang server's answer has tokens outside a vocabulary of {vocab_size}")
+        raise EngineError(f"the SGLang server's answer has tokens outside a vocabulary of {vocab_size}")
     labels = [span.version for span in meta.weight_versions for _ in range(span.start, span.end)][: len(tokens)]
     reason = meta.finish_reason
     return Reply(tokens, logprobs, labels, reason.type, meta.cached_tokens, reason.message)
@@ -161,14 +149,14 @@ def read(shape: type[_Shape], answer: Any) -> _Shape:
     """An answer, checked.
 
     Raises:
-        AnswerError: It has another shape; quotes both.
+        EngineError: It has another shape; quotes both.
     """
     try:
         return shape.model_validate(answer)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise AnswerError(
+        raise EngineError(
             f"the SGLang server's answer does not fit: {where or 'it'}: {first['msg']}: "
             f"{excerpt(json.dumps(answer, default=str))}"
         ) from None

