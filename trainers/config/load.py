@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,8 +24,7 @@ from .yaml12 import dump
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong: with which key, what, and where it was written (nowhere for a default)."""
 
     key: str
@@ -33,7 +32,6 @@ class Problem:
     where: str = ""
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.key}: {self.text}" + (f"  [{self.where}]" if self.where else "")
 
 
