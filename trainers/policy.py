@@ -113,7 +113,8 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     """
     tokenizer = load_tokenizer(section, texts)
     if section.path == "tiny":
-        shape = section.model_dump(include={"family", "hidden", "intermediate", "layers", "heads", "kv_heads"})
+        names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
+        shape: dict[str, Any] = {name: getattr(section, name) for name in names}
         eos = tokenizer.eos_token_id
         model = tiny.build_model(len(tokenizer), **shape, max_context=max_context, eos_token_id=eos, seed=seed)
         return Policy(model, tokenizer)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,8 +24,7 @@ from .yaml12 import dump
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong: with which key, what, and where it was written (nowhere for a default)."""
 
     key: str
@@ -33,7 +32,6 @@ class Problem:
     where: str = ""
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.key}: {self.text}" + (f"  [{self.where}]" if self.where else "")
 
 
@@ -210,8 +208,9 @@ def _merge(
     sources: dict[str, str] = {}
     for setting in settings:
         name = setting.key
-        owner = key_at(name, keys)
-        if not (owner and (name == owner.name or owner.free_form)) and not _is_entry(name, keys):
+        owner, above = key_at(name, keys), keys.get(name.rpartition(".")[0])
+        entry = above is not None and above.entries  # of a mapping of sections, as a whole
+        if not entry and not (owner and (name == owner.name or owner.free_form)):
             report(name, _unknown(name, keys, table), setting.where)
             continue
         *parents, last = name.split(".")
@@ -227,12 +226,6 @@ def _merge(
                 del sources[below]  # the whole mapping was replaced
             sources[name] = setting.where
     return tree, sources
-
-
-def _is_entry(name: str, keys: Mapping[str, Key]) -> bool:
-    """Whether it is an entry of a mapping of sections, as a whole."""
-    owner = keys.get(name.rpartition(".")[0])
-    return owner is not None and bool(owner.entries)
 
 
 def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:

@@ -78,9 +78,13 @@ class Given:
     report: Report
     refused: set[str] = field(default_factory=set)
 
-    def has(self, *names: str) -> bool:
+    def has(self, name: str) -> bool:
         """Whether one of verl's keys was given a value other than null."""
-        return any(name in self.verls and self.verls[name].value is not None for name in names)
+        return name in self.verls and self.verls[name].value is not None
+
+    def first(self, *names: str) -> str | None:
+        """The first of verl's keys that was given."""
+        return next((name for name in names if self.has(name)), None)
 
     def under(self, *prefixes: str) -> list[str]:
         """Verl's keys that were given and begin so."""

@@ -65,15 +65,14 @@ def _as_the_actor(given: Given) -> Results:
 
 def _parallel(given: Given) -> str:
     """The key that says how many ranks share a sequence."""
-    key, other = f"{_ACTOR}{_PARALLEL}", f"{_ACTOR}fsdp_config.{_PARALLEL}"
-    return other if given.has(other) and not given.has(key) else key
+    return given.first(f"{_ACTOR}{_PARALLEL}", f"{_ACTOR}fsdp_config.{_PARALLEL}") or f"{_ACTOR}{_PARALLEL}"
 
 
 def _filtered(given: Given) -> Results:
     """Verl counts batches, and 0 there has no limit."""
-    key, size = "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"
+    key = "algorithm.filter_groups.max_num_gen_batches"
     if given.has(key) and given.number(key, least=0):
-        batch = given.number(size if given.has(size) else _BATCH)
+        batch = given.number(given.first("data.gen_batch_size") or _BATCH)
         yield "rollout.max_consecutive_filtered", given.value(key) * batch, (key,)
 
 
@@ -98,7 +97,7 @@ def _micro(given: Given) -> Results:
     whole, tokens = f"{_ACTOR}ppo_micro_batch_size", f"{_ACTOR}ppo_max_token_len_per_gpu"
     sequences, dynamic = f"{whole}_per_gpu", f"{_ACTOR}use_dynamic_bsz"
     longest, ours = given.number(_PROMPT) + given.number(_RESPONSE), "actor.max_tokens_per_micro_batch"
-    if given.value(dynamic) is True or not given.has(sequences, whole):
+    if given.value(dynamic) is True or not given.first(sequences, whole):
         ranks = given.number(_parallel(given)) if given.has(_parallel(given)) else 1
         yield ours, given.number(tokens) * ranks, (tokens, dynamic)
     elif given.has(sequences):
@@ -186,13 +185,11 @@ def _loss(given: Given) -> str:
 def _clip(given: Given) -> Results:
     both = f"{_ACTOR}clip_ratio"
     for side in ("low", "high"):
-        if (source := next((key for key in (f"{both}_{side}", both) if given.has(key)), None)) is None:
-            continue
-        value = given.value(source)
-        of_ratio = _loss(given) in NAMES["losses_of_ratios"]
-        if side == "low" and of_ratio and isinstance(value, int | float) and value > 1:
-            value = 1.0  # a ratio is never below 0: no limit there, and 1 is no limit here
-        yield f"actor.clip_ratio_{side}", value, (source,)
+        if source := given.first(f"{both}_{side}", both):
+            value, of_ratio = given.value(source), _loss(given) in NAMES["losses_of_ratios"]
+            if side == "low" and of_ratio and isinstance(value, int | float) and value > 1:
+                value = 1.0  # a ratio is never below 0: no limit there, and 1 is no limit here
+            yield f"actor.clip_ratio_{side}", value, (source,)
 
 
 def _policy_loss(given: Given) -> Results:
@@ -226,29 +223,22 @@ def _rollout_correction(given: Given) -> Results:
         given.stop(bypass, "it must be true or false", says_value=True)
     if on is not None:
         yield "actor.old_logprobs", "rollout" if on else "recompute", (bypass,)
-    if not on:  # with bypass_mode the loss's own ratio is that of learner to engine
-        yield from _weights(given)
+    level = f"{_CORRECTION}rollout_is"
+    if not on and given.has(level):  # with bypass_mode the loss's own ratio is that of learner to engine
+        modes = {"token": "token_tis", "sequence": "sequence_tis"}
+        yield "actor.importance_correction", given.word(level, modes, "it must be null or one of "), (level,)
+        if given.has(cap := f"{level}_threshold"):
+            if "_" in str(given.value(cap)):
+                text = "weights outside two bounds are not dropped here: write the upper one, or reject with rollout_rs"
+                given.stop(cap, text, says_value=True)
+            yield "actor.tis_cap", _positive(given, cap), (cap,)
+        yield from given.passed({f"{level}_batch_normalize": "actor.importance_batch_normalize"})
     yield from _rejection(given, on is True)
     if given.value(loss) not in (None, "ppo_clip", "reinforce"):
         given.stop(loss, "it must be ppo_clip", says_value=True)
     for key, plain in ((loss, "ppo_clip"), (older, False)):
         if on and given.has(key) and given.value(key) != plain:
             given.refuse(key, f"losses are clipped here: write {dump(plain)}", says_value=True)
-
-
-def _weights(given: Given) -> Results:
-    """Importance weights."""
-    level = f"{_CORRECTION}rollout_is"
-    if not given.has(level):
-        return
-    modes = {"token": "token_tis", "sequence": "sequence_tis"}
-    yield "actor.importance_correction", given.word(level, modes, "it must be null or one of "), (level,)
-    if given.has(cap := f"{level}_threshold"):
-        if "_" in str(given.value(cap)):
-            text = "weights outside two bounds are not dropped here: write the upper one, or reject with rollout_rs"
-            given.stop(cap, text, says_value=True)
-        yield "actor.tis_cap", _positive(given, cap), (cap,)
-    yield from given.passed({f"{level}_batch_normalize": "actor.importance_batch_normalize"})
 
 
 def _rejection(given: Given, bypass: bool) -> Results:
@@ -330,9 +320,7 @@ def _environment(given: Given) -> Results:
     if env in NAMES["single_turn"]:
         return
     yield from given.passed({f"{turns}max_user_turns": "env.kwargs.max_user_turns"})
-    limits = (f"{turns}max_assistant_turns", f"{turns}max_turns")
-    if given.has(*limits):
-        limit = limits[not given.has(limits[0])]
+    if limit := given.first(f"{turns}max_assistant_turns", f"{turns}max_turns"):
         yield "env.kwargs.max_assistant_turns", given.value(limit), (limit,)
     elif given.has(interaction) and not chosen:
         yield "env.kwargs.max_assistant_turns", None, (interaction,)  # there null is the default
@@ -369,8 +357,8 @@ def _classes(given: Given, key: str, kind: str) -> Mapping[str, Any]:
 def _reward_manager(given: Given) -> Results:
     """Who scores an episode, and DAPO's penalty for long replies."""
     names = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
-    for key in names:
-        if given.has(key) and given.value(key) not in ("naive", "dapo", "gdpo"):
+    for key in filter(given.has, names):
+        if given.value(key) not in ("naive", "dapo", "gdpo"):
             text = "an environment or custom_reward_function scores here: write naive"
             given.refuse(key, text, says_value=True)
     keys = given.under("reward_model.overlong_buffer.", "reward_model.reward_kwargs.", "reward.reward_kwargs.")
@@ -479,8 +467,7 @@ def _generating_cluster(given: Given) -> Results:
 
 def _machines(given: Given) -> tuple[int, int]:
     """How many machines, and GPUs of each."""
-    nodes, gpus = (given.number(key) if given.has(key) else 1 for key in (_NODES, _GPUS))
-    return nodes, gpus
+    return given.number(_NODES) if given.has(_NODES) else 1, given.number(_GPUS) if given.has(_GPUS) else 1
 
 
 def _replicas(given: Given, gpus: int, section: str) -> Results:

@@ -397,14 +397,15 @@ def is_fused(config: Any, max_context: int) -> bool:
 def check_supported(config: Any) -> None:
     """Raises ``ValueError``: the model has no attention, or its angles depend on more than the position."""
     if not hasattr(config, "num_attention_heads"):
-        raise ValueError(f"the torch engine does not support model type {config.model_type!r}, which has no attention")
+        raise unsupported(f"model type {config.model_type!r}, which has no attention")
     ropes = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     for rope in [ropes] if "rope_type" in ropes else ropes.values():  # one, or one for each type of layer
         if rope["rope_type"] not in _ROPE_TYPES:
-            raise ValueError(
-                f"the torch engine does not support rope type {rope['rope_type']!r}; it supports "
-                f"{', '.join(_ROPE_TYPES)}. Use another engine"
-            )
+            raise unsupported(f"rope type {rope['rope_type']!r}; it supports {', '.join(_ROPE_TYPES)}")
+
+
+def unsupported(what: str) -> ValueError:
+    return ValueError(f"the torch engine does not support {what}. Use another engine")
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

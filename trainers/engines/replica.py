@@ -63,7 +63,7 @@ class Replica:
         self.faults = 0  #: bad replies since the last good one, that another replica did better
         self.restarts = 0  #: restarts since the last good reply
         self.wasted = 0.0  #: tokens of attempts that were lost
-        self._lost: asyncio.Future[EngineError] | None = None  # what all that is in flight on this engine ends with
+        self.lost: asyncio.Future[EngineError] | None = None  #: what all that is in flight on this engine ends with
         self._delivered = 0  # tokens that callers received, of all engines that were here
         self._offset: defaultdict[str, float] = defaultdict(float)  # what counts beside the present engine's counters
         self._ended = 0
@@ -76,8 +76,8 @@ class Replica:
         """Start something on the engine, now: what is begun first reaches the engine first."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # so that asyncio logs no warning
-        if self._lost is None:
-            self._lost = asyncio.get_running_loop().create_future()
+        if self.lost is None:
+            self.lost = asyncio.get_running_loop().create_future()
         return task
 
     async def result(self, task: asyncio.Task[Any]) -> Any:
@@ -86,7 +86,7 @@ class Replica:
         Raises:
             EngineError: The replica was lost meanwhile; one each, for raising an error writes into it.
         """
-        lost = self._lost
+        lost = self.lost
         assert lost is not None
         try:
             await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)
@@ -158,12 +158,12 @@ class Replica:
         self.abandon(ReplicaLostError(f"{self} was lost: {error}"))
 
     def abandon(self, error: EngineError) -> None:
-        if self._lost is not None and not self._lost.done():
-            self._lost.set_result(error)
+        if self.lost is not None and not self.lost.done():
+            self.lost.set_result(error)
 
     def adopt(self, engine: Engine, now: float) -> None:
         self.engine, self.state, self.active = engine, "up", now
-        self.faults, self._seen, self._lost = 0, (), None
+        self.faults, self._seen, self.lost = 0, (), None
 
     def _holds(self, engine: Engine) -> bool:
         return self.state == "up" and self.engine is engine

@@ -311,11 +311,13 @@ class Replicas:
 
     async def _taken(self, replica: Replica, version: int) -> Exception | None:
         """Wait for one replica's update: what went wrong, if anything."""
-        task = replica.update
+        task, lost = replica.update, replica.lost
         assert task is not None
+        assert lost is not None
         try:
-            while replica.draining and not task.done():  # a stall of these is noticed by the watcher
-                await asyncio.wait([task, *replica.draining], return_when=asyncio.FIRST_COMPLETED)
+            while replica.draining and not task.done() and not lost.done():  # a stall is noticed by the watcher
+                waited: list[asyncio.Future[Any]] = [task, lost, *replica.draining]
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0)  # those that ended take themselves off
             async with asyncio.timeout(self._limits.update_timeout) as clock:
                 await replica.result(task)

@@ -154,13 +154,15 @@ class ServerOptions:
     api_key: str | None = None  #: of that server
     python: str | None = None  #: of the server's environment, to start one with; ``None`` is this one
     tensor_parallel: int = 1  #: workers of a server that is started, which share each matrix
-    max_slots: int = 256  #: of a server that is started: how many requests run at once; more wait
-    dtype: str = "float32"  #: likewise, as all down to ``seed``; or ``bfloat16``
+    # Of a server that is started:
+    max_slots: int = 256  #: how many requests run at once; more wait
+    dtype: str = "float32"  #: or ``bfloat16``
     device: str = "cpu"  #: or ``cuda``
     gpu: int | None = None  #: which one, modulo their number; ``None`` is the server's choice
     threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
     kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
     seed: int = 0  #: of requests without a seed
+    # How it is treated:
     transport: WeightWay = "auto"
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once by ``process_group`` and ``http``, at most
     master_address: str | None = None  #: of this machine, as the server reaches it; ``None`` finds it

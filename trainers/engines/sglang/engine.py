@@ -109,10 +109,6 @@ class SGLangEngine(RemoteEngine):
     _options: SGLangOptions
     _info: ServerInfo | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._random = random.Random(self._options.seed)
-
     @property
     def honours_seeds(self) -> bool | None:
         """Whether the server seeds requests one by one; ``None`` before it was reached."""
@@ -134,7 +130,7 @@ class SGLangEngine(RemoteEngine):
         info.check(self.max_context)
         label, dtype = str(answer["weight_version"]), getattr(torch, info.dtype, None)  # "auto" says nothing
         self._updater.connect(device=info.device, ranks=info.tp_size, dtype=dtype, label=label, version=self.version)
-        self._info = info
+        self._info, self._random = info, random.Random(self._options.seed)
         if not info.enable_deterministic_inference:
             log.info("%s does not honour seeds: it is not in deterministic mode", self._name)
 

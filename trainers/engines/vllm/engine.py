@@ -39,11 +39,8 @@ class VLLMEngine(RemoteEngine):
     updater_class = VLLMUpdater
     _options: VLLMOptions
     _asleep = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._told: dict[str, float] = {}  # the server's counters, and its gauges
-        self._before: dict[str, float] = {}  # its counters when this began
-        super().__init__(*args, **kwargs)
+    _told: Mapping[str, float] = {}  # the server's counters, and its gauges
+    _before: Mapping[str, float] = {}  # its counters when this began
 
     def stats(self) -> dict[str, float]:
         """See :meth:`trainers.engines.remote.RemoteEngine.stats`; what the server counts is half a second late.
