@@ -149,6 +149,7 @@ def test_receivers_who_ask_together_are_served_in_one_round_and_one_that_fails_c
 
         async def one(receiver):
             with source.attending():
+                await asyncio.sleep(0)  # as an engine, which pauses first
                 return await source.broadcast(receiver)
 
         got = await asyncio.gather(*map(one, receivers), return_exceptions=True)
