@@ -89,6 +89,27 @@ class Lease:
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
 
+    async def snapshot(self) -> Any:
+        """The episode as it stands, picklable: ``env.snapshot()``.
+
+        Raises:
+            EnvError: The environment raised, died or timed out.
+        """
+        return await self._worker.call("snapshot", self._step_timeout)
+
+    async def restore(self, state: Any, seen: Messages) -> None:
+        """Go on with an episode of an equal environment: ``env.restore(state)``.
+
+        Args:
+            state: Of :meth:`snapshot`.
+            seen: The observation that it was taken after.
+
+        Raises:
+            EnvError: The environment raised, died or timed out.
+        """
+        await self._worker.call("restore", self._reset_timeout, state)
+        self._seen = seen
+
     @contextlib.contextmanager
     def _checking(self, method: str) -> Iterator[None]:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
 from .environments import Backend, EnvSpec, Lease
 from .episode import EpisodeTokens
+from .forks import ForkPoint
 from .renderer import Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
 from .tasks import derive_seed
@@ -40,6 +41,8 @@ class Episode:
         sampling: How to sample; its own seed is not used.
         sampling_seed: Each turn's seed is derived from it and the turn's number.
         training: Whether it is for training; rewards that come later may leave others alone.
+        begin: Where a fork begins, in place of a reset.
+        forks: How many forks are to be made of this episode before its reply at a turn; ``None`` for none.
     """
 
     episode_id: str
@@ -49,6 +52,8 @@ class Episode:
     sampling: Sampling
     sampling_seed: int
     training: bool = True
+    begin: ForkPoint | None = None
+    forks: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +112,9 @@ class _Progress:
     rewards: PendingRewards
     spec: EnvSpec
     tokens: EpisodeTokens | None = None
+    first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
+    points: list[ForkPoint] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -174,8 +181,21 @@ class Player:
         """Whether a weight update may have cut a request made at that moment or later."""
         return self._interruptions != moment or self._interrupting > 0
 
-    async def play(self, backend: Backend, episode: Episode, timeline: Timeline | None = None) -> Trajectory:
-        """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
+    async def play(
+        self,
+        backend: Backend,
+        episode: Episode,
+        timeline: Timeline | None = None,
+        points: list[ForkPoint] | None = None,
+    ) -> Trajectory:
+        """Play ``episode`` in an environment of ``backend``.
+
+        Args:
+            backend: Of the environment.
+            episode: What to play.
+            timeline: Notes what the time went on.
+            points: Gets the states to fork it in, where it ends well. The engine then keeps what it computed for the
+                episode, so that forks do not compute it again, until :meth:`release`.
 
         Raises:
             EngineDeadError: The engine is gone.
@@ -189,7 +209,16 @@ class Player:
         finally:
             rewards.cancel()
             timeline.close("cancelled" if end is None else end.status.value, None if end is None else end.cause)
+            if points is not None and end is not None and end.status.trainable:
+                points += progress.points
+            elif progress.points:
+                await self.release(episode.episode_id)
         return self._finish(episode, progress, end)
+
+    async def release(self, episode_id: str) -> None:
+        """The engine may forget what it computed for this episode."""
+        with contextlib.suppress(EngineError):
+            await self.engine.release(f"{self._name}/{episode_id}")
 
     async def _whole(self, backend: Backend, episode: Episode, progress: _Progress) -> _End:
         """The turns, then the rewards still awaited; whatever goes wrong is an end too."""
@@ -202,8 +231,8 @@ class Player:
                     end = await self._turns(env, episode, session, progress, backend.tools)
                     progress.timeline.phase("own")
             finally:
-                with contextlib.suppress(EngineError):
-                    await self.engine.release(session)
+                if not progress.points:
+                    await self.release(episode.episode_id)
             if end.status.trainable:
                 await self._settle(progress)
             return end
@@ -227,24 +256,28 @@ class Player:
             progress.timeline.phase("rewards")
         for turn, terms in await progress.rewards.settle():
             assert progress.tokens is not None  # or nothing would have been asked for
-            progress.tokens.add_reward(turn, terms)
+            progress.tokens.add_reward(turn - progress.first_turn, terms)
 
     async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, tools: Tools) -> _End:
         enter = progress.timeline.phase
         enter("reset")
-        conversation, info = await env.reset(episode.env_seed, episode.options)
+        if episode.begin is None:
+            point = await self._open(env, episode, progress, tools)
+        else:
+            point = await _restore(env, episode, episode.begin)
         enter("own")
-        progress.messages = conversation
-        names: dict[str, Any] = {"episode_id": episode.episode_id, "group_id": episode.group_id}
-        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
-        tokens = progress.tokens = EpisodeTokens(self.renderer, conversation, tools=tools, **names)
-        opening, limit = tokens.context_size, self._max_context
-        if self.limits.max_response_tokens is not None:
-            limit = min(limit, opening + self.limits.max_response_tokens)
+        tokens, opening, limit, names = point.tokens, point.opening, point.limit, point.names
+        progress.tokens, progress.messages, progress.first_turn = tokens, point.messages, point.turn
         if opening >= limit:
             said = f"the opening takes {opening} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
-        for turn in itertools.count():
+        for turn in itertools.count(point.turn):
+            if episode.forks is not None and (samples := episode.forks(turn)):
+                enter("step")
+                state = await env.snapshot()
+                enter("own")
+                now = replace(point, turn=turn, samples=samples, state=state, messages=progress.messages)
+                progress.points.append(replace(now, tokens=tokens.fork()))
             cut_before = progress.timeline.counts["cut"]
             text = await self._reply(episode, turn, limit, session, progress)
             response_tokens = tokens.context_size - opening
@@ -270,6 +303,7 @@ class Player:
                     end = _End(Status.TRUNCATED_CONTEXT)
             if self._rewards:
                 so_far = TurnContext(
+                    episode_id=episode.episode_id,
                     **names,
                     messages=conversation,
                     reply=text,
@@ -288,6 +322,19 @@ class Player:
             if end is not None:
                 return end
         raise AssertionError("unreachable")
+
+    async def _open(self, env: Lease, episode: Episode, progress: _Progress, tools: Tools) -> ForkPoint:
+        """The episode before its first reply."""
+        conversation, info = await env.reset(episode.env_seed, episode.options)
+        progress.timeline.phase("own")
+        progress.messages = conversation
+        names = {"group_id": episode.group_id}
+        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        tokens = EpisodeTokens(self.renderer, conversation, tools=tools, episode_id=episode.episode_id, **names)
+        opening, limit = tokens.context_size, self._max_context
+        if self.limits.max_response_tokens is not None:
+            limit = min(limit, opening + self.limits.max_response_tokens)
+        return ForkPoint(episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
 
     async def _reply(self, episode: Episode, turn: int, limit: int, session: str, progress: _Progress) -> str:
         """The policy's words: one generation, or more where weight updates cut it and it may go on."""
@@ -349,6 +396,13 @@ class Player:
             messages=progress.messages,
         )
         return _cut(trajectory, self._max_context)
+
+
+async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
+    """The state that a fork begins in, with tokens of its own."""
+    await env.restore(begin.state, begin.messages)
+    names = {"episode_id": episode.episode_id, "forked_from": begin.episode_id, "forked_turn": begin.turn}
+    return replace(begin, tokens=begin.tokens.fork(**begin.names, **names))
 
 
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
