@@ -542,5 +542,7 @@ NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
 NEEDS_GREEDY = frozenset({"remax"})
 #: These compare turns that began in the same state.
 NEEDS_ANCHOR = frozenset({"gigpo"})
+#: These compare with other replies in the same state, by forks of the episodes.
+NEEDS_FORKS = frozenset({"fork"})
 #: These see the named parts of rewards.
 NEEDS_TERMS = frozenset({"gdpo"})

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ..algorithms.advantages import NEEDS_GREEDY, NEEDS_TERMS
+from ..algorithms.advantages import NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
 from ..cluster.in_flight import episodes, slots, surplus_groups
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards.credit_assignment import Redistribution
 from ..rollout.collector import Collector
 from ..rollout.environments import Backend
+from ..rollout.forks import ForkRules
 from ..rollout.group_scheduler import GroupRules
 from ..rollout.play import EpisodeLimits
 from ..rollout.renderer import Renderer
@@ -75,6 +76,9 @@ def collector_of(
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
     )
+    forks = None
+    if config.algorithm.adv_estimator in NEEDS_FORKS:
+        forks = ForkRules(samples=config.fork.samples, where=config.fork.where, budget=config.fork.budget)
     limits = EpisodeLimits(
         max_context=config.engine.max_context,
         max_response_tokens=rollout.max_response_tokens,
@@ -94,6 +98,7 @@ def collector_of(
         sampling=sampling_of(config),
         rewards=rewards,
         credit=credit,
+        forks=forks,
         engine_slots=slots(config) * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,

@@ -15,6 +15,7 @@ from textenvs.env import TextEnv
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 
+from ..algorithms.advantages import NEEDS_FORKS
 from ..config.environment import EnvSection
 from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, Kind, tools_of
@@ -243,7 +244,8 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
     lengths: dict[str, int] = {}
     for which, task in (("training", 0), ("validation", validation_tasks(config).start)):
         async with backend_of(config, validation=which == "validation", here=True) as backend:
-            measured, failed = await measure_openings(backend, renderer, [task], seed=config.trainer.seed)
+            forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
+            measured, failed = await measure_openings(backend, renderer, [task], seed=config.trainer.seed, forks=forks)
         name = f"the opening of {which} task {task}"
         if failed:
             raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {failed[task]}")
