@@ -205,7 +205,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         policy.release()
         reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
         if config.multiturn_reward.enable:
-            ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
+            ahead = rewards["multiturn"] = multiturn_reward(config, policy.tokenizer)
             reward_stats["multiturn"] = ahead.stats
         if models is None:
             models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))

@@ -1,4 +1,4 @@
-"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on, what is reported, what is refused."""
+"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on, reported, and refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_forks_are_trained_on_and_reported_beside_their_roots(tmp_path: Path, op
 
 
 def test_the_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
-    """What is computed of prompts: each root's once, and of a fork's context at most the block that its reply begins in.
+    """Of prompts, each root's are computed once, and of a fork's context at most the block that its reply begins in.
 
     (Where a turn ends, its last sampled token is computed with what the environment said.)
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from textenvs.data import Task
-from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
+from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import text_of
 from textenvs.options import Judge, Policy, resolve
 
@@ -16,13 +16,11 @@ from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
 from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
 from ..config.schema import PPOConfig
-from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
-from ..rollout.engine_policy import EnginePolicy
 from ..rollout.group_scheduler import CollectionError
-from ..rollout.renderer import Renderer
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
+from ..trajectory import EpisodeError
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import SetupError
@@ -142,8 +140,8 @@ def cut_reply_reward(config: PPOConfig) -> Score:
     return score
 
 
-def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
-    """The multiturn-aware reward, whose futures the engine's own model plays.
+def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
+    """The multiturn-aware reward, whose futures are forks of the episodes.
 
     Raises:
         SetupError: The judge cannot be had.
@@ -155,17 +153,13 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
     if section.temperature is not None:
         sampling = replace(sampling, temperature=section.temperature)
     try:
-        lookahead = lookahead_of(
-            config,
-            EnginePolicy(engine, renderer, sampling, config.engine.max_context),
-            lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
-        )
+        lookahead = lookahead_of(config, None, lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
     except ValueError as error:
         raise SetupError(f"multiturn_reward: {error}") from error
-    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
+    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace, sampling=sampling)
 
 
-def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens: Callable[[str], int]) -> Lookahead:
+def lookahead_of(config: PPOConfig, policy: Policy | None, count_tokens: Callable[[str], int]) -> Lookahead:
     """How the multiturn-aware reward looks ahead.
 
     Raises:
@@ -184,7 +178,7 @@ def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens:
         seed=config.trainer.seed,
         concurrency=futures(config) or section.concurrency,
         timeout_s=section.timeout_s,
-        failures=(*FAILURES, EngineError),
+        failures=(*FAILURES, EpisodeError),
     )
 
 

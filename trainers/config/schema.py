@@ -324,8 +324,6 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     section, algorithm = config.multiturn_reward, config.algorithm
     if not section.enable:
         return
-    if config.env.backend != "inline":
-        yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
     if section.credit == "difference":
         return
     difference = "multiturn_reward.credit=difference"

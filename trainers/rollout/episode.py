@@ -99,15 +99,16 @@ class EpisodeTokens:
             names: Of the new trajectory.
 
         Raises:
-            RuntimeError: It is not the policy's turn.
+            RuntimeError: It is in the middle of a reply.
         """
-        if self._phase != "ask":
-            raise RuntimeError("fork: there is no generation point, where another episode could begin")
+        if self._phase == "cut":
+            raise RuntimeError("fork: a reply is not complete, and another episode cannot begin in the middle of one")
         child = EpisodeTokens.__new__(EpisodeTokens)
         child._renderer, child._tools, child._names = self._renderer, self._tools, names
         child._conversation, child._history = self._conversation, self._history
         child._begin()
         child._show(self.context)
+        child._phase, child._said = self._phase, self._said
         return child
 
     def reply(self, generation: Generation) -> str:

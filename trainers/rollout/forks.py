@@ -19,6 +19,7 @@ from textenvs.messages import Messages
 
 from ..trajectory import Trajectory
 from .episode import EpisodeTokens
+from .rewards import PendingRewards
 from .tasks import derive_seed
 
 Where: TypeAlias = Literal["every", "variance"]
@@ -40,6 +41,7 @@ class ForkPoint:
         opening: Tokens of the opening.
         limit: Tokens that the context may have.
         names: ``group_id``, ``task_key`` and ``data_source``.
+        rewards: The root's rewards that come later.
     """
 
     episode_id: str
@@ -51,6 +53,7 @@ class ForkPoint:
     opening: int
     limit: int
     names: Mapping[str, str]
+    rewards: PendingRewards
 
 
 @dataclass(frozen=True, kw_only=True)

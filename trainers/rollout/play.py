@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from textenvs.lookahead import Played
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
@@ -42,6 +43,9 @@ class Episode:
         sampling_seed: Each turn's seed is derived from it and the turn's number.
         training: Whether it is for training; rewards that come later may leave others alone.
         begin: Where a fork begins, in place of a reset.
+        window: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it
+            begins with randomness of ``env_seed``, no reward comes later in it, and the environment scores its
+            conversation. ``None`` for an episode.
         forks: How many forks are to be made of this episode before its reply at a turn; ``None`` for none.
     """
 
@@ -53,6 +57,7 @@ class Episode:
     sampling_seed: int
     training: bool = True
     begin: ForkPoint | None = None
+    window: int | None = None
     forks: Callable[[int], int] | None = None
 
 
@@ -115,6 +120,7 @@ class _Progress:
     first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
     points: list[ForkPoint] = field(default_factory=list)
+    scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -122,6 +128,14 @@ class _TooSlowError(EpisodeError):
     """A generation took longer than it may."""
 
     status = Status.TRUNCATED_TIME
+
+
+class FutureError(EpisodeError):
+    """A future failed, and says nothing of the turn that it was played for."""
+
+    def __init__(self, status: Status, message: str, cause: str) -> None:
+        super().__init__(f"{status.value}: {message}", cause)
+        self.status = status
 
 
 class _AbortedError(EpisodeError):
@@ -201,7 +215,8 @@ class Player:
             EngineDeadError: The engine is gone.
         """
         timeline = timeline or Timeline(Load(1))
-        rewards = PendingRewards(self._rewards, self.limits.reward_timeout, timeline)
+        root = None if episode.begin is None else episode.begin.rewards
+        rewards = PendingRewards(self._rewards, self.limits.reward_timeout, timeline, root)
         progress = _Progress(timeline, rewards, backend.spec)
         end = None
         try:
@@ -211,9 +226,35 @@ class Player:
             timeline.close("cancelled" if end is None else end.status.value, None if end is None else end.cause)
             if points is not None and end is not None and end.status.trainable:
                 points += progress.points
-            elif progress.points:
+            if not points and (progress.points or rewards.needs_futures):
                 await self.release(episode.episode_id)
         return self._finish(episode, progress, end)
+
+    async def play_future(self, backend: Backend, future: Episode, asked: Callable[[], None], over: bool) -> Played:
+        """Play a future; one that a weight update cut is played again, by the new weights.
+
+        Args:
+            backend: Of the environment.
+            future: With a ``window``.
+            asked: Called for each reply.
+            over: Whether the episode is over that it begins in.
+
+        Raises:
+            EpisodeError: It failed.
+            EngineDeadError: The engine is gone.
+        """
+        while True:
+            progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
+            end = await self._whole(backend, future, progress)
+            turns = 0 if progress.tokens is None else progress.tokens.num_turns
+            for _ in range(turns):
+                asked()
+            if end.status is not Status.ABORTED:
+                break
+        if not end.status.trainable:
+            raise FutureError(end.status, end.error or end.stop or "no reason given", end.cause or "")
+        over = over or end.terminated or end.stop is not None
+        return Played(progress.messages, lambda: progress.scores, turns, over)
 
     async def release(self, episode_id: str) -> None:
         """The engine may forget what it computed for this episode."""
@@ -228,10 +269,12 @@ class Player:
             try:
                 progress.timeline.phase("queue")
                 async with backend.lease() as env, asyncio.timeout(self.limits.episode_timeout) as clock:
-                    end = await self._turns(env, episode, session, progress, backend.tools)
+                    end = await self._turns(env, episode, session, progress, backend)
+                    if episode.window is not None and end.status.trainable:
+                        progress.scores = await env.conversation_score()
                     progress.timeline.phase("own")
             finally:
-                if not progress.points:
+                if not progress.points and not progress.rewards.needs_futures:
                     await self.release(episode.episode_id)
             if end.status.trainable:
                 await self._settle(progress)
@@ -258,11 +301,11 @@ class Player:
             assert progress.tokens is not None  # or nothing would have been asked for
             progress.tokens.add_reward(turn - progress.first_turn, terms)
 
-    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, tools: Tools) -> _End:
+    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
         enter = progress.timeline.phase
         enter("reset")
         if episode.begin is None:
-            point = await self._open(env, episode, progress, tools)
+            point = await self._open(env, episode, progress, backend.tools)
         else:
             point = await _restore(env, episode, episode.begin)
         enter("own")
@@ -272,12 +315,17 @@ class Player:
             said = f"the opening takes {opening} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
         for turn in itertools.count(point.turn):
+            if episode.window is not None:
+                if tokens.context_size >= limit:
+                    return _End(Status.TRUNCATED_CONTEXT)
+                if turn - point.turn >= episode.window:
+                    return _End(Status.TRUNCATED_TURNS)
             if episode.forks is not None and (samples := episode.forks(turn)):
                 enter("step")
                 state = await env.snapshot()
                 enter("own")
-                now = replace(point, turn=turn, samples=samples, state=state, messages=progress.messages)
-                progress.points.append(replace(now, tokens=tokens.fork()))
+                here = replace(point, turn=turn, state=state, tokens=tokens.fork(), messages=progress.messages)
+                progress.points.append(replace(here, samples=samples))
             cut_before = progress.timeline.counts["cut"]
             text = await self._reply(episode, turn, limit, session, progress)
             response_tokens = tokens.context_size - opening
@@ -301,7 +349,15 @@ class Player:
                     end = _End(Status.TRUNCATED_TURNS, stop=stop)
                 elif tokens.context_size >= limit:
                     end = _End(Status.TRUNCATED_CONTEXT)
-            if self._rewards:
+            if progress.rewards:
+                futures = None
+                if progress.rewards.needs_futures and episode.training:
+                    enter("step")
+                    state = await env.snapshot()
+                    enter("own")
+                    here = replace(point, turn=turn + 1, state=state, tokens=tokens.fork(), messages=conversation)
+                    over = end is not None and end.status is not Status.TRUNCATED_CONTEXT
+                    futures = _Futures(self, backend, episode, here, progress.rewards, over)
                 so_far = TurnContext(
                     episode_id=episode.episode_id,
                     **names,
@@ -311,7 +367,7 @@ class Player:
                     terms=dict(terms),
                     over=end is not None,
                     stop=stop,
-                    env=env.inline,
+                    futures=futures,
                     spec=progress.spec,
                     task_index=episode.options.get("task_index"),
                     training=episode.training,
@@ -334,7 +390,8 @@ class Player:
         opening, limit = tokens.context_size, self._max_context
         if self.limits.max_response_tokens is not None:
             limit = min(limit, opening + self.limits.max_response_tokens)
-        return ForkPoint(episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
+        here = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
+        return ForkPoint(*here, progress.rewards)
 
     async def _reply(self, episode: Episode, turn: int, limit: int, session: str, progress: _Progress) -> str:
         """The policy's words: one generation, or more where weight updates cut it and it may go on."""
@@ -400,9 +457,36 @@ class Player:
 
 async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
     """The state that a fork begins in, with tokens of its own."""
-    await env.restore(begin.state, begin.messages)
+    await env.restore(begin.state, begin.messages, None if episode.window is None else episode.env_seed)
     names = {"episode_id": episode.episode_id, "forked_from": begin.episode_id, "forked_turn": begin.turn}
     return replace(begin, tokens=begin.tokens.fork(**begin.names, **names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Futures:
+    """See :class:`~trainers.rollout.rewards.Futures`."""
+
+    player: Player
+    backend: Backend
+    episode: Episode
+    point: ForkPoint
+    rewards: PendingRewards
+    over: bool
+
+    async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
+        name = f"t{self.point.turn}-future{number}"
+        seeds = self.episode.sampling_seed, "future", self.point.turn, number
+        future = replace(
+            self.episode,
+            episode_id=f"{self.episode.episode_id}-{name}",
+            env_seed=derive_seed(*seeds, "environment", bits=32),
+            sampling=sampling or self.episode.sampling,
+            sampling_seed=derive_seed(*seeds),
+            begin=self.point,
+            window=0 if self.over else turns,
+            forks=None,
+        )
+        return await self.player.play_future(self.backend, future, asked, self.over)
 
 
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:

@@ -1,8 +1,7 @@
 """Where one environment lives: on the event loop, in a thread, in a process, or in a Ray actor of its own.
 
-A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``, ``snapshot``, ``restore``).
-Whatever goes wrong comes out as :class:`EnvError`, and the worker is then not ``healthy``: nobody knows what state its
-environment is in.
+A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``, ...). Whatever goes wrong
+comes out as :class:`EnvError`, and the worker is then not ``healthy``: nobody knows what state its environment is in.
 
 A worker may be retired while its call still runs. A process is then killed, and so is an actor. A coroutine is
 cancelled; one that swallows that is left alone (and holds up the end of its event loop, as any such task does). A
@@ -27,6 +26,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from textenvs.event_loop import settle, wait_for
 
 from ..trajectory import EpisodeError, Status
 
@@ -151,8 +152,8 @@ class InlineWorker(Worker):
 
     async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            if method in ("snapshot", "restore"):  # which compute nothing, and have no async twin
-                return getattr(self.env, method)(*args)
+            if method in ("snapshot", "restore", "conversation_score"):  # they have no async twin
+                return await settle(getattr(self.env, method)(*args))
             if method != "make":
                 return await getattr(self.env, f"a{method}")(*args, **kwargs)
             env = args[0].make()
@@ -199,7 +200,7 @@ class Host:
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``method``; raises :class:`EnvError`, with a cause alone, for what went wrong elsewhere."""
         if method != "make":
-            return getattr(self.env, method)(*args, **kwargs)
+            return wait_for(getattr(self.env, method)(*args, **kwargs))
         self.env = args[0].make()
         return None
 
