@@ -39,6 +39,13 @@ def sampling_of(config: PPOConfig) -> Sampling:
     )
 
 
+def fork_rules(config: PPOConfig) -> ForkRules | None:
+    """Where episodes are forked; ``None`` where the estimator needs no forks."""
+    if config.algorithm.adv_estimator not in NEEDS_FORKS:
+        return None
+    return ForkRules(samples=config.fork.samples, where=config.fork.where, budget=config.fork.budget)
+
+
 def collector_of(
     config: PPOConfig,
     engine: Engine,
@@ -76,9 +83,6 @@ def collector_of(
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
     )
-    forks = None
-    if config.algorithm.adv_estimator in NEEDS_FORKS:
-        forks = ForkRules(samples=config.fork.samples, where=config.fork.where, budget=config.fork.budget)
     limits = EpisodeLimits(
         max_context=config.engine.max_context,
         max_response_tokens=rollout.max_response_tokens,
@@ -98,7 +102,7 @@ def collector_of(
         sampling=sampling_of(config),
         rewards=rewards,
         credit=credit,
-        forks=forks,
+        forks=fork_rules(config),
         engine_slots=slots(config) * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
