@@ -10,8 +10,8 @@ exact, by dynamic programming. Kinds of tasks:
 * ``noisy``: as ``outcome``, and the environment adds a random number to what is paid.
 
 For each estimator, over many groups: the cosine of the mean update to the true gradient (1: no bias), and the variance
-of a group's update times the tokens that it sampled, as a ratio to ``turn_grpo`` with groups of eight. A ratio of 0.5 is
-as good as twice the tokens.
+of a group's update times the tokens that it sampled, as a ratio to ``turn_grpo`` with groups of eight. A ratio of 0.5
+is as good as twice the tokens.
 
     python -m benchmarks.estimators [--groups 4000] [--seed 0] [--turns 5] [--json F]
 """

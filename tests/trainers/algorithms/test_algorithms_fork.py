@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,7 +172,7 @@ def test_trees_of_a_group_are_unbiased_together(rule: str) -> None:
 
 def test_any_share_of_the_mass_that_goes_on_is_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
     for share in (0.05, 0.3, 0.95):
-        monkeypatch.setattr(module, "continuing_share", lambda forks, share=share: share if forks else 1.0)
+        monkeypatch.setattr(module, "continuing_share", lambda forks, following, share=share: share if forks else 1.0)
         np.testing.assert_allclose(expected(RULES["every turn once"]), TRUTH, atol=1e-12)
 
 
@@ -255,7 +256,7 @@ def test_a_decision_that_knows_the_reply_is_biased(rule: Rule) -> None:
 
 def oracle(group: tuple[Tree, ...], gamma: float) -> tuple[list[float], list[float]]:
     """Advantage and weight of each turn, episode after episode, from the formulas of the module."""
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []  # "left": the turn at which it left its root; its own where it has not
     for number, (root, forks) in enumerate(group):
         length = len(root.choices)
 
@@ -270,22 +271,38 @@ def oracle(group: tuple[Tree, ...], gamma: float) -> tuple[list[float], list[flo
         mass, masses = 1.0, []
         for t in range(length):
             k = len(here[t])
-            share = (1 + k) / (1 + 2 * k)
+            following = [
+                sum(turn == t + 1 for turn, _ in more)
+                for other, (path, more) in enumerate(group)
+                if other != number and len(path.choices) > t + 1
+            ]
+            expected_forks = float(np.mean(following)) if following else k
+            share = (1 + expected_forks) / (1 + expected_forks + k)
             masses.append((mass / (1 + k), mass * (1 - share) / max(k, 1)))
             mass *= share
-        rows += [{"turn": t, "state": (number, t), "q": q[t], "w": masses[t][0]} for t in range(length)]
-        for place, (turn, path) in enumerate(forks):
+        rows += [{"tree": number, "turn": t, "left": t, "q": q[t], "w": masses[t][0]} for t in range(length)]
+        for turn, path in forks:
             for t in range(turn, len(path.choices)):
-                first = t == turn
-                state = (number, t) if first else (number, t, place)
-                rows.append({"turn": t, "state": state, "q": to_go(path.rewards[t:]), "w": masses[turn][not first]})
+                weight = masses[turn][t > turn]
+                rows.append({"tree": number, "turn": t, "left": turn, "q": to_go(path.rewards[t:]), "w": weight})
     advantages = []
     for row in rows:
-        siblings = [other["q"] for other in rows if other["state"] == row["state"] and other is not row]
-        others = [other for other in rows if other["turn"] == row["turn"] and other["state"] != row["state"]]
-        if others:
-            siblings.append(np.dot([o["w"] for o in others], [o["q"] for o in others]) / sum(o["w"] for o in others))
-        advantages.append(row["q"] - float(np.mean(siblings or [0.0])))
+        others = [other for other in rows if other["turn"] == row["turn"] and other is not row]
+        baseline = None
+        for parted in range(row["left"] + 1):  # where the two histories part
+            there = [o for o in others if (min(o["left"], row["left"]) if o["tree"] == row["tree"] else 0) == parted]
+            values, weights = [o["q"] for o in there], [1.0 for o in there]
+            if parted == 0:
+                weights = [o["w"] for o in there]
+            elif parted == row["left"] < row["turn"]:  # of the samples at the root's state, their mean is one value
+                values = [o["q"] for o in there if o["left"] < o["turn"]]
+                if state := [o["q"] for o in there if o["left"] == o["turn"]]:
+                    values.append(float(np.mean(state)))
+                weights = [1.0] * len(values)
+            if baseline is not None:
+                values, weights = [*values, baseline], [*weights, 1.0]
+            baseline = float(np.average(values, weights=weights)) if values else None
+        advantages.append(row["q"] - (baseline or 0.0))
     return advantages, [row["w"] for row in rows]
 
 
