@@ -70,7 +70,7 @@ def chain(kind: str, turns: int, seed: int) -> Chain:
     policy /= policy.sum(-1, keepdims=True)
     moves = rng.dirichlet(np.full(STATES, 0.4), size=shape)
     pays = rng.normal(size=shape)
-    ends = 0.1 * np.broadcast_to(np.arange(REPLIES), shape)
+    ends: Floats = 0.1 * np.broadcast_to(np.arange(REPLIES, dtype=np.float64), shape)
     if kind != "turns":
         pays[:-1] = 0.0
         pays[-1] = pays[-1] > 0.5

@@ -19,7 +19,8 @@ FORK = [
 ]
 
 
-@pytest.mark.parametrize("options", ["", "fork.where=variance fork.budget=200 fork.samples=2 rollout.staleness=1 engine.replicas=2"]
+@pytest.mark.parametrize(
+    "options", ["", "fork.where=variance fork.budget=200 fork.samples=2 rollout.staleness=1 engine.replicas=2"]
 )
 def test_forks_are_trained_on_and_reported_beside_their_roots(tmp_path: Path, options: str) -> None:
     folder = tmp_path / "episodes"

@@ -283,7 +283,7 @@ def tree_of(trajectories: Sequence[Trajectory]) -> Ints:
     return tree
 
 
-def _origins(trajectories: Sequence[Trajectory]) -> dict[str, Ints]:
+def _origins(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     if not any(t.forked_from for t in trajectories):
         return {}
     tree = tree_of(trajectories)

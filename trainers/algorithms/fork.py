@@ -83,8 +83,8 @@ _Tree: TypeAlias = tuple[range, list[list[range]]]
 
 def _trees(batch: ActionBatch, kept: Bools) -> list[_Tree]:
     turns = [range(start, end) for start, end in itertools.pairwise(batch.turn_offsets.tolist())]
-    roots = {root: [[] for _ in turns[root]] for root in np.flatnonzero(kept).tolist() if batch.tree[root] == root}
-    branches: dict[int, list[list[range]]] = roots
+    branches: dict[int, list[list[range]]]
+    branches = {root: [[] for _ in turns[root]] for root in np.flatnonzero(kept).tolist() if batch.tree[root] == root}
     for each in np.flatnonzero(kept & (batch.tree != np.arange(batch.num_episodes))).tolist():
         branches[int(batch.tree[each])][int(batch.first_turn[each])].append(turns[each])
     return [(turns[root], forks) for root, forks in branches.items()]

@@ -85,13 +85,17 @@ class TurnContext:
 class Futures(Protocol):
     """The episode as it stands after a turn, to be played on from there any number of times; it is not touched itself.
 
-    Attributes:
-        over: Whether there is nothing left to play.
-        rewards: Of the episode, one object as long as it is played.
     """
 
-    over: bool
-    rewards: PendingRewards
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to play."""
+        ...
+
+    @property
+    def rewards(self) -> PendingRewards:
+        """Of the episode, one object as long as it is played."""
+        ...
 
     async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
         """Play a fork.
