@@ -83,9 +83,7 @@ class TurnContext:
 
 
 class Futures(Protocol):
-    """The episode as it stands after a turn, to be played on from there any number of times; it is not touched itself.
-
-    """
+    """The episode as it stands after a turn, to be played on any number of times; it is not touched itself."""
 
     @property
     def over(self) -> bool:
