@@ -22,33 +22,17 @@ Arguments that several take mean the same in all:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
 from trainers.algorithms.best_of_group import best_of_k, best_over_second
+from trainers.algorithms.fork import fork
+from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
 
-Truncated = Literal["count", "drop"]
 Baseline = Literal["group", "mixed", "shrunk"]
-
-
-@dataclass(frozen=True, eq=False)
-class Advantages:
-    """What an estimator makes of a batch of ``N`` action tokens.
-
-    Args:
-        advantages: float ``[N]``; 0 where ``policy_mask`` is false.
-        policy_mask: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out).
-        returns: float ``[N]``; what the critic should have said; ``None`` without a critic.
-        value_mask: bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic.
-    """
-
-    advantages: Floats
-    policy_mask: Bools
-    returns: Floats | None = None
-    value_mask: Bools | None = None
 
 
 # --- with a critic
@@ -110,7 +94,7 @@ def bilevel_gae(
         turn_gamma: Discount a turn; the default is that of the released configuration.
         turn_lam: Over turns.
     """
-    _check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
+    check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
     values, bootstrap = _critic(batch)
     rewards, ends = batch.token_rewards, batch.turn_ends
     before_end = np.bincount(batch.turn_of_token, rewards, minlength=len(ends)) - rewards[ends]
@@ -142,38 +126,11 @@ def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
 
 def _gae(rewards: Floats, values: Floats, bootstrap: Floats, offsets: Ints, gamma: float, lam: float) -> Floats:
     """The recursion, over steps of whatever kind."""
-    _check_factors(gamma=gamma, lam=lam)
+    check_factors(gamma=gamma, lam=lam)
     following = np.append(values[1:], 0.0)[: len(values)]
     has_steps = np.diff(offsets) > 0
     following[offsets[1:][has_steps] - 1] = bootstrap[has_steps]
     return discounted_sums(rewards + gamma * following - values, offsets, gamma * lam)
-
-
-def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
-    """``y_i = x_i + factor * y_{i+1}`` within each episode, without a loop over steps.
-
-    By doubling: once ``y_i`` covers ``s`` steps from ``i`` on, adding ``factor**s * y_{i+s}`` makes them ``2 s``, so an
-    episode of ``T`` steps takes ``log2 T`` passes. All powers are at most 1: nothing can overflow.
-
-    Args:
-        x: float ``[N]``.
-        offsets: int ``[E + 1]``; where episodes start in ``x``.
-        factor: In [0, 1].
-    """
-    _check_factors(factor=factor)
-    lengths = np.diff(offsets)
-    left = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
-    y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
-    while span < longest:
-        y[:-span] += np.where(left[:-span] > span, factor**span * y[span:], 0.0)
-        span *= 2
-    return y
-
-
-def _check_factors(**factors: float) -> None:
-    for name, factor in factors.items():
-        if not 0.0 <= factor <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
 
 
 # --- without a critic
@@ -187,7 +144,7 @@ def grpo(
     ``R`` is the episode's total reward; mean and population standard deviation are over its group, itself included.
     Every token of the episode gets ``A``. Without ``norm_by_std`` this is :func:`dr_grpo`.
     """
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     return _to_tokens(batch, kept, _relative(_totals(batch)[kept], batch.group[kept], norm_by_std, eps))
 
 
@@ -208,7 +165,7 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     episode's score; the paper takes that to grow with the length. The sums hold the episode itself, with its own
     length: biased, less the larger the group.
     """
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
     lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
     moved = returns - _any_of(returns, group)  # so that equal returns become 0 to the last bit
@@ -245,7 +202,7 @@ def gdpo(
     weights = np.ones(batch.terms.shape[1]) if gdpo_reward_weights is None else np.array(gdpo_reward_weights, float)
     if weights.shape != batch.terms.shape[1:]:
         raise ValueError(f"gdpo_reward_weights has {len(weights)} numbers for {batch.terms.shape[1]} terms")
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     total = np.zeros(int(kept.sum()))
     for weight, term in zip(weights, batch.terms.T, strict=True):
         total += weight * _relative(term[kept], batch.group[kept], norm_by_std, eps)
@@ -298,7 +255,7 @@ def reinforce_pp(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated
     are not needed. It holds the episode itself and divides by a deviation: biased, less the larger the batch.
     ``gamma`` discounts a token.
     """
-    kept = _kept(batch, truncated)[batch.episode_of_token]
+    kept = kept_episodes(batch, truncated)[batch.episode_of_token]
     to_go = discounted_sums(batch.token_rewards, batch.token_offsets, gamma)
     return normalize(Advantages(np.where(kept, to_go, 0.0), kept))
 
@@ -324,7 +281,7 @@ def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     """
     if batch.greedy is None:
         raise ValueError("remax needs greedy [E], the total reward of a greedy episode of each episode's task")
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     return _to_tokens(batch, kept, (_totals(batch) - batch.greedy)[kept])
 
 
@@ -342,7 +299,7 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
             Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. All leave the episode
             out, so all are unbiased.
     """
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
     return _to_tokens(batch, kept, returns - _baseline(returns, group, np.zeros_like(group), baseline))
 
@@ -375,8 +332,8 @@ def turn_grpo(
         norm_by_std: Divide by the root mean square of the group's ``A_t`` (every turn counts once). With one turn an
             episode this is GRPO; like there, it weighs tasks by their difficulty and so is not unbiased.
     """
-    _check_factors(gamma=gamma, outcome_mix=outcome_mix)
-    kept = _kept(batch, truncated)
+    check_factors(gamma=gamma, outcome_mix=outcome_mix)
+    kept = kept_episodes(batch, truncated)
     episode = batch.episode_of_turn
     turns = np.flatnonzero(kept[episode])
     group, turn = batch.group[episode[turns]], turns - batch.turn_offsets[episode[turns]]
@@ -422,7 +379,7 @@ def gigpo(
     if not 0.0 <= step_weight < float("inf"):
         raise ValueError(f"step_weight must be at least 0 and finite, not {step_weight!r}")
     of_episode = grpo(batch, norm_by_std=norm_by_std, truncated=truncated, eps=eps)
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     turns = np.flatnonzero(kept[batch.episode_of_turn])
     to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
     state = (batch.group[batch.episode_of_turn] * (batch.anchor.max(initial=0) + 1) + batch.anchor)[turns]
@@ -430,14 +387,6 @@ def gigpo(
     of_turn[turns] = _relative(to_go[turns], state, norm_by_std, eps)
     advantages = of_episode.advantages + step_weight * of_turn[batch.turn_of_token]
     return replace(of_episode, advantages=advantages)
-
-
-def _kept(batch: ActionBatch, truncated: Truncated) -> Bools:
-    """The episodes that count. One without an action says nothing about the policy and never does."""
-    if truncated not in ("count", "drop"):
-        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
-    acted = np.diff(batch.token_offsets) > 0
-    return acted if truncated == "count" else acted & batch.terminated
 
 
 def _totals(batch: ActionBatch) -> Floats:
@@ -453,7 +402,7 @@ def _to_tokens(batch: ActionBatch, kept: Bools, by_episode: Floats) -> Advantage
 
 def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Floats], Floats]) -> Advantages:
     """One number an episode, from the returns of its group's episodes that count."""
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     returns, group = _totals(batch)[kept], batch.group[kept]
     out = np.zeros(len(returns))
     for number in np.unique(group):
@@ -585,7 +534,7 @@ ESTIMATORS: dict[str, Estimator] = {
     estimator.__name__: estimator
     for estimator in (
         *(gae, turn_gae, bilevel_gae, grpo, dr_grpo, opo, gdpo, grpo_passk, passk, rloo),
-        *(reinforce_pp, reinforce_pp_baseline, remax, turn_grpo, gigpo),
+        *(reinforce_pp, reinforce_pp_baseline, remax, turn_grpo, gigpo, fork),
     )
 }
 NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
@@ -593,5 +542,7 @@ NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
 NEEDS_GREEDY = frozenset({"remax"})
 #: These compare turns that began in the same state.
 NEEDS_ANCHOR = frozenset({"gigpo"})
+#: These compare with other replies in the same state, by forks of the episodes.
+NEEDS_FORKS = frozenset({"fork"})
 #: These see the named parts of rewards.
 NEEDS_TERMS = frozenset({"gdpo"})

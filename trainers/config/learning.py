@@ -25,9 +25,11 @@ class AlgorithmSection(Section):
 
     adv_estimator: EstimatorName = "turn_grpo"
     """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
-    episode of each task (one more to play); the others compare the episodes of a group."""
+    episode of each task (one more to play), `fork` with other replies in the same state (see `fork`); the others
+    compare the episodes of a group."""
     gamma: Fraction = 1.0
-    """Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` and `gigpo`."""
+    """Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo`, `gigpo`
+    and `fork`."""
     lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
     turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
     turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
@@ -57,6 +59,20 @@ class AlgorithmSection(Section):
     use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
     kl_penalty: KLEstimator = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
+
+
+class ForkSection(Section):
+    """Of `algorithm.adv_estimator=fork`: the episodes that are played on from states which others met.
+
+    They are trained on, too. See docs/algorithms.md.
+    """
+
+    samples: int = Field(1, ge=1, description="Forks at each state that is chosen.")
+    where: Literal["every", "variance"] = "every"
+    """Before every turn, or before the turns at which the return varied most in the last batches."""
+    budget: int | None = Field(None, ge=1)
+    """Tokens that the forks of an iteration sample, as expected from the last batches; null has no limit. With one, the
+    first iteration has no forks."""
 
 
 class ActorSection(Section):

@@ -191,7 +191,7 @@ def test_biased_and_docs_say_so(batches: Any, name: str, options: dict[str, Any]
 
 
 def test_every_estimator_is_judged_here() -> None:
-    others = {"dr_grpo", "grpo_passk", "passk"}  # with tests of their own
+    others = {"dr_grpo", "grpo_passk", "passk", "fork"}  # with tests of their own
     assert {name for name, _ in UNBIASED + BIASED} | others == set(ESTIMATORS)
 
 
