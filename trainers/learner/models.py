@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.learner.logprobs import Kept, token_logprobs
-from trainers.learner.prefixes import SharedInputs, run_shared
 
 
 class Policy(nn.Module):
@@ -84,9 +83,6 @@ class Critic(nn.Module):
 
 def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapping[str, Any]) -> Tensor:
     """``[n, H]``: the backbone's outputs at flat positions; without a mask (see packing)."""
-    shared: SharedInputs | None = attention.get("shared")
-    if shared is not None:
-        return run_shared(backbone, input_ids, shared).index_select(0, positions)
     hidden: Tensor = backbone(input_ids=input_ids, use_cache=False, **attention).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
 

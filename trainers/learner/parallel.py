@@ -238,7 +238,14 @@ def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel
 FAMILIES = ("qwen2", "qwen3", "llama")
 
 
+def has_sliding_windows(config: Any) -> bool:
+    """Whether some layers of a model look back only so far."""
+    if (types := getattr(config, "layer_types", None)) is not None:
+        return "sliding_attention" in types
+    return getattr(config, "sliding_window", None) is not None
+
+
 def refuse_sliding_windows(config: Any, what: str) -> None:
-    """Raise ``ValueError`` for a model some of whose layers look back only so far."""
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+    """Raise ``ValueError`` for a model that :func:`has_sliding_windows`."""
+    if has_sliding_windows(config):
         raise ValueError(f"{what} attends to the whole sequence, but layers of this model have a sliding window")

@@ -7,21 +7,21 @@ reads what it keeps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
-from trainers.learner.attention import CPU, OWN, ULYSSES, VARLEN
+from trainers.learner.attention import OWN
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
 from trainers.learner.lean import use_lean_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
-from trainers.learner.parallel import Meshes, Parallel, check_model, refuse_sliding_windows
-from trainers.learner.prefixes import plain_attention
+from trainers.learner.parallel import Meshes, Parallel, check_model, has_sliding_windows, refuse_sliding_windows
 from trainers.learner.rounding import compute_rounded
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
@@ -80,11 +80,7 @@ class Setup:
             head = model.value_head
         check_model(backbone.config, self.parallel)
         if self.attention is not None:
-            if self.attention in OWN:
-                refuse_sliding_windows(backbone.config, f"attention {self.attention!r}")
             outer.set_attn_implementation(self.attention)
-        elif self.device.type == "cpu" and self.dtype == torch.bfloat16 and plain_attention(backbone.config):
-            outer.set_attn_implementation(CPU)
         if self.lora is not None and learns:
             add_adapters(backbone, self.lora)
             if isinstance(model, Policy):
@@ -114,20 +110,42 @@ class Setup:
         return flops
 
 
-def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel) -> str | None:
-    """The attention that goes with the way sequences are laid out.
+def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
+    """The attention that goes with the way sequences are laid out; ``None`` leaves the choice to transformers.
+
+    Args:
+        asked: transformers' name of one.
+        remove_padding: Sequences are packed.
+        parallel: How ranks share them.
+        configs: Of the models.
 
     Raises:
-        ValueError: Another one was asked for.
+        ValueError: Another one was asked for, or a model cannot have it.
     """
-    if parallel.sequence == 1:
-        return VARLEN if asked is None and remove_padding else asked
-    if asked not in (None, ULYSSES):
+    if parallel.sequence > 1 and asked is not None:
         raise ValueError(
             f"attn_implementation={asked!r} does not go with sequence parallelism, which exchanges heads for pieces of "
             f"the sequence around attention of its own"
         )
-    return ULYSSES
+    needed = parallel.sequence > 1 or (remove_padding and asked is None)
+    for config in configs if needed else ():
+        refuse_sliding_windows(config, "sequence parallelism" if parallel.sequence > 1 else "attention without padding")
+    return OWN if needed or (asked is None and all(map(can_read_trees, configs))) else asked
+
+
+#: Their attention takes arguments and position ids from outside, and no layer of theirs counts tokens by itself.
+_TREES = ("qwen2", "qwen3", "llama", "mistral")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  #: whose angles do not depend on the longest position
+
+
+def can_read_trees(config: Any) -> bool:
+    """Whether a model's outputs depend on nothing but the ancestors of a token and their depths.
+
+    Not so with sliding windows, which count neighbours in the row, with ALiBi, and with rotary angles that depend on
+    the length; and not known of other families.
+    """
+    plain = config.model_type in _TREES and not has_sliding_windows(config)
+    return plain and config.rope_parameters["rope_type"] in _ROPE_TYPES
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
