@@ -45,7 +45,7 @@ class Forest:
 
     @property
     def flat(self) -> bool:
-        """Whether no node is shared: the sequences stand one after another."""
+        """Whether no two branches share a node: they are sequences that stand one after another."""
         return all(len(path) == new for path, new in self.branches)
 
 
