@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 _NONE = np.zeros(0, np.int64)
 
 _QUERIES = 256  #: of a branch that attend together: as each sees only what stands before the last, more waste more
-_SCORES = 2**20  #: of one head that exist at the same time, for a CPU; a block of one branch may have more
+_KEYS = 2**12  #: of a block: they are copied for each branch, so that memory would grow with what is shared
 _WASTE = 1.25  #: scores of a block, padding included, over those that are needed
 _SMALL = 2**13  #: scores that cost less than another block
 
@@ -115,8 +115,9 @@ def blocks(forest: Forest) -> list[Block]:
         keys, queries = len(piece[0]), len(piece[0]) - piece[1]
         needed, longest = needed + keys * queries, max(longest, keys)
         if inside:
-            scores = (len(inside) + 1) * (len(inside[0][0]) - inside[0][1]) * longest
-            if scores > _SCORES or scores > _WASTE * needed + _SMALL:
+            padded = (len(inside) + 1) * longest
+            scores = padded * (len(inside[0][0]) - inside[0][1])
+            if padded > _KEYS or scores > _WASTE * needed + _SMALL:
                 made.append(_block(inside))
                 inside, needed, longest = [], keys * queries, keys
         inside.append(piece)
