@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -271,6 +272,16 @@ def test_what_keeps_a_learner_from_trees_is_said_once(caplog):
     for quiet in ({}, {"share_prefixes": False}):
         Learner(model, **quiet)
     assert not caplog.records
+
+
+def test_on_cuda_trees_that_share_little_are_rows():
+    learner = make_learner(critic=False, reference=False)
+    learner.device = SimpleNamespace(type="cuda")
+    rng = np.random.default_rng(0)
+    strangers = [trajectory(rng, [[(9, 9)]], vocab=10**9) for _ in range(8)]
+    assert all(batch.forest is None for batch in learner._cut(action_rows(strangers)))
+    assert all(batch.forest is not None for batch in learner._cut(action_rows(group(rng, 9, [9] * 8))))
+    assert learner._cut([]) == []
 
 
 def test_flex_attention_has_the_mask_of_the_blocks():
