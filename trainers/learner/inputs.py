@@ -20,10 +20,10 @@ class Inputs:
     """What a model is given, and how its outputs become those of the micro-batch.
 
     Args:
-        input_ids: int64 ``[B, l]``.
-        positions: int64 ``[m]``; into the flattened ``[B * l]`` outputs.
+        input_ids: int64 ``[B, l]``; this and the next three as of :class:`trainers.learner.packing.MicroBatch`.
+        positions: int64 ``[m]``.
         targets: int64 ``[m]``.
-        index: int64 ``[m]``; see :class:`trainers.learner.packing.MicroBatch`.
+        index: int64 ``[m]``.
         attention: More arguments of the backbone: position ids, what attends to what, who shares a sequence.
         places: int64 ``[m]``; which of the micro-batch's ``total`` wanted positions these are; ``None`` for all.
         total: Wanted positions of the micro-batch.

@@ -11,7 +11,6 @@ share of the trajectories.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,9 +48,9 @@ from trainers.learner.packing import (
     micro_batches,
     value_rows,
 )
-from trainers.learner.parallel import FSDPMode, Parallel, check_model, meshes_for
+from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
 from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
-from trainers.learner.setup import Setup, attention_of, can_read_trees, check_activation_offload, precision_of
+from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
 from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
@@ -67,7 +66,6 @@ PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
 
 _BARELY = 0.95  #: of the tokens: where trees save less, they do not pay on CUDA
-_LOG = logging.getLogger(__name__)
 
 
 class Learner:
@@ -152,7 +150,8 @@ class Learner:
             check_model(config, parallel)
         attention = attention_of(attn_implementation, remove_padding, parallel, configs)
         again = precision != torch.float32 and (gradient_checkpointing or compile)
-        meshes = meshes_for(fsdp, self.device, precision, parallel, offload=offload, again=again)
+        needs = "offload=True" if offload else "bfloat16 with gradient_checkpointing or compile" if again else None
+        meshes = make_meshes(fsdp, self.device, precision, parallel, needs)
         self.ranks = Ranks(meshes)
         self.lora = lora
         self.temperature = temperature
@@ -164,7 +163,6 @@ class Learner:
         setup = Setup(
             device=self.device,
             dtype=precision,
-            parallel=parallel,
             meshes=meshes,
             offload=offloading,
             attention=attention,
@@ -173,33 +171,25 @@ class Learner:
             activation_offload=activation_offload,
             compile=compile,
         )
-        both = {role: setup.make(role, source, chunk_size) for role, source in sources.items()}
-        made = {role: model for role, (model, _) in both.items()}  # one after another: one at a time is half made
-        self._flops = {role: flops for role, (_, flops) in both.items()}
+        made, self._flops = {}, {}
+        for role, source in sources.items():  # one after another: one at a time is half made
+            made[role], self._flops[role] = setup.make(role, source, chunk_size)
         self.actor: Policy = made["actor"]
         self.critic: Critic | None = made.get("critic")
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
         self._plain = sources["actor"].plain
-        self._layout: Layout = "packed" if remove_padding else "padded"
-        self._flat = self._layout
+        self._flat: Layout = "packed" if remove_padding else "padded"
+        share_prefixes = share_prefixes and reads_trees(configs, attn_implementation, compile)
+        self._layout: Layout = "trees" if share_prefixes else self._flat
         self._varlen = attention != OWN or (self.device.type == "cuda" and precision != torch.float32)
-        if share_prefixes:
-            if attn_implementation is None and not compile and all(map(can_read_trees, configs)):
-                self._layout = "trees"
-            else:
-                _LOG.warning(
-                    "what several trajectories begin with is read for each of them: attn_implementation, compile, or a "
-                    "model (%s) does not go with token trees",
-                    ", ".join(sorted({config.model_type for config in configs})),
-                )
         self.actor_optimizer = Optimizer(self.actor, settings)
         self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
-        adapters = None if lora is None else lora.as_json()
-        optimizers = {"actor": self.actor_optimizer, "critic": self.critic_optimizer}
-        learning = {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
-        self._state = LearnerState(self._models(), learning, adapters, self.ranks)
+        learning = {"actor": self.actor_optimizer}
+        if self.critic_optimizer is not None:
+            learning["critic"] = self.critic_optimizer
+        self._state = LearnerState(made, learning, None if lora is None else lora.as_json(), self.ranks)
         self._background = Background()
         self._apart: Ranks | None = None
 
@@ -570,11 +560,6 @@ class Learner:
         if self.lora is None:
             raise ValueError("this learner has no adapter; construct it with lora=LoRASettings(rank=...)")
         return self.lora
-
-    def _models(self) -> dict[str, Policy | Critic]:
-        reference = None if isinstance(self.reference, WithoutAdapters) else self.reference
-        models = {"actor": self.actor, "critic": self.critic, "reference": reference}
-        return {name: model for name, model in models.items() if model is not None}
 
     # ------------------------------------------------------------------ inside
 

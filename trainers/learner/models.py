@@ -88,15 +88,9 @@ def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapp
 
 
 def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> None:
-    """Keep only the inputs of each layer for the backward pass and compute the rest again.
-
-    Args:
-        model: Changed in place.
-        offload: Keep those inputs on the CPU, in pinned memory.
-    """
+    """Keep only the inputs of each layer (with ``offload`` on the CPU) for the backward pass; changed in place."""
     # transformers 5.2x gave it a new name and deprecated the old one.
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer.training = True  # the layer's own flag, which switches this on; its dropout stays off

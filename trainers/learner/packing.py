@@ -281,10 +281,6 @@ def balance(costs: ArrayLike, ranks: int) -> list[list[int]]:
     This greedy rule (longest processing time first) is within 4/3 of the best possible (R. Graham, 1969). Equal inputs
     give equal shares, so every rank can compute all shares by itself.
 
-    Args:
-        costs: ``[n]``, at least 0.
-        ranks: How many shares.
-
     Returns:
         For each rank the indices of its items, in increasing order.
     """

@@ -7,6 +7,7 @@ reads what it keeps.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,32 +22,23 @@ from trainers.learner.lean import use_lean_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
-from trainers.learner.parallel import Meshes, Parallel, check_model, has_sliding_windows, refuse_sliding_windows
+from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
 from trainers.learner.rounding import compute_rounded
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
 
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Setup:
-    """What all models of a learner get; see :class:`trainers.learner.Learner`.
+    """What all models of a :class:`trainers.learner.Learner` get, adapters and checkpointing only those that learn.
 
-    Args:
-        device: Where to compute.
-        dtype: Of the computation.
-        parallel: How the work is cut.
-        meshes: On what; ``None`` for plain modules.
-        offload: Where shards are kept.
-        attention: transformers' name of it; ``None`` leaves it.
-        lora: Of models that learn.
-        checkpointing: Of models that learn: compute activations again.
-        activation_offload: With that: keep what it keeps on the CPU.
-        compile: Compile the layers.
+    Without ``meshes`` modules are plain; without ``attention`` transformers chooses.
     """
 
     device: torch.device
     dtype: torch.dtype
-    parallel: Parallel
     meshes: Meshes | None
     offload: OffloadPolicy
     attention: str | None
@@ -56,29 +48,22 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """The model of a role, ready, and how many FLOPs an update of it takes.
-
-        Args:
-            role: ``actor``, ``critic`` or ``reference``, which does not learn.
-            source: Where it comes from.
-            chunk_size: See :func:`trainers.learner.logprobs.token_logprobs`.
+        """The model of a role (``reference`` does not learn), ready, and how many FLOPs an update of it takes.
 
         Raises:
             ValueError: It cannot be made so.
         """
-        lm = source.skeleton()
-        model = Critic(lm.base_model) if role == "critic" else Policy(lm, chunk_size)
+        outer: Any = source.skeleton()
         learns = role != "reference"
-        return model, self._apply(model.requires_grad_(learns), source, learns=learns)
-
-    def _apply(self, model: Policy | Critic, source: ModelSource, *, learns: bool) -> FLOPs:
-        if isinstance(model, Policy):
-            outer: Any = model.lm
-            backbone, head = outer.base_model, outer.get_output_embeddings()
-        else:
+        model: Policy | Critic
+        if role == "critic":
+            model = Critic(outer.base_model)
             outer = backbone = model.backbone
             head = model.value_head
-        check_model(backbone.config, self.parallel)
+        else:
+            model = Policy(outer, chunk_size)
+            backbone, head = outer.base_model, outer.get_output_embeddings()
+        model.requires_grad_(learns)
         if self.attention is not None:
             outer.set_attn_implementation(self.attention)
         if self.lora is not None and learns:
@@ -107,7 +92,7 @@ class Setup:
         source.fill((f"{prefix}{name}", value) for name, value in base_state(outer))
         if self.meshes is None and self.dtype != torch.float32:
             compute_rounded(model, self.dtype)
-        return flops
+        return model, flops
 
 
 def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
@@ -146,6 +131,18 @@ def can_read_trees(config: Any) -> bool:
     """
     plain = config.model_type in _TREES and not has_sliding_windows(config)
     return plain and config.rope_parameters["rope_type"] in _ROPE_TYPES
+
+
+def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> bool:
+    """Whether models read token trees with that attention; the log says why not."""
+    if asked is not None or compile:
+        why = f"attn_implementation={asked}" if asked is not None else "compile"
+    elif all(map(can_read_trees, configs)):
+        return True
+    else:
+        why = f"model type {', '.join(sorted({config.model_type for config in configs}))}"
+    _LOG.warning("%s does not go with token trees: what trajectories share is computed for each of them", why)
+    return False
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
