@@ -4,8 +4,9 @@
 
 A folder with random weights is loaded, trained on for two steps, published, saved and exported. While each goes on,
 the memory of every rank is read every few milliseconds: what is the process's own or mapped from files, and apart from
-it Ray's shared memory, where a publication is kept for the engines. What a rank with next to no model takes is
-subtracted. Beside the peak stands what a rank cannot do without:
+it Ray's shared memory. A publication goes from rank 0 to the driver, through a process group, as it would to an
+engine's worker. What a rank with next to no model takes is subtracted. Beside the peak stands what a rank cannot do
+without:
 
 * loading: its shards, two moments of the optimizer, and one tensor;
 * training: those, gradients, and what the step computes with: one
@@ -145,7 +146,7 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
                 if name == "ranks":
                     watch.pids = [pid for _, pid, _ in value.info]
 
-        group = watch.phase("loading", lambda: Group(cluster, str(folder), settings, bucket_bytes=2**26))
+        group = watch.phase("loading", lambda: Group(cluster, str(folder), settings))
         try:
             watch.phase("training", lambda: [group.update_actor(given, numbers, loss) for _ in range(2)])
             watch.phase("publishing", group.weights)

@@ -6,7 +6,8 @@
 An iteration: the collector gives a batch of episodes (:mod:`trainers.rollout.collector`), turn rewards become the
 advantages of the tokens that earned them (:mod:`trainers.algorithms`), the learner takes its steps
 (:mod:`trainers.learner`), and the engine gets the new weights. With ``rollout.staleness=0`` these follow each other;
-with more, episodes go on while the learner learns.
+with more, episodes go on while the learner learns, and the engine gets a snapshot of the weights while the loop
+continues. A version is published when every engine that is up has it and has verified it.
 """
 
 from __future__ import annotations
@@ -49,10 +50,9 @@ from .builders.policy import tokenizer_of, with_scripts_there_are
 from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
-from .cluster.lazy_factory import LazyFactory
 from .cluster.machine import Machine
-from .cluster.nsight import captures
 from .cluster.plan import describe
+from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
 from .config.schema import ActorSection
 from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss, selected_tokens
@@ -103,7 +103,7 @@ async def train(run: Run) -> None:
         async with profiling(run):
             try:
                 with phases("rollout"):
-                    batch = await until_stopped(run.collector.next_batch(), run.stop)
+                    batch = await until_stopped(next_batch(run), run.stop)
             except _COLLECTING as error:
                 run.failure = error
                 break
@@ -114,14 +114,18 @@ async def train(run: Run) -> None:
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
         run.reporter.iteration(run.iteration, metrics, batch.trained)
-        if every(config.test_freq, run.iteration) and run.failure is None:
+        validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
+        if validating or saving:
+            await published(run)
+        if validating and run.failure is None:
             try:
                 await validate(run)
             except _COLLECTING as error:
                 run.failure = error
-        if every(config.save_freq, run.iteration):
+        if saving:
             save(run)
             saved_at = run.iteration
+    await published(run)
     if saved_at != run.iteration:
         save(run)
     run.saved.wait()
@@ -133,6 +137,29 @@ async def train(run: Run) -> None:
         await validate(run)
         if run.validated == run.iteration:  # not stopped meanwhile
             run.saved.amend(run.iteration, {"validated": run.validated})
+
+
+async def next_batch(run: Run) -> Batch:
+    """The next batch; or what went wrong with the update that is under way, which it may wait for."""
+    waiting = asyncio.ensure_future(run.collector.next_batch())
+    try:
+        if run.publishing is not None:
+            await asyncio.wait([waiting, run.publishing], return_when=asyncio.FIRST_COMPLETED)
+            if run.publishing.done():
+                await run.publishing
+        return await waiting
+    finally:
+        waiting.cancel()
+
+
+async def published(run: Run) -> None:
+    """Wait until the engine has the weights that are on their way to it; what went wrong ends the run."""
+    publishing, run.publishing = run.publishing, None
+    if publishing is not None:
+        try:
+            await publishing
+        except _COLLECTING as error:  # what was learned is whole all the same: train() saves it
+            run.failure = run.failure or error
 
 
 def warn(run: Run, batch: Batch) -> None:
@@ -148,6 +175,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     roots, trajectories = batch.trajectories, batch.trained
     if run.sleepers:
         with phases("sleep"):
+            await published(run)  # who sleeps takes no weights
             await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
@@ -162,11 +190,12 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
-        weights, published = await asyncio.to_thread(run.publisher.take)
-        try:
-            await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
-        except _COLLECTING as error:  # this batch is learned all the same: train() saves it
-            run.failure = error
+        await published(run)  # one update at a time
+        weights, size = await asyncio.to_thread(run.publisher.take)
+        update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
+        run.publishing = asyncio.ensure_future(update)
+        if not run.config.rollout.staleness:  # the engine reads the parameters, and nothing may start before it has
+            await published(run)
     tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
     if (said := run.signal.observe(tied, float(np.mean([t.total_reward for t in roots])))) is not None:
         log.warning("%s", said)
@@ -179,7 +208,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
         **times,
-        "perf/published_mib": published / 2**20,
+        "perf/published_mib": size / 2**20,
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }
@@ -237,7 +266,7 @@ def learn(
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
-                value_loss_fn = LazyFactory(critic_loss, config.critic)
+                value_loss_fn = critic_loss(config.critic)
                 _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
@@ -263,7 +292,7 @@ def _update_actor(
     part = [each for each, wanted in zip(part, needed, strict=True) if wanted]
     given = {name: column[tokens] for name, column in given.items()}
     given["share"] = given["share"] / given["share"].sum()
-    return learner.update_actor(part, given, LazyFactory(policy_loss, actor)) | {"episodes_without_gradient": without}
+    return learner.update_actor(part, given, policy_loss(actor)) | {"episodes_without_gradient": without}
 
 
 def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]) -> None:

@@ -80,6 +80,7 @@ class Run:
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # a stop was requested
     given_up: threading.Event = field(default_factory=threading.Event)  # threads of the run are to end
+    publishing: asyncio.Future[None] | None = None  # an update of the engine that is under way
     failure: Exception | None = None  # why collecting has ended for good
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
     signal: SignalWatch = field(default_factory=SignalWatch)
@@ -200,7 +201,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         config=config,
         folder=folder,
         learner=learner,
-        publisher=Publisher(learner, config.model),
+        publisher=Publisher(learner, config),
         collector=collector,
         validation=validation,
         validation_tasks=[task for task in environments.validation_tasks(config) if task not in overlong.validation],
@@ -216,10 +217,18 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         given_up=given_up,
         made_here=config.model.path == "tiny" or warm_start_wanted(config),
     )
+    stack.push_async_callback(_withdraw, run)
     if checkpoint is not None:
         resume(run, checkpoint)
     stack.enter_context(tuned_gc())
     return run
+
+
+async def _withdraw(run: Run) -> None:
+    """End an update that is under way when the run ends for another reason."""
+    if run.publishing is not None:
+        run.publishing.cancel()
+        await asyncio.gather(run.publishing, return_exceptions=True)
 
 
 def first_step_of(config: PPOConfig, checkpoint: Checkpoint | None) -> int | None:

@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.shapes import make_model
-from trainers.engines.parameters import buckets
+from trainers.engines.parameters import bits
 from trainers.engines.process_group import broadcast, make_group
-from trainers.engines.vllm.checksum import checksum
+from trainers.engines.transport import LocalSource, plan_of
 
 _BUCKET = 256 * 2**20
 _TIMES = 3
@@ -44,7 +44,8 @@ def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
     device = job.device if nccl else torch.device("cpu")
     model = make_model(shape, job.device).to(torch.bfloat16)
     weights = {name: value.detach().to(device) for name, value in model.named_parameters()}
-    cut = [[value for _, value in bucket] for bucket in buckets(weights, _BUCKET)]
+    plan = plan_of(LocalSource.of(weights).specs, _BUCKET)
+    cut = [[weights[spec.names[0]] for spec in bucket] for bucket in plan]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -77,7 +78,7 @@ def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
         receiver.kill()
         receiver.communicate()
     size = sum(value.nbytes for value in weights.values())
-    good = arrived == checksum(weights.values())
+    good = arrived == sum(map(bits, weights.values())) % 2**64
     job.emit(**what, backend=backend, bytes=size, seconds=min(took), bytes_per_s=size / min(took), good=good)
     return good
 
@@ -95,11 +96,10 @@ def receive(port: int, backend: str, target: str) -> None:
             there = "cpu" if backend == "gloo" else device
             tensors = [torch.empty(shape, dtype=torch.bfloat16, device=there) for shape in bucket]
             broadcast(group, tensors)
-            sums.append(checksum(tensor.to(device) for tensor in tensors))
+            sums += [bits(tensor.to(device)) for tensor in tensors]
         print(sum(sums) % 2**64, flush=True)
 
 
 def _join(rank: int, port: int, backend: str) -> dist.ProcessGroup:
-    return make_group(
-        address="127.0.0.1", port=port, name="weights", rank=rank, size=2, backend=backend, timeout_s=_TIMEOUT_S
-    )
+    group = {"address": "127.0.0.1", "port": port, "name": "weights", "size": 2}
+    return make_group({**group, "backend": backend, "timeout_s": _TIMEOUT_S}, rank)

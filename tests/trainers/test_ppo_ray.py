@@ -77,7 +77,7 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
         seen.replies = before, after
         seen.pids = lost.pid, engine._replicas[0].engine.pid
         seen.stats = engine.stats()
-        await engine.update_weights(learner.weights(), seen.version + 1)
+        await engine.update_weights(learner.publication("weights"), seen.version + 1)
         seen.merged = await engine.generate([1, 2, 3], sampling)
         os.kill(learner.ranks.info[1][1], signal.SIGKILL)
         with pytest.raises(RankError) as caught:

@@ -22,7 +22,6 @@ TRAINERS = Path(__file__).parents[2] / "trainers"
 #: Where pickles are read that processes of one run send each other.
 BETWEEN_OUR_PROCESSES = {
     "rewards/function_worker.py",
-    "cluster/serialization.py",
     "cluster/rank.py",
 }
 

@@ -20,7 +20,6 @@ from ..cluster.in_flight import slots
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
-from ..cluster.serialization import pack
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.remote import RemoteEngine
@@ -67,7 +66,6 @@ async def engine_of(
             return engines[0]
         # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
         alone = len(section.base_urls) == 1
-        # What the learner publishes are copies, which stay unchanged.
         return Replicas(engines, restart=None if alone else make, limits=limits)
 
 
@@ -111,7 +109,7 @@ async def _ray_engines(
 ) -> Replicas:
     # The policy is sent once, and stays for engines that take a lost one's place.
     makers = [
-        cluster.ray.put(pack(partial(_engine_there, config, policy, version, replica)))
+        cluster.ray.put(partial(_engine_there, config, policy, version, replica))
         for replica in range(config.engine.replicas)
     ]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from ..algorithms.advantages import NEEDS_CRITIC
 from ..cluster.group import LearnerGroup
-from ..cluster.nsight import nsight_of
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
-from ..cluster.ray.runtime import RayCluster
+from ..cluster.ray.runtime import RayCluster, nsight_of
 from ..config.learning import ActorSection, CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
@@ -85,7 +84,6 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
         cluster,
         policy.source,
         settings,
-        bucket_bytes=section.bucket_mib * 2**20,
         nsight=nsight_of(section.nsight, config.trainer.profile_steps),
         silence=section.silence_s,
         stall=section.stall_s,

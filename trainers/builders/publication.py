@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..cluster.group import LearnerGroup
-from ..cluster.ray.ranks import Published
-from ..config.model import ModelSection
+from ..cluster.ray.ranks import RayLearnerGroup
+from ..config.schema import PPOConfig
 from ..engines.adapters import Adapted, nbytes
+from ..engines.transport import AdapterSource, LocalSource, WeightSource
 from ..learner import Learner
+from ..learner.weight_stream import Which
 
 
 class Publisher:
     """Takes an actor's weights from a learner, in the form that ``model.lora_publish`` says.
 
+    Embedded engines in this process get tensors, which are copies; all others a source. With ``rollout.staleness=0``
+    that reads the parameters themselves, which nothing changes until the engines have them; with more it is a snapshot,
+    of which each rank has its own part, and training goes on.
+
     Args:
         learner: Of the run.
-        model: Its configuration.
+        config: Likewise.
     """
 
-    def __init__(self, learner: Learner | LearnerGroup, model: ModelSection) -> None:
+    def __init__(self, learner: Learner | RayLearnerGroup, config: PPOConfig) -> None:
         self._learner = learner
+        model = config.model
         self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
         self._scale = model.lora_alpha / max(model.lora_rank, 1)
         self._dtype = getattr(torch, model.precision)
+        self._snapshot = config.rollout.staleness > 0
+        self._here = config.engine.name == "torch" and isinstance(learner, Learner)
         self._name = uuid.uuid4().hex
-        self._base: Mapping[str, Tensor] | None = None
+        self._base: Any = None
 
     def take(self) -> tuple[Any, int]:
-        """The weights of now, as engines take them, and how many bytes of them the learner gave. It takes its time."""
+        """The weights of now, as engines take them, and how many bytes of them are new. It takes its time."""
         if not self._adapters:
-            weights = self._learner.weights(self._dtype)
-            return weights, _size(weights)
+            weights, size = self._part("weights")
+            return weights, size
         size = 0
         if self._base is None:  # what is frozen is that of a checkpoint, if there is one: not what engines were made of
-            self._base = self._learner.base_weights()
-            size = _size(self._base)
-        adapter = self._learner.adapter_weights()
-        return Adapted(self._name, self._base, adapter, self._scale), size + _size(adapter)
+            self._base, size = self._part("base")
+        adapter, more = self._part("adapter")
+        whole = Adapted if self._here else AdapterSource
+        return whole(self._name, self._base, adapter, self._scale), size + more
 
-
-def _size(weights: Mapping[str, Tensor]) -> int:
-    return weights.nbytes if isinstance(weights, Published) else nbytes(weights)
+    def _part(self, which: Which) -> tuple[Any, int]:
+        dtype = self._dtype if which == "weights" else None
+        if self._here:
+            assert isinstance(self._learner, Learner)
+            tensors = self._learner.weights(dtype, which=which)
+            return tensors, nbytes(tensors)
+        source: WeightSource
+        if isinstance(self._learner, Learner):
+            stream, ranks = self._learner.publication(which, dtype, snapshot=self._snapshot), self._learner.ranks
+            source = LocalSource(stream.specs, lambda: stream.read(ranks))
+        else:
+            source = self._learner.publication(which, dtype, snapshot=self._snapshot)
+        return source, source.nbytes

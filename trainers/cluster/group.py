@@ -1,6 +1,6 @@
 """A learner of many ranks behind the methods of one: who uses it does not know.
 
-Every call goes to all ranks with the same arguments, which are packed once; rank 0's result comes back. A rank that
+Every call goes to all ranks with the same arguments; rank 0's result comes back. A rank that
 raises, dies or hangs is found by :mod:`.watch`. Where all ranks raised the same way the group goes on, as a Learner
 would; else it is ended, and every later call says why.
 
@@ -19,9 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
-
-import torch
-from torch import Tensor
 
 from trainers.cluster.rank import Failure
 from trainers.cluster.watch import Verdict, Watch
@@ -58,10 +55,7 @@ class Event:
 class Transport(Protocol):
     """Where the ranks are. All but ``kill`` come from one thread at a time."""
 
-    @property
-    def count(self) -> int:
-        """How many ranks there are."""
-        ...
+    count: int
 
     def name(self, rank: int) -> str:
         """Of a rank, for people: ``rank 1 (process 4711)``."""
@@ -86,8 +80,6 @@ class Transport(Protocol):
 
 class LearnerGroup:
     """A :class:`~trainers.learner.learner.Learner` on several ranks; its methods and arguments are a Learner's.
-
-    Loss functions, and what else is passed, must be picklable: functions and classes by their importable names.
 
     Args:
         transport: The ranks; they are ended with this.
@@ -117,7 +109,7 @@ class LearnerGroup:
         start_timeout: float = 300.0,
     ) -> None:
         self._transport = transport
-        self._silence, self._stall = silence, stall
+        self._silence, self.stall = silence, stall
         self._number = 0
         self._preparations = itertools.count()
         self._calling = threading.Lock()
@@ -159,47 +151,27 @@ class LearnerGroup:
         model: Literal["actor", "reference"] = "actor",
         entropy: bool = False,
     ) -> Any:
-        """See :meth:`trainers.learner.learner.Learner.logprobs`."""
         return self._do("logprobs", _tokens_of(trajectories), model=model, entropy=entropy)
 
     def values(self, trajectories: Sequence[Trajectory]) -> tuple[list[Floats], Floats]:
-        """See :meth:`trainers.learner.learner.Learner.values`."""
         result: tuple[list[Floats], Floats] = self._do("values", _tokens_of(trajectories))
         return result
 
     def update_actor(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: PolicyLoss
     ) -> dict[str, float]:
-        """See :meth:`trainers.learner.learner.Learner.update_actor`."""
         metrics: dict[str, float] = self._do("update_actor", _tokens_of(trajectories), dict(per_token), loss_fn)
         return metrics
 
     def update_critic(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
     ) -> dict[str, float]:
-        """See :meth:`trainers.learner.learner.Learner.update_critic`."""
         metrics: dict[str, float] = self._do("update_critic", _tokens_of(trajectories), dict(per_token), loss_fn)
         return metrics
 
     def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
-        """See :meth:`trainers.learner.learner.Learner.update_sft`."""
         metrics: dict[str, float] = self._do("update_sft", _tokens_of(trajectories), weights)
         return metrics
-
-    def weights(self, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.weights`."""
-        result: Mapping[str, Tensor] = self._do("weights", dtype)
-        return result
-
-    def base_weights(self) -> Mapping[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.base_weights`."""
-        result: Mapping[str, Tensor] = self._do("base_weights")
-        return result
-
-    def adapter_weights(self) -> Mapping[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
-        result: Mapping[str, Tensor] = self._do("adapter_weights")
-        return result
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """See :meth:`trainers.learner.learner.Learner.export_hf`. The ranks write: all must see the folder."""
@@ -271,7 +243,7 @@ class LearnerGroup:
             self._finalizer()
 
     def _do(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self._call(method, *args, silence=self._silence, stall=self._stall, **kwargs)
+        return self._call(method, *args, silence=self._silence, stall=self.stall, **kwargs)
 
     def _call(self, method: str, *args: Any, silence: float, stall: float, **kwargs: Any) -> Any:
         with self._calling:

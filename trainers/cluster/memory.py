@@ -1,6 +1,7 @@
-"""The memory that a run needs: an estimate, in bytes on each GPU (or in each process on CPUs). Pure.
+"""The memory that a run needs, and whether it is there: in bytes on each GPU (or in each process on CPUs). Pure.
 
-Conventions:
+What is certain (:data:`CERTAIN`) must fit. The estimate as a whole, of which activations and idle KV slots are the
+uncertain part, may be a fifth above what there is; beyond, the run is refused. Conventions:
 
 * parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter) and sharded evenly over the
   ranks, or over ``trainer.fsdp_size`` of them; tensor parallelism cuts the matrices of the blocks first, and what is
@@ -17,7 +18,8 @@ Conventions:
   at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
 * the driver loads the model in float32 on the CPU while it makes an embedded engine of it: that is counted where the
-  learner is on the CPU, too, and so are a copy of what is published, as engines compute, and Python itself;
+  learner is on the CPU, too, and so are Python itself and, for embedded engines and with ``rollout.staleness``, a copy
+  of what is published, as engines compute;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
   its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. On a GPU, vLLM
   holds the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where
@@ -31,12 +33,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainers.cluster.in_flight import slots
+from trainers.cluster.machine import Machine
 from trainers.engines.base import default_kv_bytes
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
     from trainers.config.model import ModelSection
 
+_GIB = 2**30
 _WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 #: Resident memory of a process with torch and transformers, before there is a model.
 _LIBRARIES = 400 * 2**20
@@ -131,7 +135,8 @@ def _of_learner(
         yield "learner", "optimizer", trained * 8 * learned
     if device == "cpu":
         yield "learner", "weights as loaded", 4 * shape.parameters
-        yield "learner", "weights on their way", size * shape.parameters
+        if config.engine.name == "torch" or config.rollout.staleness:
+            yield "learner", "weights on their way", size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
     if ranks > 1 or config.trainer.offload:
         yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
@@ -201,3 +206,98 @@ def _adapter_parameters(model: ModelSection, shape: ModelShape) -> int:
     every = isinstance(model.target_modules, str)
     wanted = {name for name, _ in shape.linear} if every else set(model.target_modules)
     return model.lora_rank * sum(size for name, size in shape.linear if name in wanted - set(model.exclude_modules))
+
+
+# ------------------ whether it is there
+
+#: The error that the estimate is allowed.
+MARGIN = 1.2
+_LISTED = 3  # parts that are named
+
+Rows = Sequence[tuple[str, str, int]]
+
+
+def shortages(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
+    """What does not fit, in words: for each place its needs, the largest of them, and the keys that lower these.
+
+    Args:
+        rows: ``(who, what, bytes)``, on one GPU or in one process.
+        config: Of the run.
+        device: ``cuda`` or ``cpu``.
+        ranks: Of the learner, on this machine.
+        machine: What it has; nothing is said where that is not known.
+    """
+    for place, there, needs in _places(rows, config, device, ranks, machine):
+        if there is None:
+            continue
+        certain = sum(size for who, what, size in needs if (who, what) in CERTAIN)
+        most = sum(size for _, _, size in needs)
+        if certain > there or most > MARGIN * there:
+            least = f"at least {certain / _GIB:.1f} GiB" if certain > there else f"about {most / _GIB:.1f} GiB"
+            yield (
+                f"{' and '.join(dict.fromkeys(who for who, _, _ in needs))} need {least} {place} "
+                f"{there / _GIB:.1f}{_largest(needs, config, device)}"
+            )
+
+
+def tight(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
+    """A note where the estimate fits, but by less than its error."""
+    for place, there, needs in _places(rows, config, device, ranks, machine):
+        most = sum(size for _, _, size in needs)
+        if there is not None and most > there / MARGIN:
+            yield f"memory may run short: {most / _GIB:.1f} GiB are estimated {place} {there / _GIB:.1f}"
+
+
+def _places(
+    rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine
+) -> Iterator[tuple[str, int | None, Rows]]:
+    """Each place whose memory is shared: in words, the bytes that it has, and all that is there."""
+    local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
+    if device == "cpu":
+        if local:
+            counts = {"learner": ranks, "engine": config.engine.replicas}
+            once = ("weights as loaded", "weights on their way")
+            whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]
+            yield "of memory, and what this machine has available is", machine.ram_bytes, whole
+        return
+    there = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
+    said = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
+    together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
+    if together:
+        yield said, there, rows
+        return
+    for name in dict.fromkeys(who for who, _, _ in rows):
+        yield said, there, [row for row in rows if row[0] == name]
+
+
+def _largest(needs: Rows, config: PPOConfig, device: str) -> str:
+    """The largest needs, and what lowers each."""
+    ranked = sorted(needs, key=lambda row: -row[2])[:_LISTED]
+    parts = [f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)})" for who, what, size in ranked]
+    return f". The largest parts: {'; '.join(parts)}"
+
+
+def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
+    """The keys that lower a need."""
+    engine, actor = config.engine, config.actor
+    if what == "keys and values":
+        return (
+            f"less with a smaller engine.kv_cache_gib (now {engine.kv_cache_gib or 'null'}), engine.max_slots (now "
+            f"{slots(config)}), or engine.max_context (now {engine.max_context})"
+        )
+    if what == "weights, keys and values" and engine.name == "sglang":
+        return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
+    if what == "weights, keys and values":
+        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {engine.vllm.gpu_memory_utilization:g})"
+    if what == "activations":
+        tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
+        more = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
+        return f"less with a smaller {tokens}{more}"
+    if who == "engine" or what in ("weights as loaded", "weights on their way"):
+        half = "model.dtype=bfloat16, or " if config.model.dtype == "float32" else ""
+        return f"less with {half}a smaller model.path"
+    fewer = [] if config.model.lora_rank else ["model.lora_rank=16, which trains adapters alone"]
+    if device == "cuda":
+        fewer += [f"more cluster.learner_ranks (now {config.cluster.learner_ranks})", "trainer.offload=true"]
+        fewer += ["cluster.colocate=false, which gives engines GPUs of their own"] if config.cluster.colocate else []
+    return f"less with {', or '.join([*fewer, 'a smaller model.path'])}"

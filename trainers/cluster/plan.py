@@ -6,7 +6,7 @@ each has a pool of its own; environments that run on Ray and are counted have on
 model share the learner's places, or have a pool of their own, or (``reward_model.learner_spans_pool``) have the last of
 the learner's places and leave the others to the engines.
 
-Memory is an estimate (:mod:`trainers.cluster.memory`), and what does not fit is refused (:mod:`trainers.cluster.room`).
+Memory is an estimate, and what does not fit is refused (:mod:`trainers.cluster.memory`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cluster.machine import Machine, PlanError
-from trainers.cluster.memory import ModelShape, estimate
-from trainers.cluster.room import shortages, tight
+from trainers.cluster.memory import ModelShape, estimate, shortages, tight
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -63,6 +64,11 @@ class RankHost:
         self.learner: Any = None
         self._prepared: dict[int, Callable[[Path], None]] = {}
         self._writing: Any = None
+        self._sender: Any = None  # of rank 0
+        self._streams: dict[str, tuple[int, Any]] = {}  # weights that may leave, by what they are
+        self._apart: Any = None  # the ranks as snapshots are sent through
+        self._sending: Any = None
+        self._sent: Any = None
         self._watched = _Watched()
 
     def open(self) -> tuple[str, int] | None:
@@ -77,19 +83,14 @@ class RankHost:
     def build(
         self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
     ) -> dict[str, bool]:
-        """Join the others and make the Learner.
-
-        Args:
-            where: What rank 0's :meth:`open` returned.
-            timeout: Seconds to wait for the others.
-            model: The actor, as Learner takes it.
-            settings: The other arguments of Learner; ``device`` may be ``auto``.
+        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner (``device`` may be ``auto``).
 
         Returns:
             Whether there is a ``critic``, and a ``reference``.
         """
         import torch.distributed as dist
 
+        from trainers.engines.process_group import Sender
         from trainers.learner import Learner
         from trainers.learner.checkpoint import Background
         from trainers.learner.memory import give_back_freed_memory
@@ -103,16 +104,12 @@ class RankHost:
             store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
             backend = backend_of(device)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
-        self._writing = Background()
+        self._writing, self._sending, self._sender = Background(), Background(), Sender()
         self.learner = Learner(model, **{**settings, "device": device})
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
     def capture(self, on: bool) -> None:
-        """Begin or end what a profiler around this process captures (Nsight, waiting for cudaProfilerStart).
-
-        Raises:
-            ValueError: There is no GPU here.
-        """
+        """Begin or end what a profiler around this process captures (Nsight, waiting for cudaProfilerStart)."""
         import torch
 
         if not torch.cuda.is_available():
@@ -146,11 +143,7 @@ class RankHost:
         self._writing.start(lambda: write(path), "prepared")
 
     def is_written(self) -> bool:
-        """Whether the threads of all ranks are done; all ranks ask together, and get the same answer.
-
-        Raises:
-            Exception: What went wrong in them; once.
-        """
+        """Whether the threads of all ranks are done; all ranks ask together. What went wrong is raised once."""
         import torch.distributed as dist
 
         busy = [self._writing.busy] * self.count
@@ -160,6 +153,61 @@ class RankHost:
             return False
         self._writing.wait()
         return True
+
+    # ------------------------------------------------------------------ weights for engines
+
+    def publication(self, number: int, which: Any, dtype: Any, snapshot: bool, limit: float) -> Any:
+        """Make weights ready to leave, until the next of their kind; all ranks together. Returns what will come.
+
+        ``limit`` is how many seconds ranks wait for each other while they send a snapshot; for the others see
+        :class:`~trainers.learner.weight_stream.WeightStream`.
+        """
+        stream = self.learner.publication(which, dtype, snapshot=snapshot)
+        if snapshot and self._apart is None:
+            self._apart = self.learner.ranks.apart(timedelta(seconds=limit))
+        self._streams[which] = number, stream
+        return stream.specs
+
+    def open_group(self, address: str | None, size: int, backend: str, timeout_s: float) -> Any:
+        """Open a process group for the workers of an engine; on rank 0, in any thread."""
+        return self._sender.open(address or self.address, size, backend, timeout_s)
+
+    def give_up(self, name: str, why: str) -> None:
+        """Wait no more for a group; on rank 0, in any thread."""
+        self._sender.give_up(name, why)
+
+    def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
+        """Send to groups that rank 0 opened; all ranks together. See :func:`trainers.engines.transport.send`.
+
+        Raises:
+            SupersededError: These weights are gone.
+        """
+        from trainers.engines.base import SupersededError
+        from trainers.engines.transport import plan_of, send
+
+        stream = next((stream for own, stream in self._streams.values() if own == number), None)
+        if stream is None:
+            raise SupersededError("the learner has published other weights since")
+        tensors = stream.read(self._apart if apart else self.learner.ranks)
+        try:
+            return send(self._sender, to, plan_of(stream.specs, bucket_bytes), tensors) if self.rank == 0 else None
+        finally:
+            deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks read together
+
+    def start_publishing(self, *order: Any) -> None:
+        """As :meth:`publish`, of a snapshot: in a thread beside the one that learns; :meth:`published` has the end."""
+
+        def work() -> None:
+            self._sent = self.publish(*order, apart=True)
+
+        self._sending.start(work, "weights")
+
+    def published(self) -> Any:
+        """What the thread has sent; ``None`` while it sends. What went wrong in it is raised once."""
+        if self._sending.busy:
+            return None
+        self._sending.wait()
+        return self._sent
 
     def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of this class, or else of its Learner; an exception becomes a :class:`Failure`."""

@@ -11,9 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import hub, tiny
-from trainers.cluster.machine import Machine, PlanError
+from trainers.cluster.machine import Machine, PlanError, available
 from trainers.cluster.memory import ModelShape
-from trainers.cluster.ram import available
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
 

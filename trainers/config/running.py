@@ -83,7 +83,7 @@ class ClusterSection(Section):
     cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that a learner rank and an engine take each.")
     cpus_per_env: float = Field(0.0, ge=0)
     """With `env.backend=ray`: CPUs that an environment takes; 0 does not count them."""
-    bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights that travel as one object.")
+    bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights that an embedded engine takes at a time.")
     nsight: dict[str, Any] = Field(default_factory=dict)
     """With Ray: options of Nsight Systems (`nsys profile`), under which learner ranks then run;
     `cluster.nsight.NAME=value` sets one. With `capture-range=cudaProfilerApi`, the iterations of

@@ -51,6 +51,14 @@ class PartialUpdateError(EngineError):
     """
 
 
+class SupersededError(EngineError):
+    """These weights are gone, because the learner has trained on; the next ones will come."""
+
+
+class SourceLostError(EngineError):
+    """Who has the weights could not send them, which is no fault of the engine's; the message says why."""
+
+
 class RequestError(EngineError, ValueError):
     """This request alone is invalid: ids outside the vocabulary, too long, bad sampling parameters."""
 

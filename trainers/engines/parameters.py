@@ -1,32 +1,38 @@
-"""A model's weights as inference servers take them: checked, cut into buckets, and their checksums.
+"""A model's weights as inference servers name and hold them: what is checked before an update, and checksums after it.
 
 All is checked on this side, because servers do not: SGLang ignores an unknown name with a success, and dies of a wrong
 shape. Checksums are one for each parameter and each tensor-parallel rank, which holds a part of it: vLLM and SGLang
 name, fuse, pad and divide parameters in the same way.
+
+vLLM's worker imports this too, so it needs nothing but PyTorch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from trainers.engines.weights import check_weights
+from trainers.engines.weights import TensorSpec, check_names, check_weights
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 #: How the servers' models fuse parameters of the checkpoint, in rows, in this order.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-_PART_OF = {part: whole for whole, parts in FUSED.items() for part in parts}
+_PART_OF = {part: (whole, number) for whole, parts in FUSED.items() for number, part in enumerate(parts)}
 _SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
 _VOCAB_MULTIPLE = 64  # to which servers pad the rows of these two with zeros, before ranks share them
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_AT_ONCE = 2**20  # numbers; their sum is taken as int64, which is a copy
 
-Bucket = list[tuple[str, Tensor]]
+#: By the server's names: a parameter's checksum on each rank.
+Sums = dict[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -39,69 +45,22 @@ class Parameters:
         kv_heads: Key and value heads of a layer.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, torch.Size]
     tied: bool
     kv_heads: int
 
-    def check(self, weights: Any) -> None:
+    def check(self, weights: Mapping[str, Tensor] | Sequence[TensorSpec]) -> None:
         """Refuse weights that are not exactly this model's.
 
         Raises:
             ValueError: See :func:`trainers.engines.weights.check_weights`.
         """
-        shapes = {name: torch.Size(shape) for name, shape in self.shapes.items()}
-        if self.tied:
-            shapes[HEAD] = shapes[EMBEDDING]
-        check_weights(weights, shapes, {HEAD: EMBEDDING} if self.tied else {})
-
-    def prepare(self, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Checked weights as the server is to have them: on the CPU, in its type, each one once and by itself."""
-        return {
-            name: value.detach().to("cpu", dtype or value.dtype).contiguous()
-            for name, value in weights.items()
-            if not (self.tied and name == HEAD)
-        }
-
-    def checksums(
-        self, prepared: Mapping[str, Tensor], ranks: int, checksum: Callable[[Iterator[Tensor]], Any]
-    ) -> dict[str, tuple[Any, ...]]:
-        """What a server must have: a checksum a rank, by the server's names.
-
-        Args:
-            prepared: Of :meth:`prepare`.
-            ranks: Tensor-parallel ranks of the server.
-            checksum: Of the tensors that a parameter of one rank is fused of.
-        """
-        return {
-            name: tuple(checksum(part[rank] for part in parts) for rank in range(ranks))
-            for name, parts in self._sharded(prepared, ranks).items()
-        }
-
-    def _sharded(self, prepared: Mapping[str, Tensor], ranks: int) -> dict[str, list[list[Tensor]]]:
-        """By the server's names: the parts that a parameter is fused of, and of each what every rank holds."""
-        found: dict[str, list[list[Tensor]]] = {}
-        for name, value in prepared.items():
-            module, _, leaf = name.rpartition(".")
-            parent, _, last = module.rpartition(".")
-            if name in (HEAD, EMBEDDING):
-                missing = -len(value) % _VOCAB_MULTIPLE
-                found[name] = [list(torch.cat([value, value.new_zeros(missing, *value.shape[1:])]).chunk(ranks))]
-            elif last in _PART_OF:
-                whole = _PART_OF[last]
-                siblings = {each: prepared.get(f"{parent}.{each}.{leaf}") for each in FUSED[whole]}
-                found[f"{parent}.{whole}.{leaf}"] = [
-                    self._rows(each, part, ranks) for each, part in siblings.items() if part is not None
-                ]
-            elif name.endswith(_SPLIT_BY_COLUMNS):
-                found[name] = [list(value.chunk(ranks, dim=1))]
-            else:
-                found[name] = [[value] * ranks]
-        return found
-
-    def _rows(self, name: str, value: Tensor, ranks: int) -> list[Tensor]:
-        if name in ("k_proj", "v_proj") and self.kv_heads < ranks:  # several ranks share a head
-            return [head for head in value.chunk(self.kv_heads) for _ in range(ranks // self.kv_heads)]
-        return list(value.chunk(ranks))
+        shapes, tied = dict(self.shapes), {HEAD: EMBEDDING} if self.tied else {}
+        shapes |= {name: shapes[other] for name, other in tied.items()}
+        if isinstance(weights, Mapping):
+            check_weights(weights, shapes, tied)
+        else:
+            check_names({spec.names[0]: torch.Size(spec.shape) for spec in weights}, shapes, tied)
 
 
 def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
@@ -113,13 +72,13 @@ def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} has no *.safetensors, from which names and shapes of the weights could be read")
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, torch.Size] = {}
     for file in files:
         try:
             with file.open("rb") as stream:
                 (size,) = struct.unpack("<Q", stream.read(8))
                 header = json.loads(stream.read(size))
-            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+            shapes |= {name: torch.Size(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} is no safetensors file: {error}") from error
     if tied:
@@ -127,15 +86,108 @@ def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
     return Parameters(shapes, tied, kv_heads)
 
 
-def buckets(weights: Mapping[str, Tensor], max_bytes: int) -> Iterator[Bucket]:
-    """Cut into lists of at most ``max_bytes``; a larger tensor is a bucket of its own."""
-    bucket: Bucket = []
-    size = 0
-    for name, value in weights.items():
-        if bucket and size + value.nbytes > max_bytes:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append((name, value))
-        size += value.nbytes
-    if bucket:
-        yield bucket
+@dataclass(frozen=True)
+class ChecksumRule:
+    """How a server's checksums come about.
+
+    Args:
+        kind: ``bits``: the sum of the bit patterns of all numbers, modulo 2^64, which no padding and no fusion changes;
+            ``sha256``: the first 64 bits of the SHA-256 of the bytes.
+        ranks: Tensor-parallel ranks.
+        kv_heads: Key and value heads of a layer.
+    """
+
+    kind: Literal["bits", "sha256"] = "bits"
+    ranks: int = 1
+    kv_heads: int = 1
+
+
+class Checksums:
+    """The checksums that a server must have, of weights that come one after another.
+
+    Args:
+        rule: Of the server.
+    """
+
+    def __init__(self, rule: ChecksumRule) -> None:
+        self._rule = rule
+        self._bits: dict[str, list[int]] = {}
+        self._hashes: dict[str, list[Any]] = {}
+        self._early: dict[str, dict[int, list[list[Tensor | bytes]]]] = {}  # parts whose predecessors did not come yet
+        self._next: dict[str, int] = {}
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Count in a tensor, by its name in the checkpoint."""
+        held, number, parts = self._held(name, value)
+        if self._rule.kind == "bits":
+            sums = self._bits.setdefault(held, [0] * self._rule.ranks)
+            for rank, part in enumerate(parts):
+                sums[rank] = (sums[rank] + sum(bits(each) for each in part if isinstance(each, Tensor))) % 2**64
+            return
+        self._hashes.setdefault(held, [hashlib.sha256() for _ in parts])
+        early = self._early.setdefault(held, {})
+        early[number] = parts
+        while (ready := early.pop(self._next.get(held, 0), None)) is not None:
+            self._hash(held, ready)
+            self._next[held] = self._next.get(held, 0) + 1
+
+    def result(self) -> Sums:
+        """By the server's names, on each rank."""
+        for held, early in self._early.items():
+            for number in sorted(early):
+                self._hash(held, early.pop(number))
+        found = self._bits or {
+            held: [each.digest()[:8].hex() for each in hashes] for held, hashes in self._hashes.items()
+        }
+        return {held: tuple(sums) for held, sums in found.items()}
+
+    def _hash(self, held: str, parts: list[list[Tensor | bytes]]) -> None:
+        for digest, part in zip(self._hashes[held], parts, strict=True):
+            for each in part:
+                raw = each if isinstance(each, bytes) else each.contiguous().reshape(-1).view(torch.uint8).numpy().data
+                digest.update(raw)
+
+    def _held(self, name: str, value: Tensor) -> tuple[str, int, list[list[Tensor | bytes]]]:
+        """The server's name, which part of that it is, and what each rank holds; bytes are padding."""
+        ranks, value = self._rule.ranks, value.detach().cpu()
+        module, _, leaf = name.rpartition(".")
+        parent, _, last = module.rpartition(".")
+        if name in (HEAD, EMBEDDING):
+            rows = -(-len(value) // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE // ranks
+            cuts = [value[rank * rows : (rank + 1) * rows] for rank in range(ranks)]
+            row = value[:1].nbytes
+            return name, 0, [[cut, bytes(row * (rows - len(cut)))] for cut in cuts]
+        if last in _PART_OF:
+            whole, number = _PART_OF[last]
+            if whole == "qkv_proj" and number and self._rule.kv_heads < ranks:  # several ranks share a head
+                heads = value.chunk(self._rule.kv_heads)
+                parts = [[head] for head in heads for _ in range(ranks // self._rule.kv_heads)]
+            else:
+                parts = [[each] for each in value.chunk(ranks)]
+            return f"{parent}.{whole}.{leaf}", number, parts  # type: ignore[return-value]
+        if name.endswith(_SPLIT_BY_COLUMNS):
+            return name, 0, [[each] for each in value.chunk(ranks, dim=1)]
+        return name, 0, [[value]] * ranks
+
+
+def bits(tensor: Tensor) -> int:
+    """The sum of the bit patterns of all numbers, modulo 2^64; of a tensor of 8 to 64 bits a number."""
+    found = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
+    return sum(int(part.sum(dtype=torch.int64)) for part in found.split(_AT_ONCE)) % 2**64
+
+
+def differing(wanted: Sums, found: Sums) -> list[str]:
+    """The parameters whose sums of bits differ, in order.
+
+    What one side alone names (experts, which vLLM fuses in a way of its own) is compared by the sum of all of it, where
+    there is one worker.
+    """
+    wrong = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    alone = [
+        {name: sums for name, sums in these.items() if name not in others}
+        for these, others in ((wanted, found), (found, wanted))
+    ]
+    one = all(len(sums) == 1 for sums in wanted.values())
+    if not wrong and one and len({sum(sums[0] for sums in these.values()) % 2**64 for these in alone}) > 1:
+        return sorted(alone[0]) or sorted(alone[1])
+    return wrong

@@ -5,54 +5,170 @@ vLLM's worker imports this too, so it needs nothing but PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
+#: What workers join with, as JSON: ``address`` and ``port`` of rank 0's store, and ``name``, ``size``, ``backend``
+#: (``gloo`` or ``nccl``) and ``timeout_s`` (of joining, and of each operation) of the group.
+Group = Mapping[str, Any]
 
-def make_group(
-    *, address: str, port: int, name: str, rank: int, size: int, backend: str, timeout_s: float
-) -> dist.ProcessGroup:
-    """Join a group; returns when all ``size`` programs have.
+_LONGEST_NAP_S = 0.005  # between two looks at what is under way
+
+
+def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist.ProcessGroup:
+    """Join a group; returns when all of its programs have.
 
     Args:
-        address: Where rank 0 can be reached.
-        port: Of its store, which rank 0 opens.
-        name: Of the group.
+        group: See :data:`Group`.
         rank: From 0 to ``size - 1``.
-        size: Of the group.
-        backend: ``gloo`` or ``nccl``.
-        timeout_s: Seconds for joining, and for each later operation.
+        store: Of rank 0, which opened it.
     """
     # torch has no public way to a group across independent programs; SGLang uses these internal functions, and both
     # sides of a group must be made in the same way.
-    from torch.distributed.distributed_c10d import (
-        Backend,
-        PrefixStore,
-        _new_process_group_helper,
-        _world,
-        rendezvous,
-    )
+    from torch.distributed.distributed_c10d import Backend, PrefixStore, _new_process_group_helper, _world, rendezvous
 
-    timeout = timedelta(seconds=timeout_s)
-    store, _, _ = next(rendezvous(f"tcp://{address}:{port}", rank, size, timeout=timeout))
+    # Rank 0 decides that one is late; until it has told the others, they wait.
+    timeout, name, size = timedelta(seconds=group["timeout_s"] * (2 if rank else 1)), group["name"], group["size"]
+    if store is None:
+        store, _, _ = next(rendezvous(f"tcp://{group['address']}:{group['port']}", rank, size, timeout=timeout))
     store.set_timeout(timeout)
-    group, _ = _new_process_group_helper(
-        size,
-        rank,
-        [],
-        Backend(backend),
-        PrefixStore(name, store),
-        group_name=name,  # type: ignore[arg-type]  # a type of its own in newer versions
-        timeout=timeout,
+    made, _ = _new_process_group_helper(
+        size, rank, [], Backend(group["backend"]), PrefixStore(name, store), group_name=name, timeout=timeout
     )
-    _world.pg_group_ranks[group] = {each: each for each in range(size)}
-    return group
+    _world.pg_group_ranks[made] = {each: each for each in range(size)}
+    return made
 
 
 def broadcast(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:
-    """Send from rank 0 to all others, in order; all tensors are under way at once."""
+    """Take part in sending from rank 0 to all others, in order; all tensors are under way at once."""
     for work in [dist.broadcast(tensor, src=0, group=group, async_op=True) for tensor in tensors]:
         work.wait()
+
+
+@dataclass
+class _Link:
+    """One group of a :class:`Sender`."""
+
+    group: Group
+    store: dist.Store
+    joined: dist.ProcessGroup | None = None
+    error: str | None = None
+
+
+class Sender:
+    """Rank 0 of any number of groups, each with the workers of one engine.
+
+    A group that fails is given up and concerns no other one. One that was given up (:meth:`give_up`, from any thread)
+    or that is late is waited for no more, whatever its backend is at.
+    """
+
+    def __init__(self) -> None:
+        self._links: dict[str, _Link] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._links
+
+    def open(self, address: str, size: int, backend: str, timeout_s: float) -> Group:
+        """Open a new group, and begin to wait for its workers.
+
+        Args:
+            address: Of this machine, as the workers reach it; the system chooses the port.
+            size: Of the group.
+            backend: ``gloo`` or ``nccl``.
+            timeout_s: Seconds for joining, and for sending a bucket.
+
+        Returns:
+            What the workers join with.
+        """
+        name, limit = f"textenvs-{uuid.uuid4().hex[:8]}", timedelta(seconds=timeout_s)
+        store = dist.TCPStore(address, 0, size, is_master=True, timeout=limit, wait_for_workers=False)
+        group = {"address": address, "port": store.port, "name": name}
+        group |= {"size": size, "backend": backend, "timeout_s": timeout_s}
+        link = self._links[name] = _Link(group, store)
+
+        def join() -> None:
+            try:
+                link.joined = make_group(group, 0, store)
+                if link.error is not None:  # nobody waits for it any more
+                    last, link.joined = [link.joined], None
+                    destroy(last)
+            except Exception as error:  # whatever torch raises
+                link.error = link.error or f"joining failed: {error!r}"
+
+        threading.Thread(target=join, name="weights", daemon=True).start()  # nobody waits for it at the end
+        return group
+
+    def give_up(self, name: str, why: str) -> None:
+        """Wait no more for a group."""
+        if (link := self._links.get(name)) is not None:
+            link.error = link.error or why
+
+    def join(self, names: Iterable[str]) -> None:
+        """Wait for the workers of these groups."""
+        for link in map(self._links.__getitem__, list(names)):
+            self._wait(link, lambda link=link: link.joined is not None, "join")  # type: ignore[misc]
+
+    def send(self, tensors: Mapping[str, Sequence[Tensor]], meanwhile: Callable[[], None]) -> None:
+        """Broadcast tensors to each group that has not failed.
+
+        Args:
+            tensors: By the name of the group.
+            meanwhile: Called while they are under way.
+        """
+        under_way: list[tuple[_Link, list[Any], Sequence[Tensor]]] = []
+        for link, values in ((self._links[name], values) for name, values in tensors.items()):
+            if link.error is None:
+                values = [value.cpu() if link.group["backend"] == "gloo" else value.cuda() for value in values]
+                try:
+                    works = [dist.broadcast(value, src=0, group=link.joined, async_op=True) for value in values]
+                    under_way.append((link, works, values))
+                except Exception as error:  # whatever torch raises
+                    link.error = repr(error)
+        meanwhile()
+        for link, works, _ in under_way:
+            self._wait(link, lambda works=works: all(work.is_completed() for work in works), "take a bucket")  # type: ignore[misc]
+            if link.error is None:
+                try:
+                    for work in works:
+                        work.wait()
+                except Exception as error:  # whatever torch raises
+                    link.error = repr(error)
+
+    def failed(self, name: str) -> str | None:
+        """Why a group has failed, which is then left; ``None`` where it has not."""
+        error = self._links[name].error
+        if error is not None:
+            self.leave(name)
+        return error
+
+    def leave(self, name: str) -> None:
+        """Leave a group."""
+        if (link := self._links.pop(name, None)) is not None:
+            # The last reference goes in that thread: where something is under way, its end is waited for.
+            last, link.joined = [link.joined], None
+            threading.Thread(target=destroy, args=(last,), name="weights", daemon=True).start()
+
+    def _wait(self, link: _Link, done: Callable[[], bool], what: str) -> None:
+        deadline, nap = time.monotonic() + link.group["timeout_s"], 1e-5
+        while link.error is None and not done():
+            if time.monotonic() > deadline:
+                link.error = f"the workers did not {what} within {link.group['timeout_s']:g} s"
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP_S)
+
+
+def destroy(last: list[dist.ProcessGroup | None]) -> None:
+    """Leave a group; ``last`` has the last reference to it, which is kept until what is under way in it has ended."""
+    group = last.pop()
+    if group is not None:
+        with contextlib.suppress(Exception):  # whatever is under way in it
+            dist.destroy_process_group(group)

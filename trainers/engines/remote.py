@@ -9,6 +9,7 @@ computes, and what takes the place of a dead one, is the matter of :class:`train
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -37,6 +38,7 @@ from trainers.engines.base import (
 from trainers.engines.http import Client, UnreachableError, error_text, refused
 from trainers.engines.parameters import read_parameters
 from trainers.engines.server import ServerOptions, ServerProcess, free_port
+from trainers.engines.transport import AdapterSource, Weights, WeightSource, attending
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
 
 _Result = TypeVar("_Result")
@@ -225,7 +227,7 @@ class RemoteEngine(ABC):
                 flight.task.cancel()
             raise
 
-    async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
+    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
         The tensors must stay unchanged until this returns. Cancelling withdraws an update that has not begun; one that
@@ -237,8 +239,12 @@ class RemoteEngine(ABC):
                 sampled from that.
         """
         check_mode(mode)
+        if not isinstance(weights, Mapping | WeightSource | AdapterSource):
+            raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         self._check_alive()
         self._updates_asked += 1
+        announced = contextlib.ExitStack()
+        announced.enter_context(attending(weights))
         try:
             await self.ready()
             async with self._updating:
@@ -256,6 +262,7 @@ class RemoteEngine(ABC):
                 # Cancelling or the server's death ends the waiting, not the work.
                 await self._while_alive(asyncio.shield(self._work))
         finally:
+            announced.close()
             self._updates_asked -= 1
             self._change()
 
@@ -347,7 +354,7 @@ class RemoteEngine(ABC):
             raise failure
         return answer.body
 
-    async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
+    async def _apply(self, weights: Weights, version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
         for flight in self._flights:
             flight.may_abort |= mode == "abort"

@@ -32,6 +32,8 @@ from trainers.engines.base import (
     PartialUpdateError,
     RequestError,
     Sampling,
+    SourceLostError,
+    SupersededError,
     UpdateMode,
     check_mode,
     check_request,
@@ -86,6 +88,7 @@ class Replicas:
         self._changed = asyncio.Event()  # replaced at every change of a replica's state
         self._background: dict[asyncio.Task[Any], bool] = {}  # and whether `close` cancels it
         self._watching = self._asleep = self._closed = False
+        self._waiting: set[int] = set()  # replicas that can have the next weights alone
 
     # The protocol
 
@@ -144,7 +147,12 @@ class Replicas:
         """
         check_mode(mode)
         for _ in range(self._limits.max_restarts + 1):  # again where all that took it were lost with it
-            await self._until_up()
+            await self._until_up(or_waiting=True)
+            if not self._up() and version > self.version:  # nobody has the old weights, and they are gone
+                async with self._updating:
+                    self.version, self._weights = version, weights
+                    self._change()
+                return await self._until_up()
             await self._updating.acquire()
             try:
                 self._check_open()
@@ -160,7 +168,7 @@ class Replicas:
                 self._updating.release()
                 raise
             if await asyncio.shield(completed):
-                return
+                return None
         raise EngineError(f"no replica came through the update to version {version}: {self._causes()}")
 
     async def release(self, session: str) -> None:
@@ -240,8 +248,8 @@ class Replicas:
             if other.faults >= self._limits.max_faults:
                 self._take_out(other, _because(f"{other.faults} bad replies in a row; the last: {error}", error))
 
-    async def _until_up(self) -> None:
-        """Wait until a replica is up.
+    async def _until_up(self, *, or_waiting: bool = False) -> None:
+        """Wait until a replica is up, or also until one waits for the next weights.
 
         Raises:
             EngineDeadError: None will be.
@@ -253,7 +261,7 @@ class Replicas:
             self._spawn(self._watch(), ends=True)
         while True:
             self._check_open()
-            if self._up():
+            if self._up() or (or_waiting and self._waiting):
                 return
             if all(replica.state == "gone" for replica in self._replicas):
                 last = self._replicas[-1].cause
@@ -279,6 +287,8 @@ class Replicas:
             PartialUpdateError: Some took them.
         """
         errors = await asyncio.gather(*(self._taken(replica, version) for replica in given))
+        if lost := [error for error in errors if isinstance(error, SourceLostError)]:
+            raise lost[0]  # no replica is to blame, and another one could not be given weights either
         took = [
             replica for replica, error in zip(given, errors, strict=True) if error is None and replica.state == "up"
         ]
@@ -293,9 +303,10 @@ class Replicas:
             return False
         self.version, self._weights = version, weights if self._restart is not None else None
         self._router.forget_computed()
+        self._change()
         if len(took) < len(given):
-            lost = "; ".join(f"{replica}: {replica.cause}" for replica in given if replica not in took)
-            raise PartialUpdateError(f"{len(took)} of {len(given)} replicas have version {version}; taken out: {lost}")
+            out = "; ".join(f"{replica}: {replica.cause}" for replica in given if replica not in took)
+            raise PartialUpdateError(f"{len(took)} of {len(given)} replicas have version {version}; taken out: {out}")
         return True
 
     async def _taken(self, replica: Replica, version: int) -> Exception | None:
@@ -412,8 +423,16 @@ class Replicas:
                             f"restart made an engine of version {engine.version}, and version {self.version} is "
                             "wanted: make it with the weights that the first engines had"
                         )
-                    async with asyncio.timeout(self._limits.update_timeout):
-                        await engine.update_weights(self._weights, self.version)
+                    version = self.version
+                    try:
+                        async with asyncio.timeout(self._limits.update_timeout):
+                            await engine.update_weights(self._weights, version)
+                    except SupersededError:  # it gets the next ones
+                        self._waiting.add(replica.index)
+                        self._change()
+                        while self.version == version:
+                            await self._changed.wait()
+                        self._waiting.discard(replica.index)
                 async with self._updating:  # not in the middle of an update
                     if engine.version == self.version:
                         replica.adopt(engine, asyncio.get_running_loop().time())

@@ -1,275 +1,410 @@
-"""How weights travel to an inference server: through a process group, through a folder, or by value over HTTP.
+"""How weights get from where they are to the engines: sources give them, receivers take them.
 
-A transport cuts and sends; how a server is told to receive, its :class:`Receiver` knows.
+A source (:class:`WeightSource`) says what comes and gives it bucket by bucket: to this process, or through a process
+group whose rank 0 is where the weights are and whose other ranks are an engine's workers. The receiver's half is a few
+orders to these workers; the tensors themselves never pass through the one who orders.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import socket
-import tempfile
 import threading
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch import Tensor
 
+from trainers.engines.adapters import Adapted
 from trainers.engines.base import EngineError
-from trainers.engines.parameters import Bucket, buckets
-from trainers.engines.process_group import broadcast, make_group
-from trainers.engines.server import ServerOptions, free_port
+from trainers.engines.parameters import ChecksumRule, Checksums, Sums, differing
+from trainers.engines.process_group import Group, Sender, broadcast, destroy, make_group
+from trainers.engines.weights import Named, TensorSpec
 
 _Result = TypeVar("_Result")
-Kind = Literal["weights", "base", "adapter"]
+Bucket = list[tuple[str, Tensor]]
 
 _LEAVE_S = 10.0  # to leave a process group
+_WORD_S = 5.0  # for the server's own word on what rank 0 noticed already
 
 
-class Receiver(Protocol):
-    """A server's endpoints for weights. Each raises EngineError where the server refuses.
+@dataclass(frozen=True)
+class Wants:
+    """What a receiver wants. All of it can be sent to another process.
+
+    Args:
+        workers: Of the engine, which share the model.
+        backend: Of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own.
+        dtype: In which they compute, and weights travel; ``None`` takes the source's.
+        rule: Of their checksums; ``None`` wants none.
+        bucket_bytes: Of weights that travel at once, at most; a larger tensor travels alone.
+        timeout_s: Seconds for joining, and for each bucket.
+        address: Where rank 0 listens; ``None`` is its machine's own address.
+    """
+
+    workers: int = 1
+    backend: str = "gloo"
+    dtype: torch.dtype | None = None
+    rule: ChecksumRule | None = None
+    bucket_bytes: int = 256 * 2**20
+    timeout_s: float = 600.0
+    address: str | None = None
+
+
+class Receiver(ABC):
+    """The workers of one engine, as those who send see them. Each order raises EngineError where it is refused.
 
     Attributes:
-        begun: Whether the server's model may have taken something; see :class:`.weight_update.WeightUpdater`.
+        group: The process group that they are in.
+        sender: Its rank 0, where that is in this process.
     """
 
-    begun: bool
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        self.sender = Sender()
 
     @property
-    def ranks(self) -> int:
-        """Workers of the server that share the model."""
-        ...
-
-    @property
-    def backend(self) -> str:
-        """Of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own."""
-        ...
-
-    async def join_group(self, group: Mapping[str, Any]) -> None:
-        """Have the workers join (:func:`.process_group.make_group`), as ranks from 1 on; returns when they have."""
-        ...
-
-    async def leave_group(self, group: Mapping[str, Any]) -> None:
-        """Have them leave it."""
-        ...
-
-    async def receive(self, described: Mapping[str, Any], group: Mapping[str, Any], kind: Kind) -> None:
-        """Have them take part in a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``."""
-        ...
-
-    async def take(self, bucket: Bucket, kind: Kind) -> None:
-        """Give them tensors by value."""
-        ...
-
-    async def load(self, folder: Path, kind: Kind) -> None:
-        """Have them read ``model.safetensors`` of this folder, which stays until the next one was read."""
-        ...
-
-
-class WeightTransport(ABC):
-    """Brings weights.
-
-    Args:
-        receiver: Of the server.
-        options: How weights travel, and how patient to be.
-    """
-
-    whole: ClassVar[bool] = False  #: whether all comes at once, and not in buckets
-
-    def __init__(self, receiver: Receiver, options: ServerOptions) -> None:
-        self._receiver, self._options = receiver, options
+    @abstractmethod
+    def wants(self) -> Wants:
+        """What they want now."""
 
     @abstractmethod
-    async def send(self, weights: Mapping[str, Tensor], kind: Kind = "weights") -> None:
-        """Send all of ``weights``, which lie on the CPU and are contiguous.
+    async def join_group(self, group: Group) -> None:
+        """Have them join, as ranks from 1 on; returns when they have."""
+
+    @abstractmethod
+    async def leave_group(self, group: Group) -> None:
+        """Have them leave it."""
+
+    @abstractmethod
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        """Have them take part in a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
+
+    async def follow(self, group: Group, plan: Sequence[Sequence[TensorSpec]]) -> None:
+        """All orders of one round."""
+        if self.group != group:
+            await self.abandon()
+            self.group = group
+            await self.join_group(group)
+        for bucket in plan:
+            kinds = [self.wants.dtype or spec.dtype for spec in bucket]
+            described = {
+                "names": [spec.names[0] for spec in bucket],
+                "dtypes": [str(kind).removeprefix("torch.") for kind in kinds],
+                "shapes": [list(spec.shape) for spec in bucket],
+            }
+            await self.receive(described, group)
+
+    async def abandon(self) -> None:
+        """Leave the group, if there is one; nobody waits for it long. Safe to call twice."""
+        group, self.group = self.group, None
+        if group is not None:
+            self.sender.leave(group["name"])
+            with contextlib.suppress(EngineError, TimeoutError):
+                await asyncio.wait_for(self.leave_group(group), _LEAVE_S)
+
+
+class Inbox(Receiver):
+    """This process itself as a receiver of what another one sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wants = Wants()
+        self._take: Callable[[Bucket], Awaitable[None]] | None = None
+        self._joined: dist.ProcessGroup | None = None
+
+    def ready(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Inbox:
+        """Itself, to take the next weights: each bucket is given to ``take``."""
+        self._wants, self._take = wants, take
+        return self
+
+    @property
+    def wants(self) -> Wants:
+        return self._wants
+
+    async def join_group(self, group: Group) -> None:
+        self._joined = await in_thread(lambda: make_group(group, 1))
+
+    async def leave_group(self, group: Group) -> None:
+        last, self._joined = [self._joined], None
+        await in_thread(lambda: destroy(last))
+
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        assert (joined := self._joined) is not None
+        assert self._take is not None
+        kinds = [getattr(torch, name) for name in bucket["dtypes"]]
+        values = [torch.empty(shape, dtype=kind) for shape, kind in zip(bucket["shapes"], kinds, strict=True)]
+        try:
+            await in_thread(lambda: broadcast(joined, values))
+        except RuntimeError as error:
+            raise EngineError(f"the process group with rank 0 failed: {error}") from error
+        await self._take(list(zip(bucket["names"], values, strict=True)))
+
+
+class WeightSource(ABC):
+    """Weights of one moment.
+
+    Attributes:
+        specs: What comes, in order.
+    """
+
+    specs: Sequence[TensorSpec]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that comes."""
+        return sum(spec.nbytes for spec in self.specs)
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[None]:
+        """Announce a receiver: a source that sends to several at once waits for those who are announced."""
+        yield
+
+    @abstractmethod
+    async def broadcast(self, receiver: Receiver) -> Sums:
+        """Send all to a receiver through a process group.
+
+        Returns:
+            The checksums that its workers must have now; none where it wants none.
 
         Raises:
-            EngineError: The server did not take them.
+            EngineError: They did not take all of it; they are in no group now.
+            SupersededError: The weights are gone.
         """
 
-    async def close(self) -> None:  # noqa: B027  # nothing to give back is common
-        """Give back what is held. Safe to call twice."""
-
-
-class BucketTransport(WeightTransport):
-    """Sends tensors in buckets of about ``bucket_bytes``, one after another."""
-
-    async def send(self, weights: Mapping[str, Tensor], kind: Kind = "weights") -> None:
-        """See :meth:`WeightTransport.send`."""
-        for bucket in buckets(weights, self._options.bucket_bytes):
-            await self._send(bucket, kind)
-
-    @abstractmethod
-    async def _send(self, bucket: Bucket, kind: Kind) -> None: ...
-
-
-class HTTPTransport(BucketTransport):
-    """By value in the body of requests: from any machine, at the price of a copy as text."""
-
-    async def _send(self, bucket: Bucket, kind: Kind) -> None:
-        self._receiver.begun |= kind == "weights"
-        await self._receiver.take(bucket, kind)
-
-
-class DiskTransport(WeightTransport):
-    """Through a folder that the server can read. The last one stays until the next was read, for SGLang names it."""
-
-    whole = True
-
-    def __init__(self, receiver: Receiver, options: ServerOptions, model: Path) -> None:
-        super().__init__(receiver, options)
-        self._model = model
-        self._last: Path | None = None
-
-    async def send(self, weights: Mapping[str, Tensor], kind: Kind = "weights") -> None:
-        """See :meth:`WeightTransport.send`."""
-        folder = await asyncio.to_thread(self._write, weights)
+    async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
+        """Give all to this process, bucket by bucket; as :meth:`broadcast`."""
+        inbox = Inbox()
         try:
-            self._receiver.begun |= kind == "weights"
-            await self._receiver.load(folder, kind)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        await self.close()
-        self._last = folder
-
-    async def close(self) -> None:
-        """See :meth:`WeightTransport.close`."""
-        if self._last is not None:
-            shutil.rmtree(self._last, ignore_errors=True)
-            self._last = None
-
-    def _write(self, weights: Mapping[str, Tensor]) -> Path:
-        parent = self._options.update_folder
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="weights-", dir=parent))
-        for file in self._model.iterdir():
-            if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and "index" not in file.name:
-                shutil.copy(file, folder)
-        save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
-        return folder
+            return await self.broadcast(inbox.ready(wants, take))
+        finally:
+            await inbox.abandon()
 
 
-class ProcessGroupTransport(BucketTransport):
-    """This process is rank 0 and broadcasts, the server's workers receive.
-
-    NCCL where the server has GPUs of its own, which was never run; else gloo. The group is made
-    at the first update and kept.
-    """
-
-    def __init__(self, receiver: Receiver, options: ServerOptions, base_url: str) -> None:
-        super().__init__(receiver, options)
-        self._base_url = base_url
-        self._joined: tuple[dist.ProcessGroup, Mapping[str, Any]] | None = None
-
-    async def _send(self, bucket: Bucket, kind: Kind) -> None:
-        if self._joined is None:
-            self._joined = await self._join()
-        group, described = self._joined
-        values = [value for _, value in bucket]
-        tensors = {
-            "names": [name for name, _ in bucket],
-            "dtypes": [str(value.dtype).removeprefix("torch.") for value in values],
-            "shapes": [list(value.shape) for value in values],
-        }
-        self._receiver.begun |= kind == "weights"
-        try:
-            await _both(
-                self._receiver.receive(tensors, described, kind),
-                _in_thread(lambda: _broadcast(group, values, described["backend"])),
-            )
-        except BaseException:
-            await self.close()  # the two sides no longer agree on what comes next
-            raise
-
-    async def close(self) -> None:
-        """See :meth:`WeightTransport.close`."""
-        joined, self._joined = self._joined, None
-        if joined is not None:
-            with contextlib.suppress(EngineError, TimeoutError):
-                await asyncio.wait_for(self._receiver.leave_group(joined[1]), _LEAVE_S)
-            with contextlib.suppress(TimeoutError):  # where something is still under way in it
-                await asyncio.wait_for(_in_thread(lambda: dist.destroy_process_group(joined[0])), _LEAVE_S)
-
-    async def _join(self) -> tuple[dist.ProcessGroup, Mapping[str, Any]]:
-        group: dict[str, Any] = {
-            "address": self._options.master_address or _own_address(self._base_url),
-            "port": free_port(),
-            "name": f"textenvs-{uuid.uuid4().hex[:8]}",
-            "size": 1 + self._receiver.ranks,
-            "backend": self._receiver.backend,
-            "timeout_s": self._options.update_timeout_s,
-        }
-        made, _ = await _both(
-            _in_thread(lambda: make_group(rank=0, **group)),
-            self._receiver.join_group(group),
-        )
-        return made, group
-
-
-def make_transport(receiver: Receiver, options: ServerOptions, model: Path, base_url: str) -> WeightTransport:
-    """The transport that the options name.
+class LocalSource(WeightSource):
+    """Weights that are in this process, which is then rank 0.
 
     Args:
-        receiver: Of the server.
-        options: Of the engine.
-        model: Folder of the model that is served.
-        base_url: Of the server.
+        specs: What comes.
+        read: Begins to give it, in order; as often as it is asked.
     """
-    way = options.transport
-    if way == "auto":
-        way = "process_group" if options.base_url is None else "http"
-    if way == "disk":
-        return DiskTransport(receiver, options, model)
-    if way == "http":
-        return HTTPTransport(receiver, options)
-    return ProcessGroupTransport(receiver, options, base_url)
+
+    def __init__(self, specs: Sequence[TensorSpec], read: Callable[[], Iterator[Named]]) -> None:
+        self.specs, self._read = specs, read
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor], without: Container[str] = ()) -> LocalSource:
+        """Of tensors that stay unchanged, but for some names; those that are the same object travel once."""
+        names: dict[int, list[str]] = {}
+        for name, value in weights.items():
+            if name in without:
+                continue
+            names.setdefault(id(value), []).append(name)
+        tied = [tuple(each) for each in names.values()]
+        specs = [TensorSpec(each, weights[each[0]].dtype, tuple(weights[each[0]].shape)) for each in tied]
+        return cls(specs, lambda: ((each, weights[each[0]].detach()) for each in tied))
+
+    async def broadcast(self, receiver: Receiver) -> Sums:
+        wants, sender, group = receiver.wants, receiver.sender, receiver.group
+        if group is None or group["name"] not in sender:
+            address = wants.address or "127.0.0.1"
+            group = sender.open(address, 1 + wants.workers, wants.backend, wants.timeout_s)
+        plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
+        sending = in_thread(lambda: send(sender, {name: wants}, plan, self._read()))
+        outcome = await exchange(
+            sending, {name: (receiver, group)}, plan, lambda *why: in_thread(lambda: sender.give_up(*why))
+        )
+        if isinstance(found := outcome[name], Exception):
+            raise found
+        return found
+
+    async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
+        tensors, sums = self._read(), None if wants.rule is None else Checksums(wants.rule)
+
+        def cut(specs: Sequence[TensorSpec]) -> Bucket:
+            bucket = []
+            for spec in specs:
+                value = next(tensors)[1]
+                value = value.to("cpu", wants.dtype or value.dtype).contiguous()
+                bucket.append((spec.names[0], value))
+                if sums is not None:
+                    sums.add(spec.names[0], value)
+            return bucket
+
+        for specs in plan_of(self.specs, wants.bucket_bytes):
+            await take(await asyncio.to_thread(cut, specs))
+        return {} if sums is None else sums.result()
 
 
-def _own_address(url: str) -> str:
-    """This machine's address on the way to that server."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
-        probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))
-        return str(probe.getsockname()[0])
+class AdapterSource(NamedTuple):
+    """A base, which stays as it is, and adapters of it; see :class:`trainers.engines.adapters.Adapted`."""
+
+    name: str
+    base: WeightSource
+    adapter: WeightSource
+    scale: float
 
 
-async def _both(work: Any, request: Any) -> tuple[Any, Any]:
-    """Await two things that wait for each other; where one fails, the other is not waited for."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(request)]
+Weights = Mapping[str, Tensor] | WeightSource | AdapterSource
+
+
+def source_of(weights: Weights, without: Container[str] = ()) -> WeightSource | AdapterSource:
+    """A source, of whatever an engine is given as weights; of tensors that are here, ``without`` these names."""
+    if isinstance(weights, Adapted):
+        base, adapter = LocalSource.of(weights.base, without), LocalSource.of(weights.adapter)
+        return AdapterSource(weights.name, base, adapter, weights.scale)
+    return LocalSource.of(weights, without) if isinstance(weights, Mapping) else weights
+
+
+async def collect(source: WeightSource, wants: Wants) -> dict[str, Tensor]:
+    """All of a source in this process, by all names, compared with its checksums.
+
+    Raises:
+        EngineError: It was damaged on its way; or as the source raises.
+    """
+    names = {spec.names[0]: spec.names for spec in source.specs}
+    rule = ChecksumRule()
+    sums, found = Checksums(rule), dict[str, Tensor]()
+
+    async def take(bucket: Bucket) -> None:
+        for name, value in bucket:
+            await asyncio.to_thread(sums.add, name, value)
+            found.update(dict.fromkeys(names[name], value))
+
+    if wrong := differing(await source.deliver(replace(wants, rule=rule), take), sums.result()):
+        raise EngineError(f"weights were damaged on their way: the checksums of {', '.join(wrong[:3])} differ")
+    return found
+
+
+def attending(weights: Weights) -> contextlib.AbstractContextManager[None]:
+    """See :meth:`WeightSource.attending`. Of adapters alone: not every receiver needs the base, which comes once."""
+    source = weights.adapter if isinstance(weights, AdapterSource) else weights
+    return source.attending() if isinstance(source, WeightSource) else contextlib.nullcontext()
+
+
+def plan_of(specs: Sequence[TensorSpec], max_bytes: int) -> list[list[TensorSpec]]:
+    """Cut into buckets of at most ``max_bytes``; a larger tensor is a bucket of its own."""
+    plan: list[list[TensorSpec]] = []
+    size = 0
+    for spec in specs:
+        if not plan or size + spec.nbytes > max_bytes:
+            plan.append([])
+            size = 0
+        plan[-1].append(spec)
+        size += spec.nbytes
+    return plan
+
+
+# ------------------------------------------------------------------ one round: rank 0's half, and who orders it
+
+
+def send(
+    sender: Sender, to: Mapping[str, Wants], plan: Sequence[Sequence[TensorSpec]], tensors: Iterator[Named]
+) -> dict[str, Sums | str]:
+    """Rank 0's half: broadcast each bucket to all groups before the next one is read. It takes its time.
+
+    Args:
+        sender: Which opened the groups.
+        to: What their workers want, by the group's name.
+        plan: See :func:`plan_of`.
+        tensors: In its order.
+
+    Returns:
+        For each group the checksums that its workers must have, or why it has failed.
+    """
+    sums = {(wants.rule, wants.dtype): Checksums(wants.rule) for wants in to.values() if wants.rule is not None}
+    sender.join(to)
+    for bucket in plan:
+        values = [next(tensors)[1] for _ in bucket]
+        cast = {
+            dtype: [value.to(dtype or value.dtype).contiguous() for value in values]
+            for dtype in {wants.dtype for wants in to.values()}
+        }
+
+        def count(bucket: Sequence[TensorSpec] = bucket, cast: Mapping[Any, list[Tensor]] = cast) -> None:
+            for (_, dtype), found in sums.items():
+                for spec, value in zip(bucket, cast[dtype], strict=True):
+                    found.add(spec.names[0], value)
+
+        del values
+        sender.send({name: cast[wants.dtype] for name, wants in to.items()}, meanwhile=count)
+        del cast
+    made = {key: found.result() for key, found in sums.items()}
+    return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, wants in to.items()}
+
+
+async def exchange(
+    sending: Awaitable[Mapping[str, Sums | str]],
+    members: Mapping[str, tuple[Receiver, Group]],
+    plan: Sequence[Sequence[TensorSpec]],
+    give_up: Callable[[str, str], object],
+) -> dict[str, Sums | Exception]:
+    """Have rank 0 send and the receivers follow, at the same time; where one of the two fails, the other is told.
+
+    Args:
+        sending: What :func:`send` does, wherever rank 0 is.
+        members: Receivers, and their groups by name.
+        plan: As ``send`` has it.
+        give_up: Tells rank 0 that it need not wait for a group, and why; does not block.
+
+    Returns:
+        What each receiver must have now, or what went wrong. Those who failed are in no group.
+    """
+    rank_0 = asyncio.ensure_future(sending)
+    following = {
+        name: asyncio.ensure_future(receiver.follow(group, plan)) for name, (receiver, group) in members.items()
+    }
+    told: set[str] = set()
+    outcome: dict[str, Sums | Exception] = {}
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in reversed(tasks):  # what the server says comes first
-            if task.done() and (error := task.exception()) is not None:
-                if isinstance(error, EngineError):
-                    raise error
-                raise EngineError(f"the process group to the server failed: {error!r}") from error
-        return tasks[0].result(), tasks[1].result()
+        while not rank_0.done():
+            late = [task for name, task in following.items() if name not in told and not task.done()]
+            await asyncio.wait([rank_0, *late], return_when=asyncio.FIRST_COMPLETED)
+            for name, task in following.items():
+                if name not in told and task.done():
+                    told.add(name)
+                    if (problem := _problem(task)) is not None:
+                        give_up(name, f"the workers do not follow: {problem!r}")
+        failure = _problem(rank_0)
+        for name, task in following.items():
+            said: Any = failure if failure is not None else rank_0.result()[name]
+            await asyncio.wait([task], timeout=None if isinstance(said, Mapping) else _WORD_S)
+            problem = _problem(task)
+            if isinstance(failure, EngineError):
+                outcome[name] = failure
+            elif problem is not None:  # what the server says comes first
+                outcome[name] = _engine_error(problem)
+            elif failure is not None or not task.done() or isinstance(said, str):
+                outcome[name] = _engine_error(said)
+            else:
+                outcome[name] = said
+        return outcome
     finally:
-        for task in tasks:
+        rank_0.cancel()
+        rank_0.add_done_callback(retrieved)
+        for name, task in following.items():
             task.cancel()
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(retrieved)
+            if not isinstance(outcome.get(name), Mapping):
+                give_up(name, "the update was withdrawn")
+                await members[name][0].abandon()
 
 
-def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
-    """Do something in a thread that this process does not wait for when it ends: the server may be gone."""
+def in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    """Do something in a thread that this process does not wait for when it ends: the other side may be gone."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
 
-    def settle(result: _Result | None, error: BaseException | None) -> None:
+    def settle(result: Any, error: BaseException | None) -> None:
         if not future.done():
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(result)  # type: ignore[arg-type]
+                future.set_result(result)
 
     def run() -> None:
         result, failure = None, None
@@ -284,5 +419,22 @@ def _in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
     return future
 
 
-def _broadcast(group: dist.ProcessGroup, values: list[Tensor], backend: str) -> None:
-    broadcast(group, values if backend == "gloo" else [value.cuda() for value in values])
+def _problem(task: asyncio.Future[Any]) -> BaseException | None:
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def _engine_error(said: Any) -> Exception:
+    if isinstance(said, EngineError):
+        return said
+    what = said if isinstance(said, str) else repr(said)
+    error = EngineError(f"the process group with the engine's workers failed: {what or 'they did not answer'}")
+    error.__cause__ = said if isinstance(said, BaseException) else None
+    return error
+
+
+def retrieved(task: asyncio.Future[Any]) -> None:
+    """So that asyncio logs no warning."""
+    if not task.cancelled():
+        task.exception()

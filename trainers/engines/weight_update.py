@@ -8,31 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import socket
+import tempfile
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import torch
-from torch import Tensor
 
-from trainers.engines.base import EngineError
+from trainers.engines.base import EngineError, SourceLostError
 from trainers.engines.http import Client, error_text
-from trainers.engines.parameters import Bucket, Parameters
+from trainers.engines.parameters import HEAD, ChecksumRule, Parameters, Sums
 from trainers.engines.server import ServerOptions
-from trainers.engines.transport import Kind, make_transport
+from trainers.engines.transport import (
+    AdapterSource,
+    Bucket,
+    Receiver,
+    Wants,
+    Weights,
+    WeightSource,
+    source_of,
+)
+from trainers.engines.weights import SafetensorsFile
 
 log = logging.getLogger("trainers")
+
+Kind = Literal["weights", "base", "adapter"]
 
 
 class MixedWeightsError(EngineError):
     """The server has some of the new weights and cannot be given the rest."""
 
 
-class WeightUpdater(ABC):
-    """Gives one server its weights; a :class:`.transport.Receiver`.
+class WeightUpdater(Receiver):
+    """Gives one server its weights, in the way that the options say.
 
     Args:
         client: Of the server.
@@ -42,22 +56,28 @@ class WeightUpdater(ABC):
         apart: Whether the server does not compute on this process's GPU, which NCCL cannot share between two ranks.
     """
 
-    kind = "server"  #: in messages
-    exact_checksums = True  #: whether the server's checksums can be computed here
+    server = "server"  #: in messages
+    checksum_kind: Literal["bits", "sha256"]
 
     def __init__(
         self, client: Client, options: ServerOptions, parameters: Parameters, folder: Path, *, apart: bool
     ) -> None:
+        super().__init__()
         self.begun = False  #: whether the server may have taken something since the update began
         self.ranks = 1
         self.device = "cpu"
-        self._client, self._options, self._parameters = client, options, parameters
+        self.transport = options.transport
+        if self.transport == "auto":
+            self.transport = "process_group" if options.base_url is None else "http"
+        self.verify = options.verify  #: whether the server's checksums are compared
+        self._client, self._options, self._parameters, self._folder = client, options, parameters, folder
         self._apart = apart
         self._dtype: torch.dtype | None = None
-        self._transport = make_transport(self, options, folder, client.base_url)
+        self._kind: Kind = "weights"  # of what is being sent
+        self._on_disk: Path | None = None  # what was sent last, which SGLang names until the next
         # Checksums of the last update: what they must be, and the server's.
-        self._wanted: dict[str, tuple[Any, ...]] = {}
-        self._found: dict[str, tuple[Any, ...]] = {}
+        self._wanted: Sums = {}
+        self._found: Sums = {}
         # The server's names for weights. Ours begin with what no earlier run on that server has used.
         self._prefix = uuid.uuid4().hex[:8]
         self._versions: dict[str, int] = {}
@@ -77,9 +97,18 @@ class WeightUpdater(ABC):
         self._versions[label] = version
 
     @property
-    def backend(self) -> str:
-        """See :class:`.transport.Receiver`."""
-        return "nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo"
+    def wants(self) -> Wants:
+        whole, options = self._kind == "weights", self._options
+        rule = ChecksumRule(self.checksum_kind, self.ranks, self._parameters.kv_heads)
+        return Wants(
+            workers=self.ranks,
+            backend="nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo",
+            dtype=self._dtype if whole else None,
+            rule=rule if whole and self.verify else None,
+            bucket_bytes=options.bucket_bytes,
+            timeout_s=options.update_timeout_s,
+            address=options.master_address or _own_address(self._client.base_url),
+        )
 
     def version_of(self, label: str) -> int:
         """The version that the server calls by this name.
@@ -88,18 +117,20 @@ class WeightUpdater(ABC):
             EngineError: No update of this engine gave it that.
         """
         if label not in self._versions:
-            raise EngineError(f"the {self.kind} server computed with weights {label!r}, which another client gave it")
+            raise EngineError(f"the {self.server} server computed with weights {label!r}, which another client gave it")
         return self._versions[label]
 
-    def check(self, weights: Any) -> None:
-        """Refuse weights that are not exactly this model's.
+    def check(self, weights: Weights) -> None:
+        """Refuse weights that are not exactly this model's; of tensors that are here, their values too.
 
         Raises:
             ValueError: See :func:`trainers.engines.weights.check_weights`.
         """
-        self._parameters.check(weights)
+        if isinstance(weights, AdapterSource):
+            raise ValueError(f"the {self.server} server takes whole weights, and not adapters")
+        self._parameters.check(weights.specs if isinstance(weights, WeightSource) else weights)
 
-    async def apply(self, weights: Mapping[str, Tensor], version: int, *, abort: bool) -> None:
+    async def apply(self, weights: Weights, version: int, *, abort: bool) -> None:
         """Give the server weights that :meth:`check` accepted.
 
         Args:
@@ -111,13 +142,13 @@ class WeightUpdater(ABC):
             EngineError: It was refused, and the old weights are served on.
             MixedWeightsError: See there.
         """
-        prepared = await asyncio.to_thread(self._prepare, weights)
+        source = source_of(weights, {HEAD} if self._parameters.tied else ())
         self._label = f"{self._prefix}:{version}"
         self._versions[self._label] = version
         self.begun = False
         try:
             await self._pause(abort=abort)
-            await self._send_twice(prepared)
+            await self._send_twice(source)
         except BaseException:
             if not self.begun:  # the old weights are whole
                 await self._resume()
@@ -125,8 +156,9 @@ class WeightUpdater(ABC):
         await self._resume()
 
     async def close(self) -> None:
-        """Give back what the transport holds."""
-        await self._transport.close()
+        """Give back what is held."""
+        await self.abandon()
+        self._forget(self._on_disk)
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask the server to do something; returns the body of its answer.
@@ -136,10 +168,10 @@ class WeightUpdater(ABC):
         """
         answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s, alone=True)
         if answer.status == 404:
-            raise EngineError(f"the {self.kind} server has no {path}: {self._without(path)}")
+            raise EngineError(f"the {self.server} server has no {path}: {self._without(path)}")
         body = answer.body if isinstance(answer.body, Mapping) else {}
-        if answer.status != 200 or body.get("success", True) is not True:
-            raise EngineError(f"the {self.kind} server refuses {path} ({answer.status}): {error_text(answer.body)}")
+        if answer.status != 200 or body.get("success") is False:
+            raise EngineError(f"the {self.server} server refuses {path} ({answer.status}): {error_text(answer.body)}")
         return answer.body
 
     # What is different from server to server
@@ -165,83 +197,111 @@ class WeightUpdater(ABC):
         """Drop the KV of the old weights."""
 
     @abstractmethod
-    async def _checksums(self) -> Mapping[str, tuple[Any, ...]]:
-        """By the server's names: a parameter's checksum on each rank."""
+    async def _checksums(self) -> Sums:
+        """The server's own."""
 
     @abstractmethod
-    def _checksum(self, parts: Iterator[Tensor]) -> Any:
-        """What that is of the tensors that a rank's parameter is fused of."""
+    async def _take(self, bucket: Bucket) -> None:
+        """Give the workers tensors by value."""
 
     @abstractmethod
-    async def join_group(self, group: Mapping[str, Any]) -> None:
-        """See :class:`.transport.Receiver`, also for the following."""
+    async def _load(self, folder: Path) -> None:
+        """Have them read ``model.safetensors`` of this folder, which stays until the next one was read."""
 
-    @abstractmethod
-    async def leave_group(self, group: Mapping[str, Any]) -> None: ...
-
-    @abstractmethod
-    async def receive(self, described: Mapping[str, Any], group: Mapping[str, Any], kind: Kind) -> None: ...
-
-    @abstractmethod
-    async def take(self, bucket: Bucket, kind: Kind) -> None: ...
-
-    @abstractmethod
-    async def load(self, folder: Path, kind: Kind) -> None: ...
+    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
+        """The parameters whose checksums are not what they must be."""
+        return sorted(name for name in wanted.keys() & found.keys() if found[name] != wanted[name])
 
     # What is the same
 
-    def _prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return self._parameters.prepare(weights, self._dtype)
-
-    async def _send_twice(self, prepared: Mapping[str, Tensor]) -> None:
+    async def _send_twice(self, source: Any) -> None:
         try:
-            await self._send_and_verify(prepared)
+            await self._send_and_verify(source)
         except EngineError as error:
-            if not self.begun:
+            if not self.begun or isinstance(error, SourceLostError):
                 raise
-            log.warning("an update of the %s server failed halfway (%s); once more", self.kind, error)
+            log.warning("an update of the %s server failed halfway (%s); once more", self.server, error)
             try:
-                await self._send_and_verify(prepared)
+                await self._send_and_verify(source)
             except EngineError as again:
                 raise MixedWeightsError(f"{again}; before that: {error}") from again
 
-    async def _send_and_verify(self, prepared: Mapping[str, Tensor]) -> None:
+    async def _send_and_verify(self, source: Any) -> None:
         async with self._session():
-            await self._send(prepared)
+            wanted = await self._send_all(source)
         await self._flush()
-        if self._options.verify:
-            await self._verify(prepared)
+        if wanted:
+            await self._verify(wanted)
 
-    async def _send(self, prepared: Mapping[str, Tensor]) -> None:
-        await self._transport.send(prepared)
+    async def _send_all(self, source: Any) -> Sums:
+        """All parts of an update; returns the checksums that the server must have, where they can be compared."""
+        return await self._send(source, "weights")
 
-    async def _verify(self, prepared: Mapping[str, Tensor]) -> None:
-        """Compare the server's checksums, of each parameter and rank, with those of what was sent.
+    async def _send(self, source: WeightSource, kind: Kind) -> Sums:
+        self._kind = kind
+        if self.transport == "process_group":
+            return await source.broadcast(self)
+        if self.transport == "http":
+            return await source.deliver(self.wants, self._by_value)
+        return await self._by_disk(source)
 
-        Where they cannot be computed here, each one must have changed since the last update exactly where what was
-        sent has.
-        """
+    def _may_begin(self) -> None:
+        """From here on the model may have taken something; the parts of a LoRA run are no more than kept."""
+        self.begun |= self._kind == "weights"
+
+    async def _by_value(self, bucket: Bucket) -> None:
+        self._may_begin()
+        await self._take(bucket)
+
+    async def _by_disk(self, source: WeightSource) -> Sums:
+        parent = self._options.update_folder
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        folder, wants = Path(tempfile.mkdtemp(prefix="weights-", dir=parent)), self.wants
+        try:
+            for file in self._folder.iterdir():
+                if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and "index" not in file.name:
+                    shutil.copy(file, folder)
+            shapes = {spec.names[0]: (wants.dtype or spec.dtype, spec.shape) for spec in source.specs}
+            with SafetensorsFile(folder / "model.safetensors", shapes) as file:
+
+                async def write(bucket: Bucket) -> None:
+                    await asyncio.to_thread(lambda: [file.write(name, value) for name, value in bucket])
+
+                sums = await source.deliver(wants, write)
+            self._may_begin()
+            await self._load(folder)
+        except BaseException:
+            self._forget(folder)
+            raise
+        self._forget(self._on_disk)
+        self._on_disk = folder
+        return sums
+
+    def _forget(self, folder: Path | None) -> None:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _verify(self, wanted: Sums) -> None:
+        """Compare the server's checksums, of each parameter and rank, with those of what was sent."""
         found = dict(await self._checksums())
-        wanted = await asyncio.to_thread(self._parameters.checksums, prepared, self.ranks, self._checksum)
         common = wanted.keys() & found.keys()
         if not common:
-            raise EngineError(f"the {self.kind} server names no parameter as its model does; see the option `verify`")
-        if self.exact_checksums and self._dtype is not None:
-            wrong = [name for name in common if found[name] != wanted[name]]
-        else:
-            wrong = [
-                name
-                for name in common & self._wanted.keys() & self._found.keys()
-                if _changes(wanted[name], self._wanted[name]) != _changes(found[name], self._found[name])
-            ]
-        if wrong:
+            raise EngineError(f"the {self.server} server names no parameter as its model does; see the option `verify`")
+        if wrong := self._wrong(wanted, found):
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise EngineError(
-                f"the {self.kind} server does not have the weights it was sent: "
-                f"the checksums of {', '.join(sorted(wrong)[:3])}{more} differ"
+                f"the {self.server} server does not have the weights it was sent: "
+                f"the checksums of {', '.join(wrong[:3])}{more} differ"
             )
         self._wanted, self._found = wanted, found
 
 
-def _changes(now: tuple[Any, ...], before: tuple[Any, ...]) -> list[bool]:
-    return [one != other for one, other in zip(now, before, strict=True)]
+def _own_address(url: str) -> str | None:
+    """This machine's address on the way to a server on another one."""
+    there = urlsplit(url)
+    if there.hostname in (None, "127.0.0.1", "localhost"):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
+        probe.connect((there.hostname, there.port or 80))
+        return str(probe.getsockname()[0])

@@ -7,7 +7,8 @@ FSDP's own divisor of 1 needs NCCL's ``PREMUL_SUM``; asked to use plain sums, it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -84,44 +85,12 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-#: All names of a tensor (several where it is tied), and the tensor.
-Named = tuple[tuple[str, ...], Tensor]
-
-
 def tied_names(state: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[str, ...]]:
     """All names of each tensor of a ``state_dict``, by its first one; tied ones are the same object."""
     names: dict[int, list[str]] = {}
     for name, value in state:
         names.setdefault(id(value), []).append(name)
     return {each[0]: tuple(each) for each in names.values()}
-
-
-def cpu_copies(
-    state: Iterable[tuple[str, Tensor]],
-    names: Mapping[str, tuple[str, ...]],
-    form: Callable[[Tensor], Tensor],
-    *,
-    keep: bool,
-) -> Iterator[Named]:
-    """Whole tensors, one after another, each once, as copies on the CPU. All ranks together, to the end.
-
-    Args:
-        state: The tensors by name, made when they are asked for.
-        names: See :func:`tied_names`.
-        form: From a whole tensor to the one that is wanted.
-        keep: Ranks without it get none.
-    """
-    for name, value in state:
-        if name in names:
-            made = form(whole(value.detach()))
-            if keep:
-                yield names[name], made.to("cpu", copy=_shares_memory(made, value))
-            del made
-
-
-def _shares_memory(made: Tensor, value: Tensor) -> bool:
-    own = value.to_local() if isinstance(value, DTensor) else value
-    return made.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
 
 
 class Ranks:
@@ -148,12 +117,15 @@ class Ranks:
         """Whether this is the rank that writes what is written once."""
         return self.world == 1 or dist.get_rank() == 0
 
-    def apart(self) -> Ranks:
+    def apart(self, timeout: timedelta | None = None) -> Ranks:
         """The same ranks over a gloo group of their own, for a thread beside the one that trains.
 
         All ranks must call this together.
+
+        Args:
+            timeout: Of an operation; ``None`` is torch's own.
         """
-        return Ranks(self.meshes, dist.new_group(backend="gloo")) if self.world > 1 else self
+        return Ranks(self.meshes, dist.new_group(backend="gloo", timeout=timeout)) if self.world > 1 else self
 
     def add(self, tensor: Tensor) -> Tensor:
         """The sum of all shares' tensors, in place."""

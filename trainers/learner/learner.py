@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -22,18 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.engines.adapters import compact
 from trainers.learner.attention import OWN
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Named, Ranks, cpu_copies, offload_policy, rank_device, tied_names
+from trainers.learner.fsdp import Ranks, offload_policy, rank_device
 from trainers.learner.inputs import inputs_of
 from trainers.learner.lora import (
     LoRASettings,
     WithoutAdapters,
-    adapter_state,
-    base_state,
-    merged_state,
     write_adapter,
 )
 from trainers.learner.memory import peak
@@ -55,6 +51,7 @@ from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
+from trainers.learner.weight_stream import WeightStream, Which
 from trainers.trajectory import Trajectory, action_offsets
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
@@ -402,28 +399,37 @@ class Learner:
 
     # ------------------------------------------------------------------ weights
 
-    def stream(self, which: Literal["weights", "base_weights"], dtype: torch.dtype | None = None) -> Iterator[Named]:
-        """The tensors of :meth:`weights` or :meth:`base_weights`, one after another, with all their names.
+    def publication(
+        self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False, finite: bool = True
+    ) -> WeightStream:
+        """The actor's weights of now, for engines; see :class:`~trainers.learner.weight_stream.WeightStream`.
 
-        All ranks go through it together, to the end; the first gets the tensors, and no rank has two of them at a time.
+        All ranks call this together.
+
+        Raises:
+            ValueError: There is no adapter; or with ``finite``, a value is not finite.
         """
-        lm, first = self.actor.lm, self.ranks.first
-        names = tied_names(base_state(lm))
-        if which == "base_weights":
+        if which != "weights":
             self._need_lora()
-            return cpu_copies(base_state(lm), names, compact, keep=first)
-        return cpu_copies(merged_state(lm), names, lambda value: value.to(dtype or value.dtype), keep=first)
+        lm, optimizer = self.actor.lm, self.actor_optimizer
+        return WeightStream(lm, self.ranks, which, dtype, snapshot=snapshot, finite=finite, optimizer=optimizer)
 
-    def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        """The actor's ``state_dict``: whole tensors in the model's own naming, copies on the CPU, for engines.
-
-        Adapters are merged into the matrices that they stand on, so any engine takes them. All ranks call this
-        together, and the first one has the tensors.
+    def weights(self, dtype: torch.dtype | None = None, *, which: Which = "weights") -> dict[str, Tensor]:
+        """Whole tensors by all their names, as copies on the CPU. All ranks call this together; the first has them.
 
         Args:
             dtype: In which the engine computes; ``None`` is float32, that of the parameters.
+            which: ``weights``: the ``state_dict``, adapters merged, in the model's own naming, as any engine takes it;
+                ``base``: what the adapter stands on, which never changes, in bfloat16 where that loses nothing;
+                ``adapter``: it alone, by peft's names, for engines that have the base.
+
+        Raises:
+            ValueError: There is no adapter.
         """
-        return {name: value for names, value in self.stream("weights", dtype) for name in names}
+        copies: dict[str, Tensor] = {}
+        for names, value in self.publication(which, dtype, finite=False).read(self.ranks):
+            copies |= dict.fromkeys(names, value.to("cpu", copy=True))
+        return copies
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
@@ -434,35 +440,7 @@ class Learner:
             path: The folder.
             tokenizer: Goes with it; anything with ``save_pretrained``.
         """
-        if not self._plain:  # transformers renames or joins tensors as it writes them, all at once
-            self._export(tokenizer, self.ranks)(path)
-            return
-        tensors = self.stream("weights")
-        with replace_folder(path, self.ranks) as folder:
-            try:
-                if self.ranks.first:
-                    write_model(folder, self.actor.lm, tokenizer, tensors)
-            finally:
-                deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks gather them together
-
-    def base_weights(self) -> dict[str, Tensor]:
-        """What the actor's adapter stands on, which never changes: as :meth:`weights`, but nothing is merged.
-
-        Tensors that lose nothing by it are bfloat16 (:func:`trainers.engines.adapters.compact`).
-
-        Raises:
-            ValueError: There is no adapter.
-        """
-        return {name: value for names, value in self.stream("base_weights") for name in names}
-
-    def adapter_weights(self) -> dict[str, Tensor]:
-        """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that have the base.
-
-        Raises:
-            ValueError: There is no adapter.
-        """
-        self._need_lora()
-        return adapter_state(self.actor.lm)
+        self._export(tokenizer, self.ranks, snapshot=False)(path)
 
     def export_adapter(self, path: str | Path) -> None:
         """Write the actor's adapter as a folder that peft, vLLM and SGLang load; all ranks call this together.
@@ -470,7 +448,7 @@ class Learner:
         Raises:
             ValueError: There is no adapter.
         """
-        settings, state = self._need_lora(), self.adapter_weights()
+        settings, state = self._need_lora(), self.weights(which="adapter")
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:
                 write_adapter(folder, self.actor.lm, state, settings, str(self.actor.lm.config.name_or_path))
@@ -520,7 +498,7 @@ class Learner:
     def prepare_export(self, tokenizer: Any) -> Callable[[str | Path], None]:
         """As :meth:`prepare_save`, for :meth:`export_hf`."""
         self.wait_until_saved()
-        return self._export(tokenizer, self._ranks_apart())
+        return self._export(tokenizer, self._ranks_apart(), snapshot=True)
 
     def load(self, path: str | Path) -> dict[str, Any]:
         """Go on from what :meth:`save` wrote, on the same or on another number of ranks, cut in another way or not.
@@ -539,15 +517,22 @@ class Learner:
         self.wait_until_saved()
         return self._state.load(path)
 
-    def _export(self, tokenizer: Any, ranks: Ranks) -> Callable[[str | Path], None]:
-        weights = self.weights()
+    def _export(self, tokenizer: Any, ranks: Ranks, *, snapshot: bool) -> Callable[[str | Path], None]:
+        stream = self.publication("weights", snapshot=snapshot, finite=False)
 
         def write(path: str | Path) -> None:
+            tensors = stream.read(ranks)
             with replace_folder(path, ranks) as folder:
-                if ranks.first:
-                    with system_errors(folder):
-                        self.actor.lm.save_pretrained(folder, state_dict=weights)
-                        tokenizer.save_pretrained(folder)
+                try:
+                    if ranks.first and self._plain:
+                        write_model(folder, self.actor.lm, tokenizer, stream, tensors)
+                    elif ranks.first:  # transformers renames or joins tensors as it writes them, all at once
+                        state = {name: value.cpu() for names, value in tensors for name in names}
+                        with system_errors(folder):
+                            self.actor.lm.save_pretrained(folder, state_dict=state)
+                            tokenizer.save_pretrained(folder)
+                finally:
+                    deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks read together
 
         return write
 

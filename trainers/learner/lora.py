@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.engines.adapters import PREFIX, merge, pairs_of
+from trainers.engines.adapters import merge, pairs_of
 from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
 from trainers.saved_adapter import read_adapter
@@ -233,22 +233,17 @@ def merged_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if (layer := layers.get(name)) is None:
             yield name, value
             continue
-        a, b = (whole(matrix[_NAME].weight.detach()) for matrix in (layer.lora_A, layer.lora_B))
+        a, b = (whole(matrix.detach()) for matrix in adapter_matrices(layer))
         yield name, merge(whole(value.detach()), a, b, layer.scaling[_NAME])
 
 
-def adapter_state(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter alone: whole tensors by peft's names, copies on the CPU. All ranks must ask together."""
-    result = {}
-    for name, layer in adapter_layers(model):
-        for kind in ("lora_A", "lora_B"):
-            value = whole(getattr(layer, kind)[_NAME].weight.detach())
-            result[f"{PREFIX}{name}.{kind}.weight"] = value.to("cpu", copy=True)
-    return result
+def adapter_matrices(layer: Any) -> tuple[Tensor, Tensor]:
+    """``A`` and ``B`` of a layer with an adapter; the model's own tensors."""
+    return layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
 
 
 def write_adapter(folder: Path, model: nn.Module, state: dict[str, Tensor], settings: LoRASettings, base: str) -> None:
-    """Write an adapter (see :func:`adapter_state`) as peft, vLLM and SGLang read it; ``base`` names the model."""
+    """Write an adapter as peft, vLLM and SGLang read it: ``state`` whole, by peft's names; ``base`` names the model."""
     from safetensors.torch import save_file
 
     targets = sorted({name.rpartition(".")[2] for name, _ in adapter_layers(model)})

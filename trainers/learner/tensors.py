@@ -7,7 +7,6 @@ way, can read what was written. Its own files hold pickles; these hold numbers a
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,10 +30,11 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from trainers.engines.weights import Named, SafetensorsFile
 from trainers.learner.checksums import DamagedError, seal, sha256
-from trainers.learner.fsdp import Ranks, tied_names
-from trainers.learner.lora import base_state
+from trainers.learner.fsdp import Ranks
 from trainers.learner.system_errors import system_errors
+from trainers.learner.weight_stream import WeightStream
 
 _INDEX = "tensors.json"
 _FILE_BYTES = 2**28  #: of tensors in a file, about: so much is copied at a time
@@ -61,48 +61,23 @@ def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> N
         dcp.load(dict(tensors), storage_reader=_Reader(folder), no_dist=ranks.world == 1)
 
 
-def write_model(folder: Path, lm: Any, tokenizer: Any, tensors: Iterable[tuple[tuple[str, ...], Tensor]]) -> None:
+def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, tensors: Iterable[Named]) -> None:
     """Write a model as a folder that transformers loads, one tensor at a time.
 
     Args:
         folder: Exists.
         lm: The model, whose configuration goes there.
         tokenizer: Goes with it.
-        tensors: In float32, with all their names; see :meth:`trainers.learner.learner.Learner.stream`.
+        stream: Its weights.
+        tensors: What the stream gives.
     """
-    state = list(base_state(lm))
-    shapes, first = {name: tuple(value.shape) for name, value in state}, tied_names(state)
     with system_errors(folder):
         lm.save_pretrained(folder, state_dict={})  # the configuration alone
         tokenizer.save_pretrained(folder)
-        values = (value for _, value in tensors)
-        stream_safetensors(folder / "model.safetensors", {name: shapes[name] for name in first}, values)
-
-
-def stream_safetensors(path: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Iterable[Tensor]) -> None:
-    """Write a safetensors file of float32 tensors that come one after another, so that they need not all be there.
-
-    The format is 8 bytes with the length of a JSON header, the header, and the numbers
-    (https://huggingface.co/docs/safetensors); the library writes what it has in memory.
-
-    Args:
-        path: The file.
-        shapes: Of the tensors, by name, in their order.
-        tensors: On the CPU.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # numbers begin at a multiple of 8
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
-            if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-                raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
-            file.write(tensor.contiguous().numpy().data)
+        shapes = {spec.names[0]: (spec.dtype, spec.shape) for spec in stream.specs}
+        with SafetensorsFile(folder / "model.safetensors", shapes) as file:
+            for names, value in tensors:
+                file.write(names[0], value)
 
 
 class _Writer(StorageWriter):

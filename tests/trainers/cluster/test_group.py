@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -16,15 +17,17 @@ import cluster_helpers as helpers
 import numpy as np
 import pytest
 import torch
+from weight_workers import Workers
 
 from trainers.checkpoints import Checkpoints
 from trainers.cluster.group import LearnerGroup, RankError
-from trainers.cluster.lazy_factory import LazyFactory
 from trainers.cluster.machine import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.ranks import RayLearnerGroup
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config
+from trainers.engines.base import EngineError, SourceLostError, SupersededError
+from trainers.engines.transport import Wants, collect
 from trainers.learner import Learner
 from trainers.learner.checksums import DamagedError
 from trainers.tiny import build_tokenizer
@@ -55,7 +58,7 @@ def group() -> Iterator[Group]:
             plan = make_plan(load_config(backend)[0], Machine(0))
             cluster = RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0)
             stack.enter_context(cluster)
-            return RayLearnerGroup(cluster, helpers.tiny_model(), helpers.SETTINGS, bucket_bytes=2**20, **options)
+            return RayLearnerGroup(cluster, helpers.tiny_model(), helpers.SETTINGS, **options)
 
         yield start
 
@@ -96,10 +99,8 @@ def test_an_error_of_all_ranks_keeps_its_type_and_the_group(two):
     assert np.isfinite(update(two, helpers.policy_loss)["loss"])
 
 
-def test_a_loss_that_closes_over_its_settings_is_made_there(two):
-    with pytest.raises(ValueError, match="importable by name"):
-        update(two, helpers.scaled(2.0))
-    assert np.isfinite(update(two, LazyFactory(helpers.scaled, 2.0))["loss"])
+def test_a_loss_may_close_over_its_settings(two):
+    assert np.isfinite(update(two, helpers.scaled(2.0))["loss"])
 
 
 def test_checkpoints_go_from_two_ranks_to_one_process(two, tmp_path):
@@ -115,6 +116,53 @@ def test_checkpoints_go_from_two_ranks_to_one_process(two, tmp_path):
     assert two.load(tmp_path / "learner") == {"iteration": 3}
     for name, value in one.weights().items():
         assert torch.equal(value, weights[name]), name
+
+
+def test_a_snapshot_leaves_while_the_ranks_learn_and_is_of_its_moment(two):
+    before = two.weights()
+    snapshot, live = two.publication("weights", torch.bfloat16, snapshot=True), two.publication("weights")
+    for _ in range(2):
+        update(two, helpers.policy_loss)
+        got = asyncio.run(collect(snapshot, Wants(bucket_bytes=2000)))
+        assert got.keys() == before.keys()
+        assert all(torch.equal(value, before[name].bfloat16()) for name, value in got.items())
+        with pytest.raises(SupersededError, match="trained on|other weights"):
+            asyncio.run(collect(live, Wants()))
+    assert any(not torch.equal(value, before[name]) for name, value in two.weights().items()), "the group goes on"
+
+
+def test_receivers_who_ask_together_are_served_in_one_round_and_one_that_fails_concerns_no_other(two):
+    rounds = []
+    send = two.send
+
+    def counted(*args, **kwargs):
+        rounds.append(args)
+        return send(*args, **kwargs)
+
+    async def broadcasts(*receivers):
+        source = two.publication("weights", snapshot=True)
+        await asyncio.gather(*(each.checksums() for each in receivers))  # all are there
+
+        async def one(receiver):
+            with source.attending():
+                return await source.broadcast(receiver)
+
+        got = await asyncio.gather(*map(one, receivers), return_exceptions=True)
+        return got, [await each.checksums() for each in receivers]
+
+    two.send = counted
+    receivers = [Workers(), Workers(refuse=2), Workers(dtype=torch.bfloat16)]
+    try:
+        (one, failed, half), there = asyncio.run(broadcasts(*receivers))
+        assert one == there[0]
+        assert half == there[2] != one
+        assert isinstance(failed, EngineError)
+        assert "out of memory" in str(failed)
+        assert len(rounds) == 1
+    finally:
+        del two.send
+        for each in receivers:
+            each.close()
 
 
 def test_what_is_wrong_with_a_folder_is_said_by_the_writer(two, tmp_path):
@@ -236,6 +284,32 @@ def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
         assert "rank 0" not in str(caught.value)
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_rank_that_dies_while_it_sends_weights_is_named_and_no_worker_waits(group, snapshot):
+    made, receiver = group(2, stall=60.0), Workers(bucket_bytes=2000)
+
+    async def broadcast():
+        await receiver.checksums()
+        receive = receiver.receive
+
+        async def kill_then_receive(*args):
+            if receiver.buckets == 2:
+                os.kill(pid(made, 1), signal.SIGKILL)
+            await receive(*args)
+
+        receiver.receive = kill_then_receive
+        async with asyncio.timeout(120):
+            with pytest.raises(SourceLostError, match=r"could not send its weights: .*learner rank 1 .* died"):
+                await made.publication("weights", snapshot=snapshot).broadcast(receiver)
+            await receiver.checksums()  # the worker answers
+
+    try:
+        asyncio.run(broadcast())
+    finally:
+        made.close()
+        receiver.close()
 
 
 def test_an_error_of_one_rank_is_raised_and_stops_the_others(group):

@@ -55,11 +55,11 @@ def test_the_news_of_a_death_after_a_survivors_error_is_the_cause_and_keeps_the_
     ranks = Told([[Event(0, "failed", 0, reset)], [], [Event(1, "gone", 0, "was killed by SIGSEGV")]])
     group = LearnerGroup(ranks, None, {})
     with pytest.raises(RankError, match="learner rank 1 was killed by SIGSEGV") as caught:
-        group.weights()
+        group.values([])
     assert "connection reset by peer" in "\n".join(caught.value.__notes__)
     assert ranks.killed.is_set()
     with pytest.raises(RankError, match="has ended: in weights, learner rank 1 was killed by SIGSEGV"):
-        group.weights()
+        group.values([])
     group.close()
     assert ranks.closed == 1
 
@@ -68,7 +68,7 @@ def test_events_of_calls_that_are_over_do_not_count():
     late = [Event(0, "done", 1, "the answer to another question"), Event(1, "failed", 1, raised(ValueError()))]
     ranks = Told([late, [Event(1, "done", 0)], [Event(0, "done", 0, "the answer")]])
     group = LearnerGroup(ranks, None, {})
-    assert group.weights() == "the answer"
+    assert group.values([]) == "the answer"
 
 
 def test_an_error_that_cannot_be_pickled_is_told_in_words():
@@ -80,7 +80,7 @@ def test_an_error_that_cannot_be_pickled_is_told_in_words():
     assert failure.error is None
     group = LearnerGroup(Told([[Event(rank, "failed", 0, failure) for rank in range(2)]]), None, {})
     with pytest.raises(RankError, match="1 is odd"):
-        group.weights()
+        group.values([])
 
 
 def test_closing_ends_a_call_that_another_thread_waits_for():
@@ -89,7 +89,7 @@ def test_closing_ends_a_call_that_another_thread_waits_for():
 
     def call() -> None:
         try:
-            group.weights()
+            group.values([])
         except RankError as error:
             said.append(str(error))
 

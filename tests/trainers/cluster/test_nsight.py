@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from trainers.cluster.group import LearnerGroup, RankError
-from trainers.cluster.nsight import nsight_of
 from trainers.cluster.rank import RankHost
 from trainers.cluster.ray import ranks
 from trainers.cluster.ray.ranks import RayRanks
+from trainers.cluster.ray.runtime import nsight_of
 from trainers.config import load_config
 from trainers.ppo import profiling
 

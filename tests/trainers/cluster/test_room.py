@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.machine import Machine, PlanError
+from trainers.cluster.machine import Machine, PlanError, available
 from trainers.cluster.memory import CERTAIN, ModelShape
 from trainers.cluster.plan import describe, make_plan
-from trainers.cluster.ram import available
 from trainers.config import PPOConfig, resolve
 
 GIB = 2**30

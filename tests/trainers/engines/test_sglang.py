@@ -25,12 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.parameters import Parameters, buckets, read_parameters
+from trainers.engines.parameters import ChecksumRule, Checksums, read_parameters
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine, SGLangOptions, protocol
 from trainers.engines.sglang.weight_update import payload
-from trainers.engines.vllm.checksum import checksum
+from trainers.engines.transport import LocalSource, plan_of
 
 CONTEXT = 256
 LONG = Sampling(max_new_tokens=200, ignore_stop=True)
@@ -403,10 +403,11 @@ async def test_updates_are_compared_where_the_server_hashes_otherwise(
 
 
 def test_buckets_hold_everything_once_and_no_more_than_they_may(weights: dict[str, torch.Tensor]) -> None:
+    specs = LocalSource.of(weights).specs
     for limit in (1, 5000, 20_000, 10**9):
-        cut = list(buckets(weights, limit))
-        assert [name for bucket in cut for name, _ in bucket] == list(weights)
-        assert all(len(bucket) == 1 or sum(v.nbytes for _, v in bucket) <= limit for bucket in cut)
+        plan = plan_of(specs, limit)
+        assert [spec for bucket in plan for spec in bucket] == list(specs)
+        assert all(len(bucket) == 1 or sum(spec.nbytes for spec in bucket) <= limit for bucket in plan)
     slice_ = torch.zeros(10**6)[:10]
     assert len(payload([("x", slice_)])) < 10_000  # without what it was cut from
 
@@ -414,9 +415,9 @@ def test_buckets_hold_everything_once_and_no_more_than_they_may(weights: dict[st
 def test_parameters_are_those_of_the_checkpoint(folder: Path, weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
     parameters = read_parameters(folder, tied=True, kv_heads=2)
     parameters.check(weights)
-    prepared = parameters.prepare(weights, torch.bfloat16)
-    assert "lm_head.weight" not in prepared
-    assert {value.dtype for value in prepared.values()} == {torch.bfloat16}
+    parameters.check(LocalSource.of(weights, {"lm_head.weight"}).specs)
+    with pytest.raises(ValueError, match=r"missing model\.embed_tokens\.weight"):
+        parameters.check(LocalSource.of(weights, {"model.embed_tokens.weight"}).specs)
     (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
     with pytest.raises(ValueError, match="no safetensors"):
         read_parameters(tmp_path, tied=True, kv_heads=2)
@@ -424,18 +425,29 @@ def test_parameters_are_those_of_the_checkpoint(folder: Path, weights: dict[str,
         read_parameters(tmp_path / "nowhere", tied=True, kv_heads=2)
 
 
+def checksums_of(weights: dict[str, torch.Tensor], rule: ChecksumRule) -> dict[str, tuple[Any, ...]]:
+    sums = Checksums(rule)
+    for name, value in weights.items():
+        sums.add(name, value)
+    return sums.result()
+
+
+@pytest.mark.parametrize("kind", ["bits", "sha256"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_each_rank_has_a_checksum_of_the_part_that_it_holds(weights: dict[str, torch.Tensor], ranks: int) -> None:
-    parameters = Parameters({}, tied=True, kv_heads=2)
-    prepared = parameters.prepare(weights, None)
-    sums = parameters.checksums(prepared, ranks, checksum)
-    assert len(sums) == len(prepared) - 2 * (2 + 2 + 1)  # q, k, v with biases; gate, up; 2 layers
+def test_each_rank_has_a_checksum_of_the_part_that_it_holds(
+    weights: dict[str, torch.Tensor], ranks: int, kind: Any
+) -> None:
+    rule = ChecksumRule(kind, ranks, kv_heads=2)
+    sent = {name: value for name, value in weights.items() if name != "lm_head.weight"}
+    sums = checksums_of(sent, rule)
+    assert len(sums) == len(sent) - 2 * (2 + 2 + 1)  # q, k, v with biases; gate, up; 2 layers
     assert {len(each) for each in sums.values()} == {ranks}
+    assert checksums_of(dict(reversed(sent.items())), rule) == sums  # in whatever order they come
     down, keys = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.k_proj.weight"
-    changed = {**prepared, down: prepared[down].clone(), keys: prepared[keys].clone()}
+    changed = {**sent, down: sent[down].clone(), keys: sent[keys].clone()}
     changed[down][:, -1] += 1  # the last rank's column
     changed[keys][0] += 1  # the first head's row
-    after = parameters.checksums(changed, ranks, checksum)
+    after = checksums_of(changed, rule)
     fused = keys.replace("k_proj", "qkv_proj")
     differ = {name: [a != b for a, b in zip(sums[name], after[name], strict=True)] for name in sums}
     assert {name for name, each in differ.items() if any(each)} == {down, fused}
@@ -443,11 +455,12 @@ def test_each_rank_has_a_checksum_of_the_part_that_it_holds(weights: dict[str, t
     assert differ[fused] == [rank < max(1, ranks // 2) for rank in range(ranks)]
 
 
-def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64() -> None:
-    parameters = Parameters({}, tied=True, kv_heads=1)
+@pytest.mark.parametrize("kind", ["bits", "sha256"])
+def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64(kind: Any) -> None:
     odd = {"model.embed_tokens.weight": torch.ones(65, 3)}
     filled = {"model.embed_tokens.weight": torch.cat([torch.ones(65, 3), torch.zeros(63, 3)])}
-    assert parameters.checksums(odd, 2, checksum) == parameters.checksums(filled, 2, checksum)
+    rule = ChecksumRule(kind, 2)
+    assert checksums_of(odd, rule) == checksums_of(filled, rule)
 
 
 def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import lively_model
 from real_server import PATIENT
 from sglang_server import PYTHON, Server
@@ -15,6 +14,7 @@ from test_conformance import forward, picked
 
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.transport import LocalSource
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]
 
@@ -42,15 +42,17 @@ async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any,
 async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> None:
     """SGLang says success to a name that it does not know; a checksum that should have changed says otherwise."""
     engine = await sglang.make(lively_model())
-    transport = engine._updater._transport
-    send = transport.send
+    send, lost = engine._updater._send, "model.layers.1.mlp.down_proj.weight"
 
-    async def misspell(weights: dict[str, torch.Tensor]) -> None:
-        lost = "model.layers.1.mlp.down_proj.weight"
-        await send({name.replace(".1.mlp.down", ".9.mlp.down"): value for name, value in weights.items()})
-        assert lost in weights
+    def misspelled(name: str) -> str:
+        return name.replace(".1.mlp.down", ".9.mlp.down")
 
-    transport.send = misspell  # type: ignore[method-assign, assignment]
+    async def misspell(source: Any, kind: Any) -> Any:
+        specs = [spec._replace(names=tuple(map(misspelled, spec.names))) for spec in source.specs]
+        sums = await send(LocalSource(specs, source._read), kind)
+        return {lost if name == misspelled(lost) else name: each for name, each in sums.items()}
+
+    engine._updater._send = misspell  # type: ignore[method-assign]
     try:
         with pytest.raises(EngineDeadError, match=r"mixture.*down_proj\.weight"):
             await engine.update_weights(lively_model(seed=1).state_dict(), 1)

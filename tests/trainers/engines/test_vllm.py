@@ -20,7 +20,7 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.vllm.checksum import block, checksum, checksums, differing
+from trainers.engines.parameters import FUSED, ChecksumRule, Checksums, bits, differing
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 from trainers.engines.vllm.protocol import read_metrics, read_reply
@@ -192,22 +192,32 @@ def test_counters_are_found_among_the_metrics() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_checksum_survives_how_vllm_stores_weights_and_sees_any_change(dtype: torch.dtype) -> None:
+def test_checksums_survive_how_vllm_stores_weights_and_see_any_change(dtype: torch.dtype) -> None:
     state = {name: value.to(dtype) for name, value in lively_model().state_dict().items() if name != "lm_head.weight"}
-    sums = checksums(state.items())
-    assert set(sums) == {"", "model.layers.0", "model.layers.1"}
     stored = dict(reversed(state.items()))
-    at = "model.layers.0.self_attn."
-    for kind in ("weight", "bias"):
-        stored[f"{at}qkv_proj.{kind}"] = torch.cat([stored.pop(f"{at}{part}_proj.{kind}") for part in "kqv"])
+    for layer in (f"model.layers.{number}" for number in range(2)):
+        for kind in ("weight", "bias"):
+            parts = [stored.pop(f"{layer}.self_attn.{part}.{kind}") for part in FUSED["qkv_proj"]]
+            stored[f"{layer}.self_attn.qkv_proj.{kind}"] = torch.cat(parts)
+        parts = [stored.pop(f"{layer}.mlp.{part}.weight") for part in FUSED["gate_up_proj"]]
+        stored[f"{layer}.mlp.gate_up_proj.weight"] = torch.cat(parts)
     stored["model.embed_tokens.weight"] = torch.nn.functional.pad(stored["model.embed_tokens.weight"], (0, 0, 0, 9))
-    assert checksums(stored.items()) == sums
-    assert sum(sums.values()) % 2**64 == checksum(state.values())
-    for name, value in state.items():
-        changed = value.clone()
-        changed.view(-1)[-1] += 0.125
-        found = checksums({**state, name: changed}.items())
-        assert differing(sums, found) == [block(name) or "outside the blocks"]
+    found = {name: (bits(value),) for name, value in stored.items()}
+    renamed = {name.replace("gate_up_proj", "experts"): sums for name, sums in found.items()}
+    for name, value in [("", None), *state.items()]:
+        sums = Checksums(ChecksumRule())
+        for each, whole in state.items():
+            changed = whole.clone()
+            if each == name:
+                changed.view(-1)[-1] += 0.125
+            sums.add(each, changed)
+        wanted = sums.result()
+        if value is None:
+            assert wanted == found
+            assert differing(wanted, found) == differing(wanted, renamed) == []
+        else:
+            assert len(differing(wanted, found)) == 1
+            assert differing(wanted, renamed)
 
 
 async def test_weights_travel_in_buckets_between_pause_and_resume(folder: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import SERVED, lively_model
 from real_server import PATIENT
 from some_adapters import adapted, merged
@@ -16,6 +15,7 @@ from test_conformance import forward, picked
 from vllm_server import PYTHON, Server
 
 from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.transport import LocalSource
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 
@@ -84,17 +84,19 @@ async def test_a_real_server_sleeps_and_takes_requests_up_again(vllm: Server) ->
 async def test_a_server_that_cannot_be_given_its_weights_serves_no_more(vllm: Server) -> None:
     """A tensor is left out, twice: the checksums say so, and whoever waits hears that the engine is dead."""
     engine = await vllm.make(lively_model(**SERVED))
-    send = engine._updater._transport.send
+    send = engine._updater._send
     name = "model.layers.1.mlp.down_proj.weight"
 
-    async def leave_out(weights: dict[str, torch.Tensor], *rest: Any) -> None:
-        await send({each: value for each, value in weights.items() if each != name}, *rest)
+    async def leave_out(source: Any, kind: Any) -> Any:
+        kept = [spec for spec in source.specs if name not in spec.names]
+        sums = await send(LocalSource(kept, lambda: (each for each in source._read() if name not in each[0])), kind)
+        return sums | {name: (1,)}
 
     async def ask() -> None:  # again and again: the fault must find a request under way, however fast the server is
         while True:
             await engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True))
 
-    engine._updater._transport.send = leave_out  # type: ignore[method-assign, assignment]
+    engine._updater._send = leave_out  # type: ignore[method-assign, assignment]
     try:
         running = asyncio.create_task(ask())
         for waiting in (engine.update_weights(lively_model(seed=1, **SERVED).state_dict(), 1), running):

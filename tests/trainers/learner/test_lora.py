@@ -140,7 +140,7 @@ def test_peft_loads_the_adapter(learner, tmp_path):
     from safetensors.torch import load_file
 
     stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
-    assert stored.keys() == learner.adapter_weights().keys()
+    assert stored.keys() == learner.weights(which="adapter").keys()
 
 
 def test_transformers_loads_the_merged_export(learner, tmp_path):
@@ -215,4 +215,4 @@ def adapted(learner):
 def test_no_adapter_to_give():
     plain = Learner(base_model())
     with pytest.raises(ValueError, match="has no adapter"):
-        plain.adapter_weights()
+        plain.weights(which="adapter")

@@ -1,8 +1,9 @@
 """An engine in a Ray actor, behind the protocol of :mod:`trainers.engines.base`.
 
-The actor has any engine inside: it is made there, by a function that is sent. New weights come in buckets from the
-object store (:mod:`trainers.cluster.buckets`), each checked, and are given to the engine when all are there. An actor
-that dies is an engine that dies: :class:`trainers.engines.replicas.Replicas` puts another in its place.
+The actor has any engine inside: it is made there, by a function that is sent. New weights come from where they are,
+through a process group: to the server's workers, or to the actor, which gives them to an embedded engine when all are
+there. The driver only passes orders on. An actor that dies is an engine that dies:
+:class:`trainers.engines.replicas.Replicas` puts another in its place.
 """
 
 from __future__ import annotations
@@ -11,24 +12,54 @@ import asyncio
 import contextlib
 import inspect
 import os
-import warnings
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from trainers.cluster.buckets import Bucket, Collected, cut
-from trainers.cluster.ray.ranks import Published, said
+from trainers.cluster.ray.ranks import said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
-from trainers.cluster.serialization import Parcel, unpack
 from trainers.engines.adapters import Adapted
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
+from trainers.engines.parameters import Sums
+from trainers.engines.process_group import Group
+from trainers.engines.remote import RemoteEngine
+from trainers.engines.transport import (
+    AdapterSource,
+    Bucket,
+    Inbox,
+    Receiver,
+    Wants,
+    Weights,
+    WeightSource,
+    attending,
+    collect,
+    source_of,
+)
+from trainers.engines.weights import TensorSpec
 
 _STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
 _CLOSE_S = 10.0
 _CALLS = 100_000  # the engine has limits of its own
 
+_Asking = asyncio.Queue[tuple[str, Receiver, asyncio.Future[Sums]]]
 MakeEngine = Callable[[], Engine | Awaitable[Engine]]
+
+
+class _Relay(WeightSource):
+    """Weights that the driver has sent to whoever asks here."""
+
+    def __init__(self, kind: str, specs: Sequence[TensorSpec], asking: _Asking, inbox: Inbox) -> None:
+        self.specs, self._kind, self._asking, self._inbox = specs, kind, asking, inbox
+
+    async def broadcast(self, receiver: Receiver) -> Sums:
+        sent: asyncio.Future[Sums] = asyncio.get_running_loop().create_future()
+        await self._asking.put((self._kind, receiver, sent))
+        return await sent
+
+    async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
+        return await self.broadcast(self._inbox.ready(wants, take))
 
 
 class _EngineActor:
@@ -37,15 +68,16 @@ class _EngineActor:
     def __init__(self, gpus: Sequence[int]) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        # Buckets lie in the store's read-only memory, and engines read them only.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        self._asking: defaultdict[int, _Asking] = defaultdict(asyncio.Queue)  # by the number of the update
+        self._inbox = Inbox()
         self._engine: Any = None
-        self._coming: Collected | None = None
+        self._receiver: Receiver = self._inbox
+        self._sent: asyncio.Future[Sums] | None = None
         self._base: tuple[str, Mapping[str, Tensor]] | None = None
 
-    async def start(self, make: Parcel) -> tuple[int, int]:
+    async def start(self, make: MakeEngine) -> tuple[int, int]:
         """Its process id, and the engine's ``max_context``."""
-        engine = unpack(make)()
+        engine = make()
         self._engine = await engine if inspect.isawaitable(engine) else engine
         return os.getpid(), self._engine.max_context
 
@@ -59,33 +91,67 @@ class _EngineActor:
     async def probe(self) -> int:
         return await probe(self._engine)
 
-    async def take(self, publication: str, count: int, bucket: Bucket) -> None:
-        if self._coming is None or self._coming.publication != publication or bucket.index == 0:
-            self._coming = Collected(publication, count)
-        # A checksum of gigabytes takes its time, and requests go on meanwhile.
-        await asyncio.to_thread(self._coming.add, bucket)
-
-    async def keep(self, publication: str, count: int, name: str) -> None:
-        """What came is the base of adapters that will come; it stays."""
-        self._base = name, self._taken(publication, count)
-
     async def update(
-        self, publication: str, count: int, version: int, mode: UpdateMode, base: tuple[str, float] | None
+        self,
+        number: int,
+        specs: Mapping[str, Sequence[TensorSpec]],
+        base: tuple[str, float] | None,
+        wants: Wants,
+        version: int,
+        mode: UpdateMode,
     ) -> None:
-        """``base``: what came are adapters of the base of this name, and their scale."""
-        weights: Any = self._taken(publication, count)
-        if base is not None:
-            name, scale = base
-            if self._base is None or self._base[0] != name:
-                raise EngineError(f"adapters came, and their base {name} did not")
-            weights = Adapted(name, self._base[1], weights, scale)
+        """``base``: what comes are adapters of the base of this name, and their scale; ``wants`` of an embedded one."""
+        sources = {kind: _Relay(kind, each, self._asking[number], self._inbox) for kind, each in specs.items()}
+        weights: Any = sources.get("weights")
+        if isinstance(self._engine, RemoteEngine):
+            if base is not None:
+                weights = AdapterSource(base[0], sources["base"], sources["adapter"], base[1])
+        elif base is None:
+            weights = await collect(weights, wants)
+        else:
+            if self._base is None or self._base[0] != base[0]:
+                self._base = base[0], await collect(sources["base"], wants)
+            weights = Adapted(base[0], self._base[1], await collect(sources["adapter"], wants), base[1])
         await self._engine.update_weights(weights, version, mode)
+        del self._asking[number]
 
-    def _taken(self, publication: str, count: int) -> Mapping[str, Tensor]:
-        coming, self._coming = self._coming, None
-        if coming is None or coming.publication != publication:
-            coming = Collected(publication, count)  # says that nothing came
-        return coming.weights()
+    async def asked(self, number: int) -> tuple[str, Wants]:
+        """Which weights this update wants next, and how; once it does."""
+        kind, self._receiver, self._sent = await self._asking[number].get()
+        return kind, self._receiver.wants
+
+    async def order(self, method: str, *args: Any) -> None:
+        """An order to who wants them."""
+        await getattr(self._receiver, method)(*args)
+
+    async def sent(self, sums: Sums | None, error: EngineError | None) -> None:
+        """What became of it."""
+        if self._sent is not None and not self._sent.done():
+            if error is not None:
+                self._sent.set_exception(error)
+            else:
+                self._sent.set_result(sums or {})
+
+
+class _Workers(Receiver):
+    """Those who want weights in the actor, as the driver sees them."""
+
+    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+        super().__init__()
+        self._call, self.wanted = call, Wants()
+
+    @property
+    def wants(self) -> Wants:
+        return self.wanted
+
+    async def join_group(self, group: Group) -> None:
+        await self._call("order", "join_group", group)
+
+    async def leave_group(self, group: Group) -> None:
+        await self._call("order", "leave_group", group)
+
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        await self._call("order", "receive", bucket, group)
 
 
 class RayEngine:
@@ -99,11 +165,12 @@ class RayEngine:
     def __init__(self, actor: Any, bucket_bytes: int) -> None:
         self._ray = import_ray()
         self._actor, self._bucket_bytes = actor, bucket_bytes
+        self._workers = _Workers(self._call)
         self._version = self._max_context = self.pid = 0
         self._stats: dict[str, float] = {}
         self._dead: str | None = None
+        self._updates = 0
         self._asking: asyncio.Task[None] | None = None
-        self._base: str | None = None  # that the actor has
 
     @classmethod
     async def start(
@@ -114,10 +181,9 @@ class RayEngine:
         Args:
             cluster: Where.
             replica: Number of the engine: its seat in the plan.
-            make: Ray's reference to a :class:`~trainers.cluster.serialization.Parcel` with a function of no argument
-                that makes the engine, or a coroutine that does.
+            make: Ray's reference to a function of no argument that makes the engine, or a coroutine that does.
             gpus: CUDA numbers of GPUs that it shares with learner ranks.
-            bucket_bytes: Of weights in one object, where they are not published by a learner on Ray.
+            bucket_bytes: Of weights that an embedded engine takes at once.
 
         Raises:
             EngineError: It did not start; or as the function raises, where that is a ValueError.
@@ -147,41 +213,46 @@ class RayEngine:
 
     @property
     def max_context(self) -> int:
-        """See :class:`trainers.engines.base.Engine`."""
         return self._max_context
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`."""
         reply: Generation = await self._call("generate", list(token_ids), sampling, session)
         return reply
 
-    async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.base.Engine.update_weights`.
+    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
+        """See :meth:`trainers.engines.base.Engine.update_weights`. An embedded engine gets adapters' base once."""
+        source = source_of(weights)
+        sources, base = {"weights": source}, None
+        if isinstance(source, AdapterSource):
+            sources, base = {"base": source.base, "adapter": source.adapter}, (source.name, source.scale)
+        specs = {kind: list(each.specs) for kind, each in sources.items()}
+        wants = Wants(bucket_bytes=self._bucket_bytes)
+        with attending(source):
+            self._updates += 1
+            update = asyncio.ensure_future(self._call("update", self._updates, specs, base, wants, version, mode))
+            try:
+                while (asked := await self._asked(update)) is not None:
+                    kind, self._workers.wanted = asked
+                    sums, error = None, None
+                    try:
+                        sums = await sources[kind].broadcast(self._workers)
+                    except EngineError as problem:
+                        error = problem
+                    await self._call("sent", sums, error)
+                await update
+            finally:
+                update.cancel()
 
-        Weights may be :class:`~.ranks.Published`, and so may both parts of those that are
-        :class:`~trainers.engines.adapters.Adapted`, whose base is sent once.
-        """
-        base = None
-        if isinstance(weights, Adapted):
-            if self._base != weights.name:
-                which, count = await self._send(weights.base)
-                await self._call("keep", which, count, weights.name)
-                self._base = weights.name
-            base, weights = (weights.name, weights.scale), weights.adapter
-        which, count = await self._send(weights)
-        await self._call("update", which, count, version, mode, base)
-
-    async def _send(self, tensors: Any) -> tuple[str, int]:
-        """Have the actor take a publication; its name, and the number of its buckets."""
-        if not isinstance(tensors, Published):
-            tensors = await asyncio.to_thread(Published.of, cut(tensors, self._bucket_bytes))
-        which, count = tensors.publication, len(tensors.refs)
-        for ref in tensors.refs:
-            await self._call("take", which, count, ref)
-        return which, count
+    async def _asked(self, update: asyncio.Future[Any]) -> tuple[str, Wants] | None:
+        """Wait until the actor asks for weights, and for which; ``None`` where the update has ended."""
+        asking = asyncio.ensure_future(self._call("asked", self._updates))
+        try:
+            await asyncio.wait([asking, update], return_when=asyncio.FIRST_COMPLETED)
+            return None if update.done() or asking.exception() is not None else asking.result()
+        finally:
+            asking.cancel()
 
     async def release(self, session: str) -> None:
-        """See :meth:`trainers.engines.base.Engine.release`."""
         await self._call("release", session)
 
     async def sleep(self) -> None:
@@ -198,11 +269,9 @@ class RayEngine:
         return count
 
     def stats(self) -> dict[str, float]:
-        """See :meth:`trainers.engines.base.Engine.stats`."""
         return dict(self._stats)
 
     async def close(self) -> None:
-        """See :meth:`trainers.engines.base.Engine.close`."""
         if self._asking is not None:
             self._asking.cancel()
         if self._dead is None:

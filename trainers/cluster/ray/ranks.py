@@ -1,92 +1,40 @@
 """Learner ranks as Ray actors, one a rank; see :mod:`trainers.cluster.group`.
 
-Arguments are put into the object store once; every machine fetches them once. Weights stay there too: rank 0 puts them
-in buckets, and whoever needs them fetches them from where they are.
+Arguments are put into the object store once; every machine fetches them once. Weights never are: rank 0 sends them to
+the engines' workers (:class:`RankSource`), and this process only orders the steps.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainers.cluster.buckets import Bucket, Collected, cut, cut_stream
 from trainers.cluster.group import Event, LearnerGroup, RankError
 from trainers.cluster.rank import Failure, RankHost
 from trainers.cluster.ray.runtime import RayCluster, import_ray
-from trainers.cluster.serialization import Parcel, pack, unpack
 from trainers.cluster.watch import Heartbeat
+from trainers.engines.base import SourceLostError, SupersededError
+from trainers.engines.parameters import Sums
+from trainers.engines.process_group import Group
+from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
+from trainers.engines.weights import TensorSpec
+from trainers.learner.weight_stream import Which
 
+_LOOK_S = 0.05  # between two looks at a snapshot that is being sent
 _PULSE_S = 1.0
+_BUCKET_BYTES = 2**26  # of weights that come to this process
 _LINES = 3  # of Ray's words on a death
 _CAUSE = 2  # lines at the end of a traceback that comes with them
-
-
-class Published(Mapping[str, Tensor]):
-    """Weights in Ray's object store: a mapping, fetched when it is looked into; engines take the buckets themselves.
-
-    Args:
-        publication: Its name.
-        refs: Of its buckets, in order.
-        nbytes: Of all of them.
-    """
-
-    def __init__(self, publication: str, refs: list[Any], nbytes: int) -> None:
-        self.publication, self.refs, self.nbytes = publication, refs, nbytes
-        self._fetched: dict[str, Tensor] | None = None
-
-    @classmethod
-    def of(cls, buckets: Iterable[Bucket]) -> Published:
-        """Put weights into the object store."""
-        ray = import_ray()
-        publication, refs, size = "", [], 0
-        for bucket in buckets:
-            publication = bucket.publication
-            refs.append(ray.put(bucket))
-            size += bucket.data.nbytes
-        return cls(publication, refs, size)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Published, (self.publication, self.refs, self.nbytes)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def _all(self) -> dict[str, Tensor]:
-        if self._fetched is None:
-            ray = import_ray()
-            collected = Collected(self.publication, len(self.refs))
-            for ref in self.refs:
-                stored: Bucket = ray.get(ref)
-                # The store's memory is read-only; these tensors are their owner's to write to.
-                own = Bucket(stored.publication, stored.index, stored.entries, stored.data.copy(), stored.checksum)
-                collected.add(own)
-            self._fetched = collected.weights()
-        return self._fetched
-
-
-class _Host(RankHost):
-    def publish(self, which: str, bucket_bytes: int, *args: Any) -> Published | None:
-        if which == "adapter_weights":
-            adapter = self.learner.adapter_weights()  # all ranks together
-            return Published.of(cut(adapter, bucket_bytes)) if self.rank == 0 else None
-        tensors = self.learner.stream(which, *args)
-        if self.rank == 0:
-            return Published.of(cut_stream(tensors, bucket_bytes))
-        for _ in tensors:  # none, but the first rank gathers them from all
-            raise AssertionError("only the first rank has tensors")
-        return None
 
 
 class _Rank:
@@ -94,24 +42,27 @@ class _Rank:
 
     def __init__(self, rank: int, count: int) -> None:
         ray = import_ray()
-        self._host = _Host(rank, count, ray.util.get_node_ip_address())
+        self._host = RankHost(rank, count, ray.util.get_node_ip_address())
 
     def info(self) -> tuple[str, int, list[Any]]:
         """Its machine's address, its process, and its GPUs."""
         return self._host.address, os.getpid(), import_ray().get_gpu_ids()
 
-    def run(self, order: Parcel) -> Any:
+    def run(self, order: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
         """What :class:`RankHost` makes of an order; of ranks but the first, only whether it failed."""
-        try:
-            method, args, kwargs = unpack(order)
-        except Exception as error:  # a module that is not importable here
-            return Failure.of(error)
-        result = self._host.run(method, args, kwargs)
+        result = self._host.run(*order)
         return result if self._host.rank == 0 or isinstance(result, Failure) else None
 
     def pulse(self) -> Heartbeat:
-        """In another thread than ``run``."""
+        """In another thread than ``run``, as ``aside``."""
         return self._host.pulse()
+
+    def aside(self, method: str, *args: Any) -> Any:
+        """A method of the host; an exception becomes a :class:`Failure`."""
+        try:
+            return getattr(self._host, method)(*args)
+        except Exception as error:
+            return Failure.of(error)
 
 
 class RayRanks:
@@ -120,10 +71,11 @@ class RayRanks:
     Args:
         cluster: Where.
         nsight: Options of ``nsys profile``, under which the ranks run; none where it is empty.
+        silence: See :class:`~trainers.cluster.group.LearnerGroup`.
     """
 
-    def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None) -> None:
-        self._ray = cluster.ray
+    def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None, silence: float = 30.0) -> None:
+        self._ray, self._silence = cluster.ray, silence
         seats = cluster.plan.learner
         # An actor with a group of its own for pulses has one thread for everything else.
         actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
@@ -136,31 +88,24 @@ class RayRanks:
             self.kill()
             hint = "; cluster.nsight needs Nsight Systems (nsys) on every machine of the cluster" if nsight else ""
             raise RankError(f"the learner's actors did not start: {said(error)}{hint}") from error
+        self.count = len(seats)
         self._number = 0
         self._answers: dict[Any, int] = {}
         self._pulses: dict[Any, int] = {}
         self._asked = [0.0] * len(seats)
-        self._order: Any = None
-
-    @property
-    def count(self) -> int:
-        """How many ranks there are."""
-        return len(self._actors)
+        self.groups: set[str] = set()  # of rank 0 with engines' workers
 
     def name(self, rank: int) -> str:
-        """See :class:`trainers.cluster.group.Transport`."""
         address, pid, _ = self.info[rank]
         return f"learner rank {rank} (Ray actor on {address}, process {pid})"
 
     def post(self, number: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """See :class:`trainers.cluster.group.Transport`."""
         self._number = number
-        order = self._ray.put(pack((method, args, dict(kwargs))))
+        order = self._ray.put((method, args, dict(kwargs)))
         self._answers = {actor.run.remote(order): rank for rank, actor in enumerate(self._actors)}
         self._pulses = {}
 
     def poll(self, timeout: float) -> list[Event]:
-        """See :class:`trainers.cluster.group.Transport`."""
         now = time.monotonic()
         for rank in self._answers.values():
             if rank not in self._pulses.values() and now - self._asked[rank] >= _PULSE_S:
@@ -181,34 +126,46 @@ class RayRanks:
         rank = self._answers.pop(ref) if answer else self._pulses.pop(ref)
         try:
             value = self._ray.get(ref)
+        except self._ray.exceptions.RayTaskError as error:  # an argument that cannot be read there
+            return Event(rank, "failed", self._number, Failure(None, str(error)))
         except self._ray.exceptions.RayError as error:
             return Event(rank, "gone", self._number, f"died: {said(error)}")
         if not answer:
             return Event(rank, "pulse", self._number, value)
         return Event(rank, "failed" if isinstance(value, Failure) else "done", self._number, value)
 
+    def aside(self, method: str, *args: Any, ranks: Sequence[int] = (0,)) -> list[Any]:
+        """Have ranks do something beside what they are at, of what takes no time.
+
+        Raises:
+            RankError: One is gone, or gave no sign of life.
+            Exception: What one raised.
+        """
+        group = {"concurrency_group": "pulse"}
+        asked = {rank: self._actors[rank].aside.options(**group).remote(method, *args) for rank in ranks}
+        answers = []
+        for rank, ref in asked.items():
+            try:
+                answers.append(self._ray.get(ref, timeout=self._silence))
+            except self._ray.exceptions.GetTimeoutError as error:
+                raise RankError(f"{self.name(rank)} gave no sign of life for {self._silence:g} s") from error
+            except self._ray.exceptions.RayError as error:
+                raise RankError(f"{self.name(rank)} died: {said(error)}") from error
+            if isinstance(answers[-1], Failure):
+                raise answers[-1].error or RankError(f"{self.name(rank)} raised:\n{answers[-1].text}")
+        return answers
+
     def kill(self) -> None:
-        """See :class:`trainers.cluster.group.Transport`."""
         for actor in self._actors:
             with contextlib.suppress(Exception):  # Ray may be gone itself
                 self._ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
-        """See :class:`trainers.cluster.group.Transport`."""
         self._answers, self._pulses = {}, {}
 
 
 class RayLearnerGroup(LearnerGroup):
-    """A learner on the Ray actors of a plan; its weights stay in the object store until somebody looks at them.
-
-    Args:
-        cluster: Where.
-        model: See :class:`~trainers.cluster.group.LearnerGroup`.
-        settings: Likewise.
-        bucket_bytes: Of weights in one object.
-        nsight: See :class:`RayRanks`.
-        options: As ``settings``.
-    """
+    """A learner on the Ray actors of a plan; arguments are those of its base and of :class:`RayRanks`."""
 
     def __init__(
         self,
@@ -216,29 +173,143 @@ class RayLearnerGroup(LearnerGroup):
         model: Any,
         settings: Mapping[str, Any],
         *,
-        bucket_bytes: int,
         nsight: Mapping[str, str] | None = None,
-        **options: Any,
+        silence: float = 30.0,
+        **patience: float,
     ) -> None:
-        self._bucket_bytes = bucket_bytes
-        self.ranks = RayRanks(cluster, nsight)
-        super().__init__(self.ranks, model, settings, **options)
+        self.ranks = RayRanks(cluster, nsight, silence)
+        self._publications = itertools.count()
+        super().__init__(self.ranks, model, settings, silence=silence, **patience)
 
-    def weights(self, dtype: torch.dtype | None = None) -> Published:
-        """See :meth:`trainers.learner.learner.Learner.weights`."""
-        return self._publish("weights", dtype)
+    def publication(self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> RankSource:
+        number = next(self._publications)
+        specs = self._do("publication", number, which, dtype, snapshot, self.stall)
+        return RankSource(self, number, specs, snapshot=snapshot)
 
-    def base_weights(self) -> Published:
-        """See :meth:`trainers.learner.learner.Learner.base_weights`."""
-        return self._publish("base_weights")
+    def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        """See :meth:`trainers.learner.learner.Learner.weights`; they come here from rank 0."""
+        source = self.publication("weights", dtype)
+        with ThreadPoolExecutor(1) as thread:  # this one may have an event loop that runs
+            return thread.submit(lambda: asyncio.run(collect(source, Wants(bucket_bytes=_BUCKET_BYTES)))).result()
 
-    def adapter_weights(self) -> Published:
-        """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
-        return self._publish("adapter_weights")
+    async def send(self, number: int, order: tuple[Any, ...], *, snapshot: bool) -> Mapping[str, Sums | str]:
+        """Have the ranks send; see :meth:`trainers.cluster.rank.RankHost.publish`.
 
-    def _publish(self, which: str, *args: Any) -> Published:
-        published: Published = self._do("publish", which, self._bucket_bytes, *args)
-        return published
+        Raises:
+            SupersededError: These weights are gone.
+            SourceLostError: The ranks cannot; says which, and why.
+        """
+        try:
+            if not snapshot:
+                return await in_thread(lambda: self._do("publish", number, *order))
+            everyone = range(self.count)
+            await in_thread(lambda: self.ranks.aside("start_publishing", number, *order, ranks=everyone))
+            while (sent := (await in_thread(lambda: self.ranks.aside("published")))[0]) is None:
+                await asyncio.sleep(_LOOK_S)
+            return sent
+        except SupersededError:
+            raise
+        except Exception as error:
+            cause = error
+            if snapshot and not isinstance(error, RankError):  # what a survivor says is often not the cause
+                with contextlib.suppress(Exception):
+                    try:
+                        await in_thread(lambda: self.ranks.aside("pulse", ranks=everyone))
+                    except RankError as death:
+                        cause = death
+            raise SourceLostError(f"the learner could not send its weights: {cause}") from cause
+
+
+class RankSource(WeightSource):
+    """The weights of a learner on Ray: all ranks read them together, and rank 0 sends them.
+
+    Receivers who ask at the same time are served in one round, each through a process group of its own.
+
+    Args:
+        learner: Whose.
+        number: Of the publication.
+        specs: What comes.
+        snapshot: Whether the ranks have a copy, and may train on.
+    """
+
+    def __init__(self, learner: RayLearnerGroup, number: int, specs: Sequence[TensorSpec], *, snapshot: bool) -> None:
+        self.specs = specs
+        self._learner, self._number, self._snapshot = learner, number, snapshot
+        self._announced = 0
+        self._waiting: dict[asyncio.Future[Sums], Receiver] = {}
+        self._round: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[None]:
+        self._announced += 1
+        try:
+            yield
+        finally:
+            self._announced -= 1
+            self._begin()
+
+    async def broadcast(self, receiver: Receiver) -> Sums:
+        done: asyncio.Future[Sums] = asyncio.get_running_loop().create_future()
+        self._waiting[done] = receiver
+        self._begin()
+        return await done
+
+    def _begin(self) -> None:
+        """Begin a round, where everybody who will come is here."""
+        self._waiting = {done: receiver for done, receiver in self._waiting.items() if not done.done()}
+        if self._round is None and self._waiting and len(self._waiting) >= self._announced:
+            waiting, self._waiting = self._waiting, {}
+            self._round = asyncio.get_running_loop().create_task(self._play(waiting))
+
+    async def _play(self, waiting: Mapping[asyncio.Future[Sums], Receiver]) -> None:
+        try:
+            wants = {done: receiver.wants for done, receiver in waiting.items()}
+            limit = min(each.bucket_bytes for each in wants.values())
+            members: dict[str, tuple[Receiver, Group]] = {}
+            names: dict[asyncio.Future[Sums], str] = {}
+            for done, receiver in waiting.items():
+                group = await self._group(receiver, wants[done])
+                members[group["name"]] = receiver, group
+                names[done] = group["name"]
+                done.add_done_callback(partial(self._withdrawn, receiver))
+            to = {names[done]: each for done, each in wants.items()}
+            sending = self._learner.send(self._number, (limit, to), snapshot=self._snapshot)
+            outcome = await exchange(sending, members, plan_of(self.specs, limit), self._give_up)
+            for done, name in names.items():
+                found = outcome[name]
+                if not done.done() and isinstance(found, Exception):
+                    done.set_exception(found)
+                elif not done.done():
+                    done.set_result(found)
+        except BaseException as error:
+            for done in waiting:
+                if not done.done():
+                    done.set_exception(SourceLostError(str(error)) if isinstance(error, RankError) else error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._round = None
+            self._begin()
+
+    async def _group(self, receiver: Receiver, wants: Wants) -> Group:
+        """The one that the receiver is in, where rank 0 is this learner's; else a new one."""
+        group, ranks = receiver.group, self._learner.ranks
+        if group is not None and group["name"] in ranks.groups:
+            return group
+        # Rank 0 must be late before it is taken to stand still itself.
+        order = (wants.address, 1 + wants.workers, wants.backend, min(wants.timeout_s, self._learner.stall / 2))
+        (group,) = await in_thread(lambda: ranks.aside("open_group", *order))
+        ranks.groups.add(group["name"])
+        return group  # type: ignore[return-value]
+
+    def _give_up(self, name: str, why: str) -> None:
+        ranks = self._learner.ranks
+        ranks.groups.discard(name)
+        in_thread(lambda: ranks.aside("give_up", name, why)).add_done_callback(retrieved)
+
+    def _withdrawn(self, receiver: Receiver, done: asyncio.Future[Sums]) -> None:
+        if done.cancelled() and receiver.group is not None:
+            self._give_up(receiver.group["name"], "the update was withdrawn")
 
 
 def said(error: BaseException) -> str:

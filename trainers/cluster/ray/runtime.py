@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -147,3 +147,27 @@ class RayCluster:
         if self._owned:
             self.ray.shutdown()
             self._owned = False
+
+
+# ------------------ Nsight Systems around learner ranks: what Ray starts them with
+
+
+def captures(options: Mapping[str, Any]) -> bool:
+    """Whether Nsight waits for cudaProfilerStart: a rank then says what is captured."""
+    return options.get("capture-range") == "cudaProfilerApi"
+
+
+def nsight_of(options: Mapping[str, Any], steps: Sequence[int]) -> dict[str, str]:
+    """Ray's ``nsight`` of a runtime environment: options of ``nsys profile``, all of them words.
+
+    Nsight ends a process after its first range, unless told otherwise. So where ranges are captured, it is told of how
+    many there are, and to let the process live.
+
+    Args:
+        options: As configured.
+        steps: The iterations that are captured.
+    """
+    given = dict(options)
+    if captures(options):
+        given = {"capture-range-end": f"repeat-shots:{len(steps)}", "kill": "none"} | given
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import hashlib
 import pickle
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
+from operator import ne
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from trainers.engines.base import EngineError
 from trainers.engines.http import UnreachableError
-from trainers.engines.parameters import Bucket
-from trainers.engines.transport import Kind
+from trainers.engines.parameters import Sums
+from trainers.engines.process_group import Group
+from trainers.engines.transport import Bucket
 from trainers.engines.weight_update import WeightUpdater
 
 from .protocol import Checksums, read
@@ -28,12 +26,19 @@ _FLUSH_AGAIN_S = 0.2
 class SGLangUpdater(WeightUpdater):
     """See :class:`trainers.engines.weight_update.WeightUpdater`."""
 
-    kind = "SGLang"
+    server = "SGLang"
+    checksum_kind = "sha256"
 
-    @property
-    def exact_checksums(self) -> bool:  # type: ignore[override]
-        """On GPUs SGLang hashes in a way of its own."""
-        return self.device == "cpu"
+    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
+        """On GPUs SGLang hashes in a way of its own: a checksum must have changed exactly where what was sent has."""
+        if self.device == "cpu" and self._dtype is not None:
+            return super()._wrong(wanted, found)
+        known = wanted.keys() & found.keys() & self._wanted.keys() & self._found.keys()
+        return sorted(
+            name
+            for name in known
+            if list(map(ne, wanted[name], self._wanted[name])) != list(map(ne, found[name], self._found[name]))
+        )
 
     def _without(self, path: str) -> str:
         return "it must be version 0.5.23 or newer"
@@ -48,7 +53,7 @@ class SGLangUpdater(WeightUpdater):
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
-        if self._transport.whole:  # a disk's update is a session of its own
+        if self.transport == "disk":  # whose update is a session of its own
             yield
             return
         try:
@@ -81,18 +86,10 @@ class SGLangUpdater(WeightUpdater):
                     raise
             await asyncio.sleep(_FLUSH_AGAIN_S)
 
-    async def _checksums(self) -> Mapping[str, tuple[Any, ...]]:
+    async def _checksums(self) -> Sums:
         return read(Checksums, await self.control("/weights_checker", {"action": "checksum"})).by_name()
 
-    def _checksum(self, parts: Iterator[Tensor]) -> str:
-        """The first 64 bits of the SHA-256 of a parameter's bytes."""
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.digest()[:8].hex()
-
-    async def join_group(self, group: Mapping[str, Any]) -> None:
-        """See :class:`trainers.engines.transport.Receiver`, also for the following."""
+    async def join_group(self, group: Group) -> None:
         await self.control(
             "/init_weights_update_group",
             {
@@ -105,17 +102,18 @@ class SGLangUpdater(WeightUpdater):
             },
         )
 
-    async def leave_group(self, group: Mapping[str, Any]) -> None:  # noqa: D102
+    async def leave_group(self, group: Group) -> None:
         await self.control("/destroy_weights_update_group", {"group_name": group["name"]})
 
-    async def receive(self, described: Mapping[str, Any], group: Mapping[str, Any], kind: Kind) -> None:  # noqa: D102
-        await self._update("distributed", {**described, "group_name": group["name"]})
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        self._may_begin()
+        await self._update("distributed", {**bucket, "group_name": group["name"]})
 
-    async def take(self, bucket: Bucket, kind: Kind) -> None:  # noqa: D102
+    async def _take(self, bucket: Bucket) -> None:
         pickled = await asyncio.to_thread(payload, bucket)
         await self._update("tensor", {"serialized_named_tensors": [pickled] * self.ranks})
 
-    async def load(self, folder: Path, kind: Kind) -> None:  # noqa: D102
+    async def _load(self, folder: Path) -> None:
         await self._update("disk", {"model_path": str(folder)})
 
     async def _update(self, way: str, body: Mapping[str, Any]) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import trainers
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
 from trainers.engines.http import UnreachableError
 from trainers.engines.remote import Flight, RemoteEngine, Reply
+from trainers.engines.transport import Weights
 
 from .options import VLLMOptions
 from .protocol import check_description, generate_body, read_metrics, read_reply
@@ -59,7 +59,7 @@ class VLLMEngine(RemoteEngine):
             "waiting": own["waiting"] + queued,
         }
 
-    async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
+    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`.
 
         Raises:

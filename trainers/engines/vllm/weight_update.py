@@ -6,20 +6,18 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save
-from torch import Tensor
 
 from trainers.engines.adapters import Adapted, check_adapter
 from trainers.engines.base import EngineError
 from trainers.engines.http import UnreachableError
-from trainers.engines.parameters import Bucket
-from trainers.engines.transport import Kind
-from trainers.engines.vllm.checksum import checksum
+from trainers.engines.parameters import Sums, differing
+from trainers.engines.process_group import Group
+from trainers.engines.transport import AdapterSource, Bucket, Weights
 from trainers.engines.weight_update import WeightUpdater
 
 _WRAPPED = re.compile(r"Call to \w+ method failed: Worker failed with error '(.*)', please check the stack[^:]*", re.S)
@@ -31,19 +29,21 @@ class VLLMUpdater(WeightUpdater):
     Of a LoRA run the base is sent once, and then adapters alone, which the workers merge and verify.
     """
 
-    kind = "vLLM"
+    server = "vLLM"
+    checksum_kind = "bits"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._base: str | None = None  # what the workers have below adapters
 
-    def check(self, weights: Any) -> None:
-        """See :meth:`trainers.engines.weight_update.WeightUpdater.check`."""
-        if not isinstance(weights, Adapted):
-            return super().check(weights)
+    def check(self, weights: Weights) -> None:
+        if not isinstance(weights, Adapted | AdapterSource):
+            super().check(weights)
+            return
         if weights.name != self._base:  # adapters change with every publication; their base is verified once
             super().check(weights.base)
-        return check_adapter(weights.adapter, {n: torch.Size(shape) for n, shape in self._parameters.shapes.items()})
+        if isinstance(weights, Adapted):
+            check_adapter(weights.adapter, self._parameters.shapes)
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """See :meth:`trainers.engines.weight_update.WeightUpdater.control`; without what vLLM says around an error."""
@@ -57,34 +57,21 @@ class VLLMUpdater(WeightUpdater):
     def _without(self, path: str) -> str:
         return "start it with VLLM_SERVER_DEV_MODE=1"
 
-    def _prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return weights if isinstance(weights, Adapted) else super()._prepare(weights)
-
-    async def _send(self, prepared: Mapping[str, Tensor]) -> None:
-        if not isinstance(prepared, Adapted):
+    async def _send_all(self, source: Any) -> Sums:
+        if not isinstance(source, AdapterSource):
             self._base = None
-            await super()._send(prepared)
-            return
-        if self._base != prepared.name:
+            return await super()._send_all(source)
+        if self._base != source.name:
             self._base = None
-            await self._transport.send(self._parameters.prepare(prepared.base, None), "base")
-            self._base = prepared.name
-        await self._transport.send({name: value.contiguous() for name, value in prepared.adapter.items()}, "adapter")
+            await self._send(source.base, "base")
+            self._base = source.name
+        await self._send(source.adapter, "adapter")
         self.begun = True
-        await self._update({"kind": "merge", "scale": prepared.scale})
+        await self._update({"kind": "merge", "scale": source.scale})
+        return {}  # the workers have verified it
 
-    async def _verify(self, prepared: Mapping[str, Tensor]) -> None:
-        if isinstance(prepared, Adapted):  # which the workers have verified
-            return
-        await super()._verify(prepared)
-        # What vLLM fuses in a way of its own (experts) has other names there, and the same sum on a single worker.
-        wanted, found = (
-            sum(sums[0] for name, sums in these.items() if name not in others) % 2**64
-            for these, others in ((self._wanted, self._found), (self._found, self._wanted))
-        )
-        if self.ranks == 1 and wanted != found:
-            names = sorted(self._wanted.keys() - self._found.keys()) or sorted(self._found.keys() - self._wanted.keys())
-            raise EngineError(f"the vLLM server does not have the weights it was sent: see {', '.join(names[:3])}")
+    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
+        return differing(wanted, found)
 
     async def _pause(self, *, abort: bool) -> None:
         # Which forgets all KV, also of what runs: that is computed again.
@@ -110,29 +97,26 @@ class VLLMUpdater(WeightUpdater):
     async def _flush(self) -> None:
         """Pausing did."""
 
-    async def _checksums(self) -> Mapping[str, tuple[Any, ...]]:
+    async def _checksums(self) -> Sums:
         ranks = (await self.control("/collective_rpc", {"method": "weight_checksums"}))["results"]
         return {name: tuple(rank.get(name) for rank in ranks) for name in ranks[0]}
 
-    def _checksum(self, parts: Iterator[Tensor]) -> int:
-        return checksum(parts)
-
-    async def join_group(self, group: Mapping[str, Any]) -> None:
-        """See :class:`trainers.engines.transport.Receiver`, also for the following."""
+    async def join_group(self, group: Group) -> None:
         await self.control("/init_weight_transfer_engine", {"init_info": {"group": dict(group)}})
 
-    async def leave_group(self, group: Mapping[str, Any]) -> None:  # noqa: D102
+    async def leave_group(self, group: Group) -> None:
         await self.control("/init_weight_transfer_engine", {"init_info": {}})
 
-    async def receive(self, described: Mapping[str, Any], group: Mapping[str, Any], kind: Kind) -> None:  # noqa: D102
-        await self._update({"kind": kind, **described})
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        self._may_begin()
+        await self._update({"kind": self._kind, **bucket})
 
-    async def take(self, bucket: Bucket, kind: Kind) -> None:  # noqa: D102
+    async def _take(self, bucket: Bucket) -> None:
         data = await asyncio.to_thread(lambda: base64.b64encode(save(dict(bucket))).decode())
-        await self._update({"kind": kind, "data": data})
+        await self._update({"kind": self._kind, "data": data})
 
-    async def load(self, folder: Path, kind: Kind) -> None:  # noqa: D102
-        await self._update({"kind": kind, "path": str(folder / "model.safetensors")})
+    async def _load(self, folder: Path) -> None:
+        await self._update({"kind": self._kind, "path": str(folder / "model.safetensors")})
 
     async def _update(self, info: Mapping[str, Any]) -> None:
         await self.control("/update_weights", {"update_info": dict(info)})

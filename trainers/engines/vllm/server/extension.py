@@ -14,7 +14,7 @@ from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner
 
-from trainers.engines.vllm.checksum import checksum
+from trainers.engines.parameters import bits
 from trainers.engines.vllm.server.sampler import Sampler
 from trainers.engines.vllm.server.transfer import Transfer
 
@@ -42,9 +42,9 @@ class WorkerExtension:
         }
 
     def weight_checksums(self) -> dict[str, int]:
-        """Of each parameter that this worker holds; see :func:`trainers.engines.vllm.checksum.checksum`."""
+        """Of each parameter that this worker holds; see :func:`trainers.engines.parameters.bits`."""
         worker: Any = self
-        return {name: checksum([value]) for name, value in worker.model_runner.model.named_parameters()}
+        return {name: bits(value) for name, value in worker.model_runner.model.named_parameters()}
 
 
 def keep_weights_loadable() -> None:

@@ -25,8 +25,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from trainers.engines.adapters import merged
+from trainers.engines.parameters import ChecksumRule, Checksums, bits, differing
 from trainers.engines.process_group import broadcast, make_group
-from trainers.engines.vllm.checksum import checksums, differing, summed
 
 
 @dataclass
@@ -82,8 +82,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Join the group, or leave the one there is."""
         self.shutdown()
         if init_info.group is not None:
-            rank = 1 + self.parallel_config.rank
-            self._group = make_group(rank=rank, **init_info.group)
+            self._group = make_group(init_info.group, 1 + self.parallel_config.rank)
             self._group_device = self.device if init_info.group["backend"] == "nccl" else torch.device("cpu")
 
     def start_weight_update(self) -> None:
@@ -149,14 +148,19 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def _merge(self, info: UpdateInfo) -> None:
         """Merge adapters into what they stand on, as the learner would have, and load that."""
-        if self._base is None:
+        if (base := self._base) is None:
             raise ValueError("adapters came before the weights that they stand on")
-        sums: dict[str, int] = {}
-        dtype = self.model_config.dtype
-        weights = (
-            (n, value.to(dtype)) for n, value in merged(self._base.items(), self._adapter, info.scale, self.device)
-        )
-        self._load(summed(weights, sums))
+        wanted, dtype = Checksums(ChecksumRule()), self.model_config.dtype
+
+        def weights() -> Iterator[tuple[str, Tensor]]:
+            for name, value in merged(base.items(), self._adapter, info.scale, self.device):
+                wanted.add(name, value := value.to(dtype))
+                yield name, value
+
+        self._load(weights())
         self.finish_weight_update()
-        if places := differing(sums, checksums(self.model.named_parameters())):
-            raise ValueError(f"the model does not have the merged weights in {', '.join(places[:3])}")
+        found = {name: (bits(value),) for name, value in self.model.named_parameters()}
+        if wrong := differing(wanted.result(), found):
+            raise ValueError(
+                f"the model does not have the merged weights: the checksums of {', '.join(wrong[:3])} differ"
+            )

@@ -1,0 +1,116 @@
+"""Weights through process groups of real processes, and what becomes of an update when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import lively_model
+from weight_workers import Workers
+
+from trainers.engines.base import EngineError, SupersededError
+from trainers.engines.parameters import ChecksumRule, Checksums
+from trainers.engines.transport import LocalSource, WeightSource
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def workers() -> Iterator[Any]:
+    made: list[Workers] = []
+
+    def start(**options: Any) -> Workers:
+        made.append(Workers(**options))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def source(seed: int = 0) -> WeightSource:
+    weights = lively_model(seed=seed).state_dict()
+    return LocalSource.of(weights, {"lm_head.weight"})
+
+
+def sums_of(seed: int, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
+    sums = Checksums(ChecksumRule())
+    for name, value in lively_model(seed=seed).state_dict().items():
+        if name != "lm_head.weight":
+            sums.add(name, value.to(dtype))
+    return sums.result()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+async def test_what_arrives_is_what_was_sent_in_the_type_that_is_wanted(workers: Any, dtype: torch.dtype) -> None:
+    receiver = workers(dtype=dtype)
+    groups = []
+    for seed in range(2):
+        sums = await source(seed).broadcast(receiver)
+        assert sums == await receiver.checksums() == sums_of(seed, dtype)
+        groups.append(receiver.group["name"])
+    assert receiver.buckets > 10
+    assert groups[0] == groups[1]  # which is kept
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("refuse", "out of memory"), ("die", "the worker is gone"), ("stop", r"did not take a bucket within 4 s")],
+)
+async def test_a_worker_that_fails_in_the_middle_ends_the_update_with_its_cause(
+    workers: Any, fault: str, said: str
+) -> None:
+    receiver = workers(**{fault: 3}, timeout_s=4.0 if fault == "stop" else 60.0)
+    await receiver.checksums()  # it is there
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineError, match=said):
+            await source().broadcast(receiver)
+    assert receiver.group is None
+    if fault == "refuse":  # and it can be tried again, in a group of its own
+        assert await source().broadcast(receiver) == sums_of(0, torch.float32)
+
+
+async def test_workers_that_never_join_are_waited_for_so_long(workers: Any) -> None:
+    receiver = workers(timeout_s=1.0)
+
+    async def hang(group: Any) -> None:
+        await asyncio.sleep(3600)
+
+    receiver.join_group = hang
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineError, match=r"did not join within 1 s"):
+            await source().broadcast(receiver)
+
+
+async def test_rank_0_that_fails_in_the_middle_leaves_no_worker_waiting(workers: Any) -> None:
+    receiver = workers()
+    whole = source()
+
+    def read() -> Iterator[Any]:
+        tensors = whole._read()  # type: ignore[attr-defined]
+        for _ in range(6):
+            yield next(tensors)
+        raise SupersededError("the learner has trained on")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(SupersededError, match="trained on"):
+            await LocalSource(whole.specs, read).broadcast(receiver)
+        assert receiver.group is None
+        await receiver.checksums()  # the worker answers
+        assert await whole.broadcast(receiver) == sums_of(0, torch.float32)
+
+
+async def test_an_update_that_is_cancelled_leaves_no_worker_waiting(workers: Any) -> None:
+    receiver = workers()
+    update = asyncio.create_task(source().broadcast(receiver))
+    while not receiver.buckets:
+        await asyncio.sleep(0.01)
+    update.cancel()
+    async with asyncio.timeout(60):
+        with pytest.raises(asyncio.CancelledError):
+            await update
+        await receiver.checksums()
+        assert await source().broadcast(receiver) == sums_of(0, torch.float32)

@@ -1,0 +1,98 @@
+"""New weights on their way to the engine, beside the next iteration where staleness allows; and failures of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ppo_runs import in_process, training_of
+
+from trainers.engines.base import EngineError
+from trainers.run import Run
+
+TWO = ("trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=-1", "rollout.staleness=1")
+
+
+def checkpoints_of(folder: Path) -> list[int]:
+    return sorted(int(each.name.removeprefix("iteration_")) for each in folder.glob("checkpoints/iteration_*"))
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_the_next_iteration_learns_while_the_engine_takes_a_snapshot(tmp_path: Path) -> None:
+    """The first update ends only after the second iteration's last optimizer step: a loop that waited would hang."""
+    seen: dict[str, Any] = {}
+
+    def look(run: Run) -> None:
+        update, take, learned = run.collector.update_weights, run.publisher.take, asyncio.Event()
+
+        def taken() -> Any:
+            if "before" in seen:
+                run_loop.call_soon_threadsafe(learned.set)
+            else:
+                seen["before"] = run.learner.weights(torch.float32)
+            return take()
+
+        async def slow(weights: Any, version: int, mode: Any = "keep") -> None:
+            if version == 1:
+                async with asyncio.timeout(120):
+                    while run.learner.actor_optimizer.step_count < 4:  # two an iteration
+                        await asyncio.sleep(0.01)
+                seen["sent"], seen["after"] = dict(weights), run.learner.weights(torch.float32)
+            await update(weights, version, mode)
+
+        run_loop = asyncio.get_running_loop()
+        run.publisher.take, run.collector.update_weights = taken, slow  # type: ignore[method-assign, assignment]
+
+    in_process(tmp_path, *TWO, "model.dtype=float32", look=look)
+    assert same(seen["sent"], seen["before"]), "what the engine takes is of the moment of publication"
+    assert not same(seen["sent"], seen["after"])
+    rows = training_of(tmp_path)
+    assert [row["rollout/staleness_max"] for row in rows] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_checkpoints_and_validation_wait_for_the_weights(tmp_path: Path, staleness: int) -> None:
+    order: list[str] = []
+
+    def look(run: Run) -> None:
+        update, evaluate, save = run.collector.update_weights, run.collector.evaluate, run.saved.save
+
+        async def slow(weights: Any, version: int, mode: Any = "keep") -> None:
+            await asyncio.sleep(0.2)
+            await update(weights, version, mode)
+            order.append(f"published {version}")
+
+        def evaluated(*args: Any, **kwargs: Any) -> Any:
+            order.append("validated")
+            return evaluate(*args, **kwargs)
+
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            order.append(f"saved {args[0]}")
+            return save(*args, **kwargs)
+
+        run.collector.update_weights, run.collector.evaluate = slow, evaluated  # type: ignore[method-assign, assignment]
+        run.saved.save = saved  # type: ignore[method-assign]
+
+    more = ("trainer.test_freq=1", "trainer.save_freq=1", f"rollout.staleness={staleness}")
+    in_process(tmp_path, *TWO, *more, look=look)
+    iterations = [[f"published {n}", "validated", f"saved {n}"] for n in (1, 2)]
+    assert order[-6:] == [event for iteration in iterations for event in iteration]
+
+
+def test_an_update_that_fails_ends_the_run_at_the_next_step_and_what_was_learned_is_saved(tmp_path: Path) -> None:
+    def look(run: Run) -> None:
+        async def fail(weights: Any, version: int, mode: Any = "keep") -> None:
+            await asyncio.sleep(0.1)
+            raise EngineError("the workers are gone")
+
+        run.collector.update_weights = fail  # type: ignore[method-assign]
+
+    with pytest.raises(EngineError, match="the workers are gone"):
+        in_process(tmp_path, "trainer.total_iterations=9", "rollout.staleness=1", "trainer.save_freq=-1", look=look)
+    assert checkpoints_of(tmp_path)[-1] in (1, 2)  # the batch that was there already may have been learned too

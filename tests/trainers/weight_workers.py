@@ -1,0 +1,119 @@
+"""An engine's workers without an engine: a process that joins groups and receives, so that it can be killed.
+
+``python weight_workers.py`` reads an order a line and answers each with a line, both JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainers.engines.base import EngineError
+from trainers.engines.parameters import ChecksumRule, Checksums
+from trainers.engines.process_group import Group, broadcast, make_group
+from trainers.engines.transport import Receiver, Wants, in_thread
+
+
+class Workers(Receiver):
+    """One worker, in a process of its own.
+
+    Args:
+        refuse: The number of the bucket that it refuses.
+        stop: The number of the bucket before which it hangs.
+        die: The number of the bucket before which it is killed.
+        wants: See :class:`Receiver`.
+    """
+
+    def __init__(
+        self, *, refuse: int | None = None, stop: int | None = None, die: int | None = None, **wants: Any
+    ) -> None:
+        super().__init__()
+        self._wants = Wants(**{"rule": ChecksumRule(), "bucket_bytes": 20_000, "timeout_s": 60.0} | wants)
+        self._faults = {refuse: "refuse", stop: "stop", die: "die"}
+        self.buckets = 0
+        self.process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    @property
+    def wants(self) -> Wants:
+        return self._wants
+
+    async def join_group(self, group: Group) -> None:
+        await self._order("join", dict(group))
+
+    async def leave_group(self, group: Group) -> None:
+        await self._order("leave")
+
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        fault, self.buckets = self._faults.get(self.buckets), self.buckets + 1
+        if fault == "refuse":
+            raise EngineError("out of memory")
+        if fault is not None:
+            os.kill(self.process.pid, signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
+        await self._order("receive", dict(bucket))
+
+    async def checksums(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(sums) for name, sums in (await self._order("checksums")).items()}
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def _order(self, what: str, given: Any = None) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps([what, given]) + "\n")
+            self.process.stdin.flush()
+            line = await in_thread(self.process.stdout.readline)
+        except OSError as error:
+            raise EngineError("the worker is gone") from error
+        if not line:
+            raise EngineError("the worker is gone")
+        said, result = json.loads(line)
+        if said == "error":
+            raise EngineError(result)
+        return result
+
+
+def main() -> None:
+    joined: Any = None
+    sums = Checksums(ChecksumRule())
+    for line in sys.stdin:
+        what, given = json.loads(line)
+        try:
+            result: Any = None
+            if what == "join":
+                joined = make_group(given, 1)
+            elif what == "leave" and joined is not None:
+                dist.destroy_process_group(joined)
+                joined = None
+            elif what == "receive":
+                kinds = [getattr(torch, kind) for kind in given["dtypes"]]
+                values = [torch.empty(shape, dtype=kind) for shape, kind in zip(given["shapes"], kinds, strict=True)]
+                broadcast(joined, values)
+                for name, value in zip(given["names"], values, strict=True):
+                    sums.add(name, value)
+            elif what == "checksums":
+                result, sums = sums.result(), Checksums(ChecksumRule())
+            answer = ["ok", result]
+        except Exception as error:
+            answer = ["error", repr(error)]
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The actor's weights as they leave the learner: whole tensors, one after another, on the first rank alone.
+
+A rank sends the rows that it owns, and the first one puts them together; no other rank ever has more than its own part
+of a tensor. What leaves is either what the parameters are while it is read, until the optimizer's next step, or a
+snapshot that each rank takes of its own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainers.engines.adapters import PREFIX, compact, merge
+from trainers.engines.base import SupersededError
+from trainers.engines.weights import Named, TensorSpec
+from trainers.learner.fsdp import Ranks, tied_names
+from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
+from trainers.learner.optim import Optimizer
+
+#: ``weights``: adapters merged; ``base``: what is below them, which never changes; ``adapter``: they alone.
+Which = Literal["weights", "base", "adapter"]
+_SLICE_BYTES = 2**26  # of rows that are sent at once
+Box = tuple[slice, ...]
+
+
+class _Part(NamedTuple):
+    """What this rank has of a tensor, and who has the rest: the first rank with each box."""
+
+    local: Tensor
+    shape: torch.Size
+    owners: list[tuple[int, Box]]
+
+
+class WeightStream:
+    """The weights of one moment. All ranks make it together, and :meth:`read` it together.
+
+    Args:
+        lm: The causal language model, sharded or not, with adapters or without.
+        ranks: All ranks.
+        which: See :data:`Which`.
+        dtype: In which ``weights`` leave; ``None`` is the parameters' own. A ``base`` leaves in bfloat16 where that
+            loses nothing, an ``adapter`` in float32.
+        snapshot: Take copies, so that training may go on meanwhile; on the CPU, because another thread will send them.
+        finite: Refuse values that are not finite.
+        optimizer: Of the actor; after its next step, what is no snapshot can be read no more.
+
+    Attributes:
+        specs: What comes, in order; the same on every rank.
+
+    Raises:
+        ValueError: See ``finite``.
+    """
+
+    def __init__(
+        self,
+        lm: nn.Module,
+        ranks: Ranks,
+        which: Which,
+        dtype: torch.dtype | None = None,
+        *,
+        snapshot: bool = False,
+        finite: bool = False,
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        names = tied_names(base_state(lm))
+        layers = {f"{name}.weight": layer for name, layer in adapter_layers(lm)}
+        # Of each tensor that comes: its names, and the tensors that it is made of.
+        made: list[tuple[tuple[str, ...], list[Tensor], float]] = []
+        if which == "adapter":
+            for name, layer in adapter_layers(lm):
+                for kind, matrix in zip("AB", adapter_matrices(layer), strict=True):
+                    made.append(((f"{PREFIX}{name}.lora_{kind}.weight",), [matrix], 0.0))
+        else:
+            for name, value in base_state(lm):
+                if name in names:
+                    layer = layers.get(name) if which == "weights" else None
+                    pair = [] if layer is None else list(adapter_matrices(layer))
+                    made.append((names[name], [value, *pair], 0.0 if layer is None else layer.scaling["default"]))
+        tensors = {id(value): value for _, of, _ in made for value in of}
+        known = {key: _known(value, which == "base", finite) for key, value in tensors.items()}
+        everyone: list[dict[int, Any]] = [dict(enumerate(known.values()))] * ranks.world
+        if ranks.world > 1:
+            dist.all_gather_object(everyone, dict(enumerate(known.values())), group=ranks.group)
+        self.specs: list[TensorSpec] = []
+        self._parts: list[tuple[list[_Part], float]] = []
+        places = {key: number for number, key in enumerate(tensors)}
+        for each, of, scale in made:
+            parts, kind = [], dtype or of[0].dtype
+            for value in of:
+                theirs = [one[places[id(value)]] for one in everyone]
+                if not all(good for _, _, good in theirs):
+                    raise ValueError(f"{each[0]} holds values that are not finite; did training diverge?")
+                if which != "weights":
+                    kind = torch.bfloat16 if all(half for _, half, _ in theirs) else value.dtype
+                owners: dict[str, tuple[int, Box]] = {}
+                for rank, (box, _, _) in enumerate(theirs):
+                    if all(part.stop > part.start for part in box):
+                        owners.setdefault(str(box), (rank, box))
+                local = _local(value)
+                if snapshot and value.requires_grad:
+                    local = local.to("cpu", torch.float32 if len(of) > 1 else kind, copy=True)
+                parts.append(_Part(local, value.shape, list(owners.values())))
+            self.specs.append(TensorSpec(each, kind, tuple(of[0].shape)))
+            self._parts.append((parts, scale))
+        self._optimizer = None if snapshot else optimizer
+        self._at = None if optimizer is None else optimizer.step_count
+
+    def read(self, ranks: Ranks) -> Iterator[Named]:
+        """The tensors, to the end on every rank. The first one gets them, where its own part is; the others get none.
+
+        They may be the model's own memory: they are to be read only.
+
+        Args:
+            ranks: All ranks, over the group that they send through.
+
+        Raises:
+            SupersededError: The optimizer has taken a step since, on any rank.
+        """
+        if self._optimizer is not None and self._optimizer.step_count != self._at:
+            raise SupersededError("the learner has trained on: weights that are no snapshot can be read no more")
+        for spec, (parts, scale) in zip(self.specs, self._parts, strict=True):
+            kind = spec.dtype if len(parts) == 1 else torch.float32
+            found = [_gathered(part, kind, ranks) for part in parts]
+            if ranks.first:
+                yield spec.names, found[0] if len(found) == 1 else merge(*found, scale).to(spec.dtype)  # type: ignore[arg-type]
+            del found
+
+
+def _known(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, bool]:
+    """What the others must know of this rank's part: where it lies, whether bfloat16 has it, whether it is finite."""
+    local = _local(value)
+    if isinstance(value, DTensor):
+        chunk = value.__create_chunk_list__()[0]
+        box = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
+    else:
+        box = tuple(slice(0, size) for size in value.shape)
+    half = halved and compact(local).dtype == torch.bfloat16
+    return box, half, not finite or bool(torch.isfinite(local).all())
+
+
+def _local(value: Tensor) -> Tensor:
+    return (value.to_local() if isinstance(value, DTensor) else value).detach()
+
+
+def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
+    """The whole tensor on the first rank; slices of rows are sent, so that nobody has it twice."""
+    if ranks.world == 1 or (len(part.owners) == 1 and part.owners[0][0] == 0):
+        return part.local.to(dtype) if ranks.first else None
+    me = dist.get_rank()
+    out = torch.empty(part.shape, dtype=dtype, device=part.local.device) if me == 0 else None
+    for owner, box in part.owners:
+        size = torch.Size(each.stop - each.start for each in box)
+        rows = max(1, _SLICE_BYTES // max(1, size[1:].numel() * dtype.itemsize)) if size else 1
+        for start in range(0, size[0] if size else 1, rows):
+            cut = slice(start, start + rows) if size else ...
+            if me == owner == 0:
+                assert out is not None
+                out[box][cut] = part.local[cut]
+            elif me == owner:
+                dist.send(part.local[cut].to(dtype).contiguous(), dst=0, group=ranks.group)
+            elif me == 0:
+                assert out is not None
+                target = out[box][cut]
+                got = (
+                    target
+                    if target.is_contiguous()
+                    else torch.empty_like(target, memory_format=torch.contiguous_format)
+                )
+                dist.recv(got, src=owner, group=ranks.group)
+                if got is not target:
+                    target.copy_(got)
+    return out
