@@ -45,6 +45,8 @@ class ActionBatch:
             :func:`anchor_states`.
         greedy: float ``[E]``; the total reward that greedy decoding earned on each episode's task.
         terms: float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`.
+        score_norms: float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
+            :func:`.baselines.score_norms`.
 
     Raises:
         ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
@@ -64,6 +66,7 @@ class ActionBatch:
     anchor: Ints | None = None
     greedy: Floats | None = None
     terms: Floats | None = None
+    score_norms: Floats | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
@@ -111,6 +114,7 @@ class ActionBatch:
             ("penalty", tokens),
             ("anchor", turns),
             ("greedy", episodes),
+            ("score_norms", tokens),
         ):
             array = getattr(self, name)
             if array is not None and array.shape != (length,):
@@ -138,9 +142,12 @@ class ActionBatch:
             (self.values, self.episode_of_token, "value"),
             (self.penalty, self.episode_of_token, "penalty"),
             (self.greedy, np.arange(episodes), "greedy return"),
+            (self.score_norms, self.episode_of_token, "score norm"),
         ):
             if array is not None:
                 self._refuse(~np.isfinite(array), episode, f"has a {what} that is not finite")
+        if self.score_norms is not None:
+            self._refuse(self.score_norms < 0, self.episode_of_token, "has a negative score norm")
         if self.anchor is not None:
             self._refuse(self.anchor < 0, self.episode_of_turn, "has a negative anchor")
         if self.bootstrap is not None:
