@@ -4,8 +4,8 @@
 
 ``games``: three environments whose gradient is exact (:mod:`.games`). Every estimator, baseline, normalisation and
 aggregation at staleness 0, 1, 2, 4 and 8; every correction; baselines by the size of a group, and what normalises by
-the size of a batch. ``text``: ``textenv/clarify``, ``gsm8k-interact`` and ``collab-math`` with a tiny model, against the
-mean gradient of many episodes (:mod:`.text`).
+the size of a batch. ``text``: ``textenv/clarify``, ``gsm8k-interact`` and ``collab-math`` with a tiny model, against
+the mean gradient of many episodes (:mod:`.text`).
 
 What is measured is at the top of :mod:`.measure`. Rows are appended to ``estimators.jsonl`` in the folder, piece by
 piece; a piece that is there is not measured again, so the command resumes where it was stopped. At the end
@@ -19,32 +19,9 @@ import json
 import os
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from . import report
-from .enumerated import Piece, measure
-from .games import GAMES
-from .measure import BASELINES, DEFAULT, SHAPES, WAYS
-
-STALENESS = (0, 1, 2, 4, 8)
-
-
-def pieces(batches: int, seed: int) -> list[Piece]:
-    """Those of the games."""
-    found = [Piece(game, stale, 16, 8, batches, seed) for stale in STALENESS for game in GAMES]
-    found += [Piece(game, 0, 128 // size, size, batches, seed) for game in GAMES for size in (2, 4, 16)]
-    return found + [Piece(game, 0, groups, 8, batches, seed) for game in GAMES for groups in (2, 4, 8)]
-
-
-def run(piece: Piece) -> tuple[Piece, list[dict[str, Any]]]:
-    """Measure a piece."""
-    if piece.size != 8:
-        ways = BASELINES
-    elif piece.groups != 16:
-        ways = [DEFAULT, *SHAPES]
-    else:
-        ways = WAYS
-    return piece, measure(piece, ways)
+from .enumerated import Piece, pieces, run
 
 
 def main() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trainers.algorithms.baselines import score_norms
-from trainers.algorithms.batch import ActionBatch, Floats
+from trainers.algorithms.batch import Floats, Ints
 
 from .games import GAMES, Episodes, Game, log_softmax, play, softmax
-from .measure import CORRECTIONS, DEFAULT, NO_CORRECTION, Correction, Moments, Way, coefficients
+from .measure import Moments
+from .stack import Coefficients, Stack
+from .ways import BASELINES, DEFAULT, SHAPES, WAYS, Way, compared
 
+STALENESS = (0, 1, 2, 4, 8)
 #: What an update moves the policy by, nats a token.
 UPDATE_KL = 0.002
 #: Updates before the policy that is measured.
@@ -45,6 +48,24 @@ class Piece:
     seed: int = 0
 
 
+def pieces(batches: int, seed: int) -> list[Piece]:
+    """Those of the games."""
+    found = [Piece(game, stale, 16, 8, batches, seed) for stale in STALENESS for game in GAMES]
+    found += [Piece(game, 0, 128 // size, size, batches, seed) for game in GAMES for size in (2, 4, 16)]
+    return found + [Piece(game, 0, groups, 8, batches, seed) for game in GAMES for groups in (2, 4, 8)]
+
+
+def run(piece: Piece) -> tuple[Piece, list[dict[str, Any]]]:
+    """Measure a piece."""
+    if piece.size != 8:
+        ways = BASELINES
+    elif piece.groups != 16:
+        ways = [DEFAULT, *SHAPES]
+    else:
+        ways = WAYS
+    return piece, measure(piece, ways)
+
+
 def policies(game: Game, seed: int) -> list[Floats]:
     """Logits of the first policy and after each of :data:`UPDATES` updates.
 
@@ -54,9 +75,9 @@ def policies(game: Game, seed: int) -> list[Floats]:
     found = [rng.normal(0.0, 0.5, game.shape)]
     for _ in range(UPDATES):
         logits = found[-1]
-        (episodes,) = _batches(game, logits, 16, 8, 1, rng)
-        coefficient = DEFAULT.advantages({"rough": episodes.batch}).advantages
-        step = (coefficient @ scores(game, logits, episodes)).reshape(game.shape)
+        (played,) = _stacks(game, logits, {"rough": np.zeros(len(game.context))}, Piece("", 0, 16, 8, 1), rng)
+        coefficient = played.stack.advantages(DEFAULT).advantages
+        step = updates(game, logits, played, coefficient).reshape(game.shape)
         step *= 1e-3 / np.linalg.norm(step)
         for _ in range(8):  # the KL is nearly a square of the step's length
             step *= np.sqrt(UPDATE_KL / game.kl(logits, logits + step))
@@ -64,61 +85,41 @@ def policies(game: Game, seed: int) -> list[Floats]:
     return found
 
 
-def scores(game: Game, logits: Floats, episodes: Episodes) -> Floats:
-    """``grad log pi`` of each token in the logits, ``[N, C * A]``."""
-    context = game.context[episodes.state]
-    found = np.zeros((len(context), *game.shape))
-    each = np.arange(len(context))
-    found[each, context] = -softmax(logits)[context]
-    found[each, context, episodes.token] += 1.0
-    return found.reshape(len(context), -1)
+def updates(game: Game, logits: Floats, played: Played, coefficients: Floats) -> Floats:
+    """``sum_i c_i grad log pi(a_i)`` in the logits, of each batch of a stack, ``[batches, C * A]``."""
+    contexts, tokens = game.shape
+    context, batch = game.context[played.episodes.state], played.stack.batch_of_token
+    count = len(played.stack.starts) - 1
+    cell = (batch * contexts + context) * tokens + played.episodes.token
+    taken = np.bincount(cell, coefficients, minlength=count * contexts * tokens).reshape(count, contexts, tokens)
+    total = np.bincount(batch * contexts + context, coefficients, minlength=count * contexts)
+    return np.asarray((taken - softmax(logits) * total.reshape(count, contexts, 1)).reshape(count, -1), np.float64)
 
 
-def measure(piece: Piece, ways: Sequence[Way], corrections: Sequence[Correction] = CORRECTIONS) -> list[dict[str, Any]]:
-    """Every way without a correction and with token_tis, and every correction of the default way.
+def measure(piece: Piece, ways: list[Way]) -> list[dict[str, Any]]:
+    """What :func:`.compared` lists.
 
     Returns:
-        A row each: the piece, ``way``, ``correction``, ``kl`` (behaviour to target, nats a token), and what
-        :meth:`.Moments.results` says.
+        A row each: the piece, ``way``, ``correction``, ``kl`` (behaviour to target, nats a token), ``return`` (of the
+        target), and what :meth:`.Moments.results` says.
     """
     game = Game.of(GAMES[piece.game])
     path = policies(game, piece.seed)
     target, behaviour = path[-1], path[-1 - piece.staleness]
-    chosen = [(way, NO_CORRECTION) for way in ways]
-    if piece.staleness:
-        chosen += [(way, Correction("token_tis", "token_tis")) for way in ways if way != DEFAULT]
-        chosen += [(DEFAULT, correction) for correction in corrections if correction != NO_CORRECTION]
+    chosen = compared(ways, piece.staleness)
     critics = _critics(game, target, piece.seed)
-    greedy, greedy_tokens = game.greedy_returns(behaviour)
+    greedy_tokens = game.greedy_returns(behaviour)[1]
     moments = Moments(game.gradient(target).ravel(), len(chosen), piece.batches)
     rng = np.random.default_rng((piece.seed, 2, piece.staleness, piece.groups, piece.size))
     log_target, log_behaviour = log_softmax(target), log_softmax(behaviour)
-    by_name = {way.name: way for way, _ in chosen}
-    for episodes in _batches(game, behaviour, piece.groups, piece.size, piece.batches, rng):
-        context = game.context[episodes.state]
-        proximal, sampled = log_target[context, episodes.token], log_behaviour[context, episodes.token]
-        norms = {"rough": score_norms(sampled), "exact": _exact_norms(behaviour, context, episodes.token)}
-        batches = {
-            kind: replace(
-                episodes.batch,
-                values=values[episodes.state],
-                bootstrap=np.where(episodes.cut_at >= 0, values[episodes.cut_at], 0.0),
-                greedy=greedy[episodes.task],
-                score_norms=norms[kind],
-            )
-            for kind, values in critics.items()
-        }
-        advantages = {name: way.advantages(batches) for name, way in by_name.items()}
-        each = [
-            coefficients(way, correction, advantages[way.name], episodes.batch, proximal, sampled)
-            for way, correction in chosen
-        ]
-        plain = episodes.batch.num_tokens
-        compared = plain + int(greedy_tokens[episodes.task[:: piece.size]].sum())
-        moments.add(
-            np.array(each) @ scores(game, target, episodes),
-            [compared if way.estimator == "remax" else plain for way, _ in chosen],
-        )
+    plays_greedily = np.array([way.estimator == "remax" for way, _ in chosen])
+    for played in _stacks(game, behaviour, critics, piece, rng):
+        context, token = game.context[played.episodes.state], played.episodes.token
+        made = Coefficients(played.stack, log_target[context, token], log_behaviour[context, token])
+        found = np.stack([updates(game, target, played, made.of(*pair)) for pair in chosen])
+        greedy = greedy_tokens[played.episodes.task[:: piece.size]].reshape(-1, piece.groups).sum(1)
+        for number, tokens in enumerate(np.diff(played.stack.starts)):
+            moments.add(found[:, number], tokens + plays_greedily * greedy[number])
     about = vars(piece) | {"kl": game.kl(behaviour, target), "return": game.expected_return(target)}
     return [
         about | {"way": way.name, "correction": correction.name} | result
@@ -136,41 +137,42 @@ def _critics(game: Game, logits: Floats, seed: int) -> dict[str, Floats]:
     return {"rough": exact + CRITIC_ERROR * returns.std() * rng.normal(size=exact.shape), "exact": exact}
 
 
-def _exact_norms(logits: Floats, context: Any, token: Any) -> Floats:
+def _exact_norms(logits: Floats, context: Ints, token: Ints) -> Floats:
     chances = softmax(logits)
     squares = np.square(chances).sum(1)
     return np.asarray(1.0 - 2.0 * chances[context, token] + squares[context], np.float64)
 
 
-def _batches(
-    game: Game, logits: Floats, groups: int, size: int, batches: int, rng: np.random.Generator
-) -> Iterator[Episodes]:
-    """Batches of tasks drawn at random; many are played at once, and then cut apart."""
-    for start in range(0, batches, CHUNK):
-        count = min(CHUNK, batches - start)
-        tasks = np.repeat(rng.integers(len(game.starts), size=count * groups), size)
-        all_of_them = play(game, logits, tasks, np.tile(np.repeat(np.arange(groups), size), count), rng)
-        for number in range(count):
-            yield _part(all_of_them, number * groups * size, (number + 1) * groups * size)
+@dataclass(frozen=True, eq=False)
+class Played:
+    """Batches, and the episodes that they are made of."""
+
+    episodes: Episodes
+    stack: Stack
 
 
-def _part(episodes: Episodes, start: int, stop: int) -> Episodes:
-    whole = episodes.batch
-    tokens = slice(whole.token_offsets[start], whole.token_offsets[stop])
-    turns = slice(whole.turn_offsets[start], whole.turn_offsets[stop])
-    assert whole.anchor is not None
-    assert whole.terms is not None
-    batch = ActionBatch(
-        token_offsets=whole.token_offsets[start : stop + 1] - tokens.start,
-        turn_offsets=whole.turn_offsets[start : stop + 1] - turns.start,
-        turn_index=whole.turn_index[tokens],
-        turn_rewards=whole.turn_rewards[turns],
-        terminated=whole.terminated[start:stop],
-        truncated=whole.truncated[start:stop],
-        group=whole.group[start:stop],
-        anchor=whole.anchor[turns],
-        terms=whole.terms[start:stop],
-    )
-    return Episodes(
-        episodes.task[start:stop], episodes.state[tokens], episodes.token[tokens], batch, episodes.cut_at[start:stop]
-    )
+def _stacks(
+    game: Game, logits: Floats, critics: dict[str, Floats], piece: Piece, rng: np.random.Generator
+) -> Iterator[Played]:
+    """Batches of tasks drawn at random, many at once."""
+    greedy = game.greedy_returns(logits)[0]
+    for start in range(0, piece.batches, CHUNK):
+        groups = min(CHUNK, piece.batches - start) * piece.groups
+        tasks = np.repeat(rng.integers(len(game.starts), size=groups), piece.size)
+        episodes = play(game, logits, tasks, np.repeat(np.arange(groups), piece.size), rng)
+        context = game.context[episodes.state]
+        norms = {
+            "exact": _exact_norms(logits, context, episodes.token),
+            "rough": score_norms(log_softmax(logits)[context, episodes.token]),
+        }
+        versions = {
+            version: replace(
+                episodes.batch,
+                values=values[episodes.state],
+                bootstrap=np.where(episodes.cut_at >= 0, values[episodes.cut_at], 0.0),
+                greedy=greedy[tasks],
+                score_norms=norms[version],
+            )
+            for version, values in critics.items()
+        }
+        yield Played(episodes, Stack(versions, piece.groups * piece.size))

@@ -1,7 +1,7 @@
 """Tables and a picture."""
 
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 
 def write(rows: list[dict[str, Any]], folder: Path) -> None:
