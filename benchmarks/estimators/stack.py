@@ -54,7 +54,10 @@ class Stack:
     @cached_property
     def _parts(self) -> dict[str, list[ActionBatch]]:
         return {
-            version: [_part(batch, at, at + self.size) for at in range(0, batch.num_episodes, self.size)]
+            version: [
+                take(batch, np.arange(at, at + self.size), batch.group[at : at + self.size] - batch.group[at])[0]
+                for at in range(0, batch.num_episodes, self.size)
+            ]
             for version, batch in self.versions.items()
         }
 
@@ -76,17 +79,33 @@ class Stack:
         return _joined([estimator(part, **way.options) for part in self._parts[way.version]])
 
 
-def _part(batch: ActionBatch, start: int, stop: int) -> ActionBatch:
-    tokens, turns = slice(*batch.token_offsets[[start, stop]]), slice(*batch.turn_offsets[[start, stop]])
+def take(batch: ActionBatch, episodes: Ints, group: Ints) -> tuple[ActionBatch, Ints]:
+    """Some episodes of a batch, in this order.
+
+    Args:
+        batch: Of any size.
+        episodes: int ``[e]``; one may be there several times.
+        group: int ``[e]``; the groups that they are in now.
+
+    Returns:
+        The batch of them, and which of the tokens these are, int ``[n]``.
+    """
+    tokens, token_offsets = _spans(batch.token_offsets, episodes)
+    turns, turn_offsets = _spans(batch.turn_offsets, episodes)
     found: dict[str, Any] = {}
     for name in ActionBatch.__dataclass_fields__:
         column = getattr(batch, name)
-        kind = tokens if name in _BY_TOKEN else turns if name in _BY_TURN else slice(start, stop)
-        found[name] = None if column is None else column[kind]
-    found["token_offsets"] = batch.token_offsets[start : stop + 1] - tokens.start
-    found["turn_offsets"] = batch.turn_offsets[start : stop + 1] - turns.start
-    found["group"] = found["group"] - found["group"].min()
-    return ActionBatch(**found)
+        chosen = tokens if name in _BY_TOKEN else turns if name in _BY_TURN else episodes
+        found[name] = None if column is None else column[chosen]
+    found |= {"token_offsets": token_offsets, "turn_offsets": turn_offsets, "group": group}
+    return ActionBatch(**found), tokens
+
+
+def _spans(offsets: Ints, episodes: Ints) -> tuple[Ints, Ints]:
+    """Where their entries are, and their offsets."""
+    lengths = np.diff(offsets)[episodes]
+    new = np.concatenate([[0], np.cumsum(lengths)])
+    return np.repeat(offsets[episodes] - new[:-1], lengths) + np.arange(new[-1]), new
 
 
 def _joined(results: list[Advantages]) -> Advantages:
