@@ -148,6 +148,7 @@ def _picture(rows: Sequence[Row], path: Path) -> None:
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     places = _places(rows)
     if not places:
@@ -155,15 +156,16 @@ def _picture(rows: Sequence[Row], path: Path) -> None:
     figure, axes = plt.subplots(2, len(places), figsize=(4.2 * len(places), 8), squeeze=False)
     for (upper, lower), place in zip(axes.T, places, strict=True):
         here = [row for row in rows if _where(row) == place]
+        upper.set(xscale="log", yscale="log", title=place, xlabel="noise (tokens)", ylabel="bias²")
         for row in (row for row in here if row["staleness"] == 0 and row["noise"] < 1e6):
             at = row["noise"], max(row["bias2"], _LEAST_BIAS)
             named = row["way"] in _NAMED
             style = {"label": row["way"], "color": _NAMED[row["way"]], "zorder": 3} if named else {"color": "lightgrey"}
             upper.scatter(*at, s=36 if named else 14, **style)
+        upper.xaxis.set_minor_formatter(NullFormatter())
         floor = max(row.get("floor", 0.0) for row in here)
         if floor:
             upper.axhline(floor, color="grey", linestyle=":", linewidth=1)
-        upper.set(xscale="log", yscale="log", title=place, xlabel="noise (tokens)", ylabel="bias²")
         for name in _LINES:
             line = sorted(
                 (row["staleness"], row["cosine"])

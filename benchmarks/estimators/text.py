@@ -123,7 +123,8 @@ def measure(piece: Piece, folder: Path) -> list[dict[str, Any]]:
         found = play(piece.env, folder, 8, 2 * piece.episodes)
         number = np.arange(found.batch.num_episodes)
         sibling = number - np.searchsorted(found.batch.group, found.batch.group)  # groups are in order
-        half = sibling < piece.episodes // TASKS
+        # Not the first: other pools have the same siblings by number and seed, and would not be independent of them.
+        half = sibling >= piece.episodes // TASKS
         means = [_mean_update(found, number[half & (sibling % 8 == part)]) for part in range(8)]
         np.savez(reference, mean=_mean_update(found, number[half]), parts=np.stack(means))
         found = _selected(found, number[~half])
