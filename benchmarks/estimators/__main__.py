@@ -32,8 +32,8 @@ def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[dict[
     if "games" in options.parts:
         todo = [piece for piece in enumerated.pieces(options.batches, options.seed) if str(piece) not in done]
         with get_context("spawn").Pool(options.workers) as pool:
-            for piece, found in pool.imap_unordered(enumerated.run, todo):
-                yield [{"part": "games", "piece": str(piece)} | row for row in found]
+            for game, found in pool.imap_unordered(enumerated.run, todo):
+                yield [{"part": "games", "piece": str(game)} | row for row in found]
     if "text" in options.parts:
         for env in options.envs:
             for staleness in text.STALENESS:
@@ -43,14 +43,17 @@ def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[dict[
                     yield [{"part": "text", "piece": str(piece)} | row for row in found]
 
 
+def _names(given: str) -> list[str]:
+    return given.split(",")
+
+
 def main() -> None:
     """Measure what is missing, and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = {"type": lambda given: given.split(",")}
-    parser.add_argument("--parts", default="games,text", **names)
+    parser.add_argument("--parts", default="games,text", type=_names)
     parser.add_argument("--batches", type=int, default=2000, help="of each piece of the games")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes of the games")
-    parser.add_argument("--envs", default=",".join(text.ENVIRONMENTS), help="of the text part", **names)
+    parser.add_argument("--envs", default=",".join(text.ENVIRONMENTS), type=_names, help="of the text part")
     parser.add_argument("--episodes", type=int, default=2048, help="a pool of the text part; a multiple of 256")
     parser.add_argument("--draws", type=int, default=400, help="batches drawn from a pool")
     parser.add_argument("--folder", type=Path, default=Path("outputs/estimators"), help="of rows and policies")

@@ -173,7 +173,7 @@ class Game:
         """The expected return of each token, ``[S, A]``; with the budget, or as if there were none."""
         chances = self.chances(logits)
         goes_on = (self.following >= 0) & ~(self.cut & budget)
-        q = self.rewards
+        q: Floats = self.rewards
         while True:
             values = (chances * q).sum(1)
             new = self.rewards + np.where(goes_on, values[self.following], 0.0)
@@ -188,11 +188,11 @@ class Game:
     def visits(self, logits: Floats) -> Floats:
         """How often an episode of a random task is in each state, ``[S]``."""
         chances, goes_on = self.chances(logits), (self.following >= 0) & ~self.cut
-        now = np.bincount(self.starts, minlength=len(self.context)) / len(self.starts)
+        now: Floats = np.bincount(self.starts, minlength=len(self.context)) / len(self.starts)
         total = now.copy()
         while now.any():
             flow = (now[:, None] * chances)[goes_on]
-            now = np.bincount(self.following[goes_on], flow, minlength=len(now))
+            now = np.asarray(np.bincount(self.following[goes_on], flow, minlength=len(now)), np.float64)
             total += now
         return total
 

@@ -175,7 +175,7 @@ def _picture(rows: Sequence[Row], path: Path) -> None:
             lower.plot(*zip(*line, strict=True), marker="o", markersize=3, label=name)
         lower.set(xlabel="staleness (updates)", ylabel=f"cosine, {DEFAULT.name}")
     for half in axes:
-        half[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        half[-1].legend(*half[0].get_legend_handles_labels(), fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,10 @@ def measure(piece: Piece, folder: Path) -> list[dict[str, Any]]:
         stack = Stack(versions, GROUPS * SIZE)
         made = Coefficients(stack, found.proximal[tokens], found.behaviour[tokens])
         rows = np.stack([made.of(*pair) for pair in chosen]).astype(np.float32)
-        for number, (a, b) in enumerate(zip(stack.starts[:-1], stack.starts[1:], strict=True)):
-            greedy = found.greedy_tokens[found.batch.group[drawn[number][::SIZE]]].sum()
-            moments.add(np.float64(rows[:, a:b] @ found.scores[tokens[a:b]]), (b - a) + plays_greedily * greedy)
+        for some, (a, b) in zip(drawn, pairwise(stack.starts), strict=True):
+            greedy = found.greedy_tokens[found.batch.group[some[::SIZE]]].sum()
+            updates = np.asarray(rows[:, a:b] @ found.scores[tokens[a:b]], np.float64)
+            moments.add(updates, (b - a) + plays_greedily * greedy)
     k3 = np.expm1(found.proximal - found.behaviour) - (found.proximal - found.behaviour)
     about = {
         **vars(piece),
@@ -247,13 +249,13 @@ def _mean_update(pool: Pool, episodes: Ints) -> Floats:
     """Of all these episodes at once, by an estimator without a bias."""
     batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
     advantages = ESTIMATORS["turn_grpo"](batch, baseline="group").advantages
-    return np.float64(advantages @ pool.scores[tokens]) / len(episodes)
+    return np.asarray(advantages @ pool.scores[tokens] / len(episodes), np.float64)
 
 
 def _selected(pool: Pool, episodes: Ints) -> Pool:
     batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
-    columns = pool.exact_norms, pool.proximal, pool.behaviour, pool.scores
-    return Pool(batch, *(column[tokens] for column in columns), pool.greedy_tokens)
+    per_token = pool.exact_norms[tokens], pool.proximal[tokens], pool.behaviour[tokens]
+    return Pool(batch, *per_token, pool.scores[tokens], pool.greedy_tokens)
 
 
 def _exact(pool: Pool) -> ActionBatch:
