@@ -9,8 +9,9 @@ ideal update takes ``unique / total`` of the time and of the memory of rows; *of
 to its ancestors costs the same per unique token in both.
 
 Seconds are those that the processor spent on one thread (of the rank that spent most), optimizer included, the least of
-``--repeat``. Memory is the most that an update adds to the process, all in one micro-batch, the least likewise. The gradient's gap is the
-norm of the difference over the norm, in float32. With several ranks the model is sharded (FSDP2, gloo).
+``--repeat``. Memory is the most that an update adds to the process, all in one micro-batch, the least likewise. The
+gradient's gap is the norm of the difference over the norm, in float32. With several ranks the model is sharded (FSDP2,
+gloo).
 """
 
 from __future__ import annotations

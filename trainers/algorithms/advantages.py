@@ -23,17 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
+from trainers.algorithms.baselines import Baseline, any_of, mean_baseline, optimal_token, sums
 from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
 from trainers.algorithms.best_of_group import best_of_k, best_over_second
 from trainers.algorithms.fork import fork
 from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
-
-Baseline = Literal["group", "mixed", "shrunk"]
-
 
 # --- with a critic
 
@@ -168,8 +165,8 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     kept = kept_episodes(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
     lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
-    moved = returns - _any_of(returns, group)  # so that equal returns become 0 to the last bit
-    return _to_tokens(batch, kept, moved - _sums(lengths * moved, group) / _sums(lengths, group))
+    moved = returns - any_of(returns, group)  # so that equal returns become 0 to the last bit
+    return _to_tokens(batch, kept, moved - sums(lengths * moved, group) / sums(lengths, group))
 
 
 def gdpo(
@@ -296,12 +293,15 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
             the other episodes of the batch. In a small group ``g`` is noisy, and a group that only ever fails teaches
             nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. ``shrunk``: ``g`` drawn towards
             the mean of the other groups, the further the less these differ beside what noise alone would do (James and
-            Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. All leave the episode
-            out, so all are unbiased.
+            Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. ``optimal_token``: for
+            each token, the mean of the siblings that have such a token, weighed by how uncertain they were up to there
+            (:func:`.baselines.optimal_token`). All leave the episode out, so all are unbiased.
     """
     kept = kept_episodes(batch, truncated)
+    if baseline == "optimal_token":
+        return _less_optimal_token(batch, kept, _totals(batch)[batch.episode_of_token], by_turn=False)
     group, returns = batch.group[kept], _totals(batch)[kept]
-    return _to_tokens(batch, kept, returns - _baseline(returns, group, np.zeros_like(group), baseline))
+    return _to_tokens(batch, kept, returns - mean_baseline(returns, group, np.zeros_like(group), baseline))
 
 
 def turn_grpo(
@@ -324,7 +324,8 @@ def turn_grpo(
 
     Options of its own:
         gamma: Discount a turn.
-        baseline: ``group``, ``mixed`` or ``shrunk``, as in :func:`rloo`, at the same turn.
+        baseline: ``group``, ``mixed``, ``shrunk`` or ``optimal_token``, as in :func:`rloo`, at the same turn. With
+            ``optimal_token`` advantages are of tokens, so the options below, which are of turns, are a ``ValueError``.
         zero_pad: Siblings that ended before turn ``t`` count in its mean, with 0. Also unbiased, and lone episodes have
             a baseline; noisier where most siblings do reach the turn.
         outcome_mix: ``lambda``: ``(1 - lambda) A_t + lambda A_0``. ``A_0`` is the advantage of the whole
@@ -335,10 +336,15 @@ def turn_grpo(
     check_factors(gamma=gamma, outcome_mix=outcome_mix)
     kept = kept_episodes(batch, truncated)
     episode = batch.episode_of_turn
+    to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
+    if baseline == "optimal_token":
+        if zero_pad or outcome_mix or norm_by_std:
+            raise ValueError("baseline optimal_token goes without zero_pad, outcome_mix and norm_by_std")
+        return _less_optimal_token(batch, kept, to_go[batch.turn_of_token], by_turn=True)
     turns = np.flatnonzero(kept[episode])
     group, turn = batch.group[episode[turns]], turns - batch.turn_offsets[episode[turns]]
-    to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)[turns]
-    by_turn = to_go - _baseline(to_go, group, turn, baseline, zero_pad)
+    to_go = to_go[turns]
+    by_turn = to_go - mean_baseline(to_go, group, turn, baseline, zero_pad)
     outcome = by_turn[np.arange(len(turns)) - turn]  # each entry's own episode at turn 0
     by_turn = (1.0 - outcome_mix) * by_turn + outcome_mix * outcome
     if norm_by_std:
@@ -400,6 +406,11 @@ def _to_tokens(batch: ActionBatch, kept: Bools, by_episode: Floats) -> Advantage
     return Advantages(advantages[batch.episode_of_token], kept[batch.episode_of_token])
 
 
+def _less_optimal_token(batch: ActionBatch, kept: Bools, credited: Floats, by_turn: bool) -> Advantages:
+    mask = kept[batch.episode_of_token]
+    return Advantages(np.where(mask, credited - optimal_token(batch, credited, kept, by_turn), 0.0), mask)
+
+
 def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Floats], Floats]) -> Advantages:
     """One number an episode, from the returns of its group's episodes that count."""
     kept = kept_episodes(batch, truncated)
@@ -411,97 +422,16 @@ def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Fl
     return _to_tokens(batch, kept, out)
 
 
-def _baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
-    """What the other entries at the same turn say of each: those of the group, or these and all of the batch."""
-    if kind not in ("group", "mixed", "shrunk"):
-        raise ValueError(f'baseline must be "group", "mixed" or "shrunk", not {kind!r}')
-    size = len(x)
-    if zero_pad:
-        x, group, turn = _padded(x, group, turn)
-    siblings, has_sibling = _mean_of_others(x, group, turn)
-    if kind == "mixed":
-        others, _ = _mean_of_others(x, np.zeros_like(group), turn)
-        siblings = np.where(has_sibling, (siblings + others) / 2.0, others)
-    elif kind == "shrunk":
-        others, distance = _other_groups(x, group, turn)
-        siblings = np.where(has_sibling, siblings + distance * (others - siblings), others)
-    return siblings[:size]
-
-
-def _padded(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Ints, Ints]:
-    """With a 0 behind, for each turn of the longest episode that another one lacks."""
-    starts = np.flatnonzero(turn == 0)
-    lengths = np.diff(np.append(starts, len(turn)))
-    missing = turn.max(initial=-1) + 1 - lengths
-    more = np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
-    padded = np.concatenate([x, np.zeros(len(more))])
-    return padded, np.concatenate([group, np.repeat(group[starts], missing)]), np.concatenate([turn, more])
-
-
-def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
-    """Leave-one-out means, 0 where there is no other, and whether there is one.
-
-    The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
-    """
-    key = group * (turn.max(initial=0) + 1) + turn
-    others = np.bincount(key)[key] - 1
-    base = _any_of(x, key)
-    total = _sums(x - base, key) - (x - base)
-    return np.where(others > 0, base + total / np.maximum(others, 1), 0.0), others > 0
-
-
-def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
-    """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
-
-    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t``, that of what groups are
-    truly worth; both as the other groups have them, so neither depends on the entry. 0 where fewer than two other
-    groups are there to tell, or none of them has two entries.
-    """
-    key = group * (turn.max(initial=0) + 1) + turn
-    _, first, cell = np.unique(key, return_index=True, return_inverse=True)
-    count = np.asarray(np.bincount(cell), np.float64)
-    base = _any_of(x, turn)  # of all that is compared, so that equal entries stay equal to the last bit
-    centre = np.asarray(np.bincount(cell, x - base) / count, np.float64)
-    inside = np.asarray(np.bincount(cell, (x - base - centre[cell]) ** 2), np.float64)
-    at = turn[first]
-
-    def others(values: Floats) -> Floats:
-        return _sums(values, at) - values
-
-    groups, freedom = others(np.ones(len(at))), others(count - 1)
-    many = np.maximum(groups, 1.0)
-    mean = others(centre) / many
-    noise = others(inside) / np.maximum(freedom, 1.0)
-    spread = np.maximum(others(centre**2) - groups * mean**2, 0.0) / np.maximum(groups - 1.0, 1.0)
-    true = np.maximum(spread - noise * others(1.0 / count) / many, 0.0)
-    chance = noise / np.maximum(count - 1, 1)
-    known = (groups > 1) & (freedom > 0) & (chance + true > 0)
-    distance = np.where(known, chance / np.where(known, chance + true, 1.0), 0.0)
-    return np.where(groups > 0, base[first] + mean, 0.0)[cell], distance[cell]
-
-
-def _any_of(x: Floats, key: Ints) -> Floats:
-    """For each entry one of the entries with its key, the same for all of them."""
-    chosen = np.zeros(int(key.max(initial=0)) + 1)
-    chosen[key] = x
-    return chosen[key]
-
-
-def _sums(x: Floats, key: Ints) -> Floats:
-    """Each entry's sum over the entries with its key."""
-    return np.asarray(np.bincount(key, x), np.float64)[key]
-
-
 def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
     """Each entry minus the mean of the entries with its key, itself included; divided by their deviation if wanted."""
-    moved = x - _any_of(x, key)  # so that equal entries become 0 to the last bit
-    centred = moved - _sums(moved, key) / np.bincount(key)[key]
+    moved = x - any_of(x, key)  # so that equal entries become 0 to the last bit
+    centred = moved - sums(moved, key) / np.bincount(key)[key]
     return _divide_by_rms(centred, key, eps) if norm_by_std else centred
 
 
 def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
     """For centred ``x``, the population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
-    return x / (np.sqrt(_sums(x * x, group) / np.bincount(group)[group]) + eps)
+    return x / (np.sqrt(sums(x * x, group) / np.bincount(group)[group]) + eps)
 
 
 # --- for all

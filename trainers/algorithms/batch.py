@@ -49,6 +49,8 @@ class ActionBatch:
         forked_turn: int ``[E]``; the turn, counted from the opening, before which it was forked, 0 where it was not.
             It has the turns from there on alone.
         budgeted: bool ``[E]``; a budget of the environment's own ended it, which is part of the state.
+        score_norms: float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
+            :func:`.baselines.score_norms`.
 
     Raises:
         ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
@@ -71,6 +73,7 @@ class ActionBatch:
     forked_from: Ints | None = None
     forked_turn: Ints | None = None
     budgeted: Bools | None = None
+    score_norms: Floats | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
@@ -124,6 +127,7 @@ class ActionBatch:
             ("forked_from", episodes),
             ("forked_turn", episodes),
             ("budgeted", episodes),
+            ("score_norms", tokens),
         ):
             array = getattr(self, name)
             if array is not None and array.shape != (length,):
@@ -151,10 +155,13 @@ class ActionBatch:
             (self.values, self.episode_of_token, "value"),
             (self.penalty, self.episode_of_token, "penalty"),
             (self.greedy, np.arange(episodes), "greedy return"),
+            (self.score_norms, self.episode_of_token, "score norm"),
         ):
             if array is not None:
                 self._refuse(~np.isfinite(array), episode, f"has a {what} that is not finite")
         self._check_forks()
+        if self.score_norms is not None:
+            self._refuse(self.score_norms < 0, self.episode_of_token, "has a negative score norm")
         if self.anchor is not None:
             self._refuse(self.anchor < 0, self.episode_of_turn, "has a negative anchor")
         if self.bootstrap is not None:

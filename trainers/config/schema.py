@@ -224,6 +224,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
         if estimator in _COMPARE_SIBLINGS:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
+    algorithm = config.algorithm
+    if "baseline" in estimator_keys(estimator) and algorithm.baseline == "optimal_token":
+        of_turns = {name: getattr(algorithm, name) for name in ("zero_pad", "outcome_mix", "norm_by_std")}
+        if given := next((name for name, value in of_turns.items() if value), None):
+            yield f"algorithm.{given}", "must not be set with algorithm.baseline=optimal_token, which compares tokens"
     if estimator == "passk" and 1 < rollout.n <= (k := config.algorithm.pass_k):
         yield "algorithm.pass_k", f"is {k}; it must be below rollout.n={rollout.n}, to leave an episode to compare with"
     episodes = rollout.groups_per_batch * rollout.n
