@@ -26,8 +26,8 @@ from .episode import EpisodeTokens
 from .forks import ForkPoint
 from .renderer import Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
+from .stats import Load, Timeline
 from .tasks import derive_seed
-from .timeline import Load, Timeline
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from ..engines.base import Sampling
 from ..trajectory import EpisodeError, Status, is_reward
 from .environments import EnvSpec
 from .group_scheduler import CollectionError
-from .timeline import Timeline
+from .stats import Timeline
 
 
 @dataclass(frozen=True)
