@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from ppo_runs import in_process, training_of
 
+from trainers import ppo
+from trainers.algorithms.aggregation import token_weights
 from trainers.config import ConfigError, resolve
 from trainers.run import Run
 from trainers.trajectory import read_parquet
@@ -22,8 +24,16 @@ FORK = [
 @pytest.mark.parametrize(
     "options", ["", "fork.where=variance fork.budget=200 fork.samples=2 rollout.staleness=1 engine.replicas=2"]
 )
-def test_forks_are_trained_on_and_reported_beside_their_roots(tmp_path: Path, options: str) -> None:
-    folder = tmp_path / "episodes"
+def test_forks_are_trained_on_and_reported_beside_their_roots(
+    tmp_path: Path, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, parts = tmp_path / "episodes", list[Any]()
+
+    def weights(*given: Any, tree: Any, weights: Any, **more: Any) -> Any:
+        parts.append(tree)
+        return token_weights(*given, tree=tree, weights=weights, **more)
+
+    monkeypatch.setattr(ppo, "token_weights", weights)
     in_process(tmp_path, *FORK, f"trainer.rollout_data_dir={folder}", *options.split())
     for row, file in zip(training_of(tmp_path), sorted(folder.glob("*.parquet")), strict=True):
         episodes = read_parquet(file)
@@ -33,6 +43,9 @@ def test_forks_are_trained_on_and_reported_beside_their_roots(tmp_path: Path, op
         if not options:
             assert len(forks) == sum(t.num_turns for t in roots)
         assert np.isfinite(row["actor/grad_norm"])
+        first, second = (set(parts.pop(0)) for _ in range(2))  # mini-batches
+        assert not first & second, "a tree is never cut"
+        assert first | second == set(range(4)), "roots come first"
         for fork in forks:
             root = next(t for t in roots if t.episode_id == fork.forked_from)
             assert fork.oldest_version is not None

@@ -191,6 +191,7 @@ async def _measured(
 ) -> tuple[Mapping[int, int], Mapping[int, str]]:
     """The tokens of each task's opening, and why others cannot be played."""
     async with backend_of(config, validation=which == "validation", here=True) as backend:
+        forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
         return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed, forks=forks)
 
 
@@ -214,8 +215,7 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
         )
     openings: dict[str, int] = {}
     for which, task in (("training", 0), ("validation", validation_tasks(config).start)):
-        forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
-        measured, failed = await _measured(config, renderer, which, [task], forks=forks)
+        measured, failed = await _measured(config, renderer, which, [task])
         name = f"the opening of {which} task {task}"
         if failed:
             raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {failed[task]}")

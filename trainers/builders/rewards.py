@@ -11,7 +11,7 @@ from textenvs.data import Task
 from textenvs.env import EnvironmentFailure
 from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import text_of
-from textenvs.options import Judge, Policy, resolve
+from textenvs.options import Judge, resolve
 
 from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
@@ -138,14 +138,12 @@ def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
     own: dict[str, Any] = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
     with setup_errors("multiturn_reward: ", ValueError):
-        lookahead = lookahead_of(config, None, lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
+        lookahead = lookahead_of(config, lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
     return MultiturnScore(lookahead, credit=section.credit, replace=section.replace, sampling=sampling)
 
 
-def lookahead_of(
-    config: PPOConfig, policy: Policy | None = None, count_tokens: Callable[[str], int] = len
-) -> Lookahead:
-    """How the multiturn-aware reward looks ahead; without a policy, forks of the episodes are its futures.
+def lookahead_of(config: PPOConfig, count_tokens: Callable[[str], int] = len) -> Lookahead:
+    """How the multiturn-aware reward looks ahead, whose futures are played elsewhere.
 
     Raises:
         ValueError: The options do not go together, or the judge cannot be had.
@@ -159,7 +157,7 @@ def lookahead_of(
         except (TypeError, ValueError) as error:
             raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
     return Lookahead(
-        policy,
+        None,
         samples=section.samples,
         window=section.window,
         formula=section.formula,

@@ -13,7 +13,7 @@ For each estimator, over many groups: the cosine of the mean update to the true 
 of a group's update times the tokens that it sampled, as a ratio to ``turn_grpo`` with groups of eight. A ratio of 0.5
 is as good as twice the tokens.
 
-    python -m benchmarks.estimators [--groups 4000] [--seed 0] [--turns 5] [--json F]
+    python -m benchmarks.fork_variance [--groups 4000] [--seed 0] [--turns 5] [--json F]
 """
 
 from __future__ import annotations
