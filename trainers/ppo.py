@@ -144,7 +144,8 @@ async def next_batch(run: Run) -> Batch:
     waiting = asyncio.ensure_future(run.collector.next_batch())
     try:
         if run.publishing is not None:
-            await asyncio.wait([waiting, run.publishing], return_when=asyncio.FIRST_COMPLETED)
+            both: list[asyncio.Future[Any]] = [waiting, run.publishing]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if run.publishing.done():
                 await run.publishing
         return await waiting

@@ -29,8 +29,9 @@ from .builders.publication import Publisher
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
-from .cluster.group import LearnerGroup, RankError
+from .cluster.group import RankError
 from .cluster.machine import PlanError
+from .cluster.ray.ranks import RayLearnerGroup
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump
@@ -60,7 +61,7 @@ class Run:
 
     config: PPOConfig
     folder: Path
-    learner: Learner | LearnerGroup
+    learner: Learner | RayLearnerGroup
     publisher: Publisher
     collector: Collector
     validation: Backend
@@ -168,7 +169,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
     learner = await asyncio.to_thread(learner_of, config, policy, cluster)
-    if isinstance(learner, LearnerGroup):
+    if isinstance(learner, RayLearnerGroup):
         stack.callback(learner.close)
         stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
     if checkpoint is None:  # the model of a checkpoint has its adapter merged already

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms.advantages import NEEDS_CRITIC
-from ..cluster.group import LearnerGroup
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster, nsight_of
@@ -70,7 +69,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
         raise SetupError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")
 
 
-def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
+def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | RayLearnerGroup:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":

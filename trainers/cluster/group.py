@@ -18,12 +18,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol
 
 from trainers.cluster.rank import Failure
 from trainers.cluster.watch import Verdict, Watch
-from trainers.learner.learner import PolicyLoss, ValueLoss
-from trainers.learner.per_token import Floats, PerToken
 from trainers.trajectory import Trajectory
 
 _LOOK_S = 0.2  # a rank's silence is noticed so much later at most
@@ -36,19 +34,13 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a rank did.
-
-    Args:
-        rank: Which.
-        kind: What.
-        number: Of the call that it belongs to; any for ``gone``.
-        value: rank 0's result (``done``), a :class:`~trainers.cluster.rank.Failure` (``failed``), a
-            :class:`~trainers.cluster.watch.Heartbeat` (``pulse``), or how it went, in words (``gone``).
-    """
+    """Something that a rank did."""
 
     rank: int
     kind: Literal["done", "failed", "pulse", "gone"]
-    number: int
+    number: int  #: of the call that it belongs to; any for ``gone``
+    #: rank 0's result (``done``), a :class:`~trainers.cluster.rank.Failure` (``failed``), a
+    #: :class:`~trainers.cluster.watch.Heartbeat` (``pulse``), or how it went, in words (``gone``)
     value: Any = None
 
 
@@ -132,46 +124,20 @@ class LearnerGroup:
 
     # ------------------------------------------------------------------ a Learner's methods
 
-    @overload
-    def logprobs(
-        self,
-        trajectories: Sequence[Trajectory],
-        *,
-        model: Literal["actor", "reference"] = ...,
-        entropy: Literal[False] = ...,
-    ) -> list[Floats]: ...
-    @overload
-    def logprobs(
-        self, trajectories: Sequence[Trajectory], *, model: Literal["actor", "reference"] = ..., entropy: Literal[True]
-    ) -> tuple[list[Floats], list[Floats]]: ...
-    def logprobs(
-        self,
-        trajectories: Sequence[Trajectory],
-        *,
-        model: Literal["actor", "reference"] = "actor",
-        entropy: bool = False,
-    ) -> Any:
-        return self._do("logprobs", _tokens_of(trajectories), model=model, entropy=entropy)
+    def logprobs(self, trajectories: Sequence[Trajectory], **options: Any) -> Any:
+        return self._do("logprobs", _tokens_of(trajectories), **options)
 
-    def values(self, trajectories: Sequence[Trajectory]) -> tuple[list[Floats], Floats]:
-        result: tuple[list[Floats], Floats] = self._do("values", _tokens_of(trajectories))
-        return result
+    def values(self, trajectories: Sequence[Trajectory]) -> Any:
+        return self._do("values", _tokens_of(trajectories))
 
-    def update_actor(
-        self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: PolicyLoss
-    ) -> dict[str, float]:
-        metrics: dict[str, float] = self._do("update_actor", _tokens_of(trajectories), dict(per_token), loss_fn)
-        return metrics
+    def update_actor(self, trajectories: Sequence[Trajectory], *numbers_and_loss: Any) -> Any:
+        return self._do("update_actor", _tokens_of(trajectories), *numbers_and_loss)
 
-    def update_critic(
-        self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
-    ) -> dict[str, float]:
-        metrics: dict[str, float] = self._do("update_critic", _tokens_of(trajectories), dict(per_token), loss_fn)
-        return metrics
+    def update_critic(self, trajectories: Sequence[Trajectory], *numbers_and_loss: Any) -> Any:
+        return self._do("update_critic", _tokens_of(trajectories), *numbers_and_loss)
 
-    def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
-        metrics: dict[str, float] = self._do("update_sft", _tokens_of(trajectories), weights)
-        return metrics
+    def update_sft(self, trajectories: Sequence[Trajectory], weights: Any = None) -> Any:
+        return self._do("update_sft", _tokens_of(trajectories), weights)
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """See :meth:`trainers.learner.learner.Learner.export_hf`. The ranks write: all must see the folder."""
@@ -193,10 +159,9 @@ class LearnerGroup:
         """As :meth:`prepare_save`, for :meth:`export_hf`."""
         return self._prepare("prepare_export", tokenizer)
 
-    def load(self, path: str | Path) -> dict[str, Any]:
+    def load(self, path: str | Path) -> Any:
         """See :meth:`trainers.learner.learner.Learner.load`. Every rank reads: all must see the folder."""
-        extra: dict[str, Any] = self._do("load", Path(path).absolute())
-        return extra
+        return self._do("load", Path(path).absolute())
 
     # ------------------------------------------------------------------ a group's own
 

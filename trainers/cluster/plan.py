@@ -39,79 +39,47 @@ class Place:
 
 @dataclass(frozen=True)
 class Pool:
-    """Places of one placement group.
-
-    Args:
-        name: Whose.
-        places: All of them.
-        strategy: Ray's word for how they are spread over machines.
-    """
+    """Places of one placement group."""
 
     name: PoolName
     places: tuple[Place, ...]
-    strategy: Literal["PACK", "SPREAD"] = "PACK"
+    strategy: Literal["PACK", "SPREAD"] = "PACK"  #: Ray's word for how they are spread over machines
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where an actor is.
-
-    Args:
-        pool: In which pool.
-        place: Number of its place there.
-        cpus: It takes.
-        gpus: It takes; 0 for an engine that uses those of learner ranks.
-    """
+    """Where an actor is, and what it takes; an engine that uses the GPUs of learner ranks takes none."""
 
     pool: PoolName
-    place: int
+    place: int  #: number of its place there
     cpus: float
     gpus: int = 0
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Where the workers of one reward model are.
-
-    Args:
-        model: Its name.
-        seats: Of each worker.
-        gpus: For each worker that shares GPUs, the ranks whose GPUs they are; else empty.
-    """
+    """Where the workers of one reward model are."""
 
     model: str
     seats: tuple[Seat, ...]
-    gpus: tuple[tuple[int, ...], ...]
+    gpus: tuple[tuple[int, ...], ...]  #: for each that shares GPUs, the ranks whose GPUs they are; else empty
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything is.
-
-    Args:
-        backend: As configured.
-        device: ``cuda`` or ``cpu``.
-        pools: For Ray's placement groups; none where everything is in this process or beside it.
-        learner: A seat for each rank.
-        engines: A seat for each replica.
-        engine_gpus: For each replica that shares GPUs, the ranks whose GPUs they are; else empty.
-        environments: Seats of counted environments.
-        rewards: The workers of each reward model that this run computes.
-        memory: Rows ``(who, what, bytes)``, on one GPU or in one process.
-        notes: What is worth knowing.
-    """
+    """Where everything is."""
 
     backend: Literal["local", "ray"]
     device: Literal["cpu", "cuda"]
     nnodes: int
     gpus_per_node: int
-    pools: tuple[Pool, ...]
-    learner: tuple[Seat, ...]
-    engines: tuple[Seat, ...]
-    engine_gpus: tuple[tuple[int, ...], ...]
-    environments: tuple[Seat, ...] = ()
-    rewards: tuple[Workers, ...] = ()
-    memory: tuple[tuple[str, str, int], ...] = ()
+    pools: tuple[Pool, ...]  #: for Ray's placement groups; none where everything is in this process or beside it
+    learner: tuple[Seat, ...]  #: a seat for each rank
+    engines: tuple[Seat, ...]  #: a seat for each replica
+    engine_gpus: tuple[tuple[int, ...], ...]  #: for each that shares GPUs, the ranks whose GPUs they are; else empty
+    environments: tuple[Seat, ...] = ()  #: counted ones
+    rewards: tuple[Workers, ...] = ()  #: of each reward model that this run computes
+    memory: tuple[tuple[str, str, int], ...] = ()  #: rows ``(who, what, bytes)``, on one GPU or in one process
     notes: tuple[str, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -200,6 +201,8 @@ class RankHost:
         def work() -> None:
             self._sent = self.publish(*order, apart=True)
 
+        with contextlib.suppress(Exception):  # of a round that failed: the driver has it from rank 0
+            self._sending.wait()
         self._sending.start(work, "weights")
 
     def published(self) -> Any:

@@ -99,7 +99,8 @@ class Sender:
             try:
                 link.joined = make_group(group, 0, store)
                 if link.error is not None:  # nobody waits for it any more
-                    last, link.joined = [link.joined], None
+                    last: list[dist.ProcessGroup | None] = [link.joined]
+                    link.joined = None
                     destroy(last)
             except Exception as error:  # whatever torch raises
                 link.error = link.error or f"joining failed: {error!r}"

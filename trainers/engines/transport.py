@@ -333,7 +333,7 @@ def send(
         del values
         sender.send({name: cast[wants.dtype] for name, wants in to.items()}, meanwhile=count)
         del cast
-    made = {key: found.result() for key, found in sums.items()}
+    made: dict[Any, Sums] = {key: found.result() for key, found in sums.items()}
     return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, wants in to.items()}
 
 

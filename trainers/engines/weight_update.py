@@ -263,10 +263,11 @@ class WeightUpdater(Receiver):
                 if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and "index" not in file.name:
                     shutil.copy(file, folder)
             shapes = {spec.names[0]: (wants.dtype or spec.dtype, spec.shape) for spec in source.specs}
-            with SafetensorsFile(folder / "model.safetensors", shapes) as file:
+            with SafetensorsFile(folder / "model.safetensors", shapes) as written:
 
                 async def write(bucket: Bucket) -> None:
-                    await asyncio.to_thread(lambda: [file.write(name, value) for name, value in bucket])
+                    for name, value in bucket:
+                        await asyncio.to_thread(written.write, name, value)
 
                 sums = await source.deliver(wants, write)
             self._may_begin()

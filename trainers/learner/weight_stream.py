@@ -73,8 +73,8 @@ class WeightStream:
         made: list[tuple[tuple[str, ...], list[Tensor], float]] = []
         if which == "adapter":
             for name, layer in adapter_layers(lm):
-                for kind, matrix in zip("AB", adapter_matrices(layer), strict=True):
-                    made.append(((f"{PREFIX}{name}.lora_{kind}.weight",), [matrix], 0.0))
+                for letter, matrix in zip("AB", adapter_matrices(layer), strict=True):
+                    made.append(((f"{PREFIX}{name}.lora_{letter}.weight",), [matrix], 0.0))
         else:
             for name, value in base_state(lm):
                 if name in names:
@@ -102,12 +102,13 @@ class WeightStream:
                     if all(part.stop > part.start for part in box):
                         owners.setdefault(str(box), (rank, box))
                 local = _local(value)
-                if snapshot and value.requires_grad:
-                    local = local.to("cpu", torch.float32 if len(of) > 1 else kind, copy=True)
+                if snapshot:  # what is frozen is not copied, but where it is on a GPU
+                    wire = kind if value.requires_grad and len(of) == 1 else local.dtype
+                    local = local.to("cpu", wire, copy=value.requires_grad)
                 parts.append(_Part(local, value.shape, list(owners.values())))
             self.specs.append(TensorSpec(each, kind, tuple(of[0].shape)))
             self._parts.append((parts, scale))
-        self._optimizer = None if snapshot else optimizer
+        self._optimizer = None if snapshot or which == "base" else optimizer
         self._at = None if optimizer is None else optimizer.step_count
 
     def read(self, ranks: Ranks) -> Iterator[Named]:
@@ -125,9 +126,13 @@ class WeightStream:
             raise SupersededError("the learner has trained on: weights that are no snapshot can be read no more")
         for spec, (parts, scale) in zip(self.specs, self._parts, strict=True):
             kind = spec.dtype if len(parts) == 1 else torch.float32
-            found = [_gathered(part, kind, ranks) for part in parts]
-            if ranks.first:
-                yield spec.names, found[0] if len(found) == 1 else merge(*found, scale).to(spec.dtype)  # type: ignore[arg-type]
+            found = [whole for part in parts if (whole := _gathered(part, kind, ranks)) is not None]
+            if len(found) == 1:
+                yield spec.names, found.pop()
+            elif found:
+                base, a, b = found
+                yield spec.names, merge(base, a, b, scale).to(spec.dtype)
+                del base, a, b
             del found
 
 

@@ -58,7 +58,7 @@ def test_the_news_of_a_death_after_a_survivors_error_is_the_cause_and_keeps_the_
         group.values([])
     assert "connection reset by peer" in "\n".join(caught.value.__notes__)
     assert ranks.killed.is_set()
-    with pytest.raises(RankError, match="has ended: in weights, learner rank 1 was killed by SIGSEGV"):
+    with pytest.raises(RankError, match="has ended: in values, learner rank 1 was killed by SIGSEGV"):
         group.values([])
     group.close()
     assert ranks.closed == 1

@@ -12,7 +12,7 @@ from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
-from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError
+from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError, SourceLostError, SupersededError
 from trainers.engines.replicas import Replicas
 
 # ---------------------------------------------------------------- weights
@@ -203,6 +203,48 @@ async def test_an_update_that_nobody_survives_ends_as_an_error() -> None:
     with pytest.raises(EngineError, match=r"replica 0: .*out of memory.*replica 1: .*out of memory"):
         await replicas.update_weights("new", 3)
     assert replicas.version == 0
+    await replicas.close()
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_replica_whose_weights_are_gone_gets_the_next_ones(survivors: int) -> None:
+    """The learner has trained on. Where nobody is up, the next weights go to who comes up, and old ones to nobody."""
+
+    async def run() -> None:
+        made: list[Fragile] = []
+
+        async def restart(index: int) -> Fragile:
+            made.append(Fragile(slow))
+            made[-1].fail_update = SupersededError("the learner has trained on")
+            return made[-1]
+
+        replicas, engines = pair(restart=restart)
+        await replicas.update_weights("first", 1)
+        for engine in engines[survivors:]:
+            engine.die()
+        waiting = start(replicas, 2)
+        await asyncio.sleep(30)
+        assert len(made) == 2 - survivors
+        assert [task.done() for task in waiting] == [bool(survivors)] * 2
+        for engine in made:
+            engine.fail_update = None
+        await replicas.update_weights("next", 2)
+        replies = await asyncio.gather(*waiting, *start(replicas, 4))
+        assert {int(reply.weight_version[-1]) for reply in replies[2:]} == {2}
+        assert [engine.version for engine in [*engines[:survivors], *made]] == [2, 2]
+        assert replicas.stats()["replicas_up"] == 2
+        await replicas.close()
+
+    run_simulated(run())
+
+
+@simulated
+async def test_no_replica_is_blamed_for_a_source_that_is_lost() -> None:
+    replicas, engines = pair()
+    engines[0].fail_update = SourceLostError("learner rank 1 died")
+    with pytest.raises(SourceLostError, match="learner rank 1 died"):
+        await replicas.update_weights("new", 1)
+    assert replicas.stats()["replicas_lost"] == 0
     await replicas.close()
 
 

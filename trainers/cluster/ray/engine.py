@@ -221,10 +221,11 @@ class RayEngine:
 
     async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`. An embedded engine gets adapters' base once."""
-        source = source_of(weights)
-        sources, base = {"weights": source}, None
+        source, base = source_of(weights), None
         if isinstance(source, AdapterSource):
             sources, base = {"base": source.base, "adapter": source.adapter}, (source.name, source.scale)
+        else:
+            sources = {"weights": source}
         specs = {kind: list(each.specs) for kind, each in sources.items()}
         wants = Wants(bucket_bytes=self._bucket_bytes)
         with attending(source):

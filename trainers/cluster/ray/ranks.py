@@ -277,9 +277,11 @@ class RankSource(WeightSource):
             outcome = await exchange(sending, members, plan_of(self.specs, limit), self._give_up)
             for done, name in names.items():
                 found = outcome[name]
-                if not done.done() and isinstance(found, Exception):
+                if done.done():
+                    continue
+                if isinstance(found, Exception):
                     done.set_exception(found)
-                elif not done.done():
+                else:
                     done.set_result(found)
         except BaseException as error:
             for done in waiting:
