@@ -32,9 +32,9 @@ import textenvs
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, user
+from trainers.cli import tuned_gc
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
-from trainers.gc_tuning import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules

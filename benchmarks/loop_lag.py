@@ -3,7 +3,7 @@
 Episodes of four turns with a scripted engine (replies after 1 to 9 s) and a user who takes 100 ms, one time in twenty
 1 s, all on one event loop in real time, beside a trainer that takes no time. After a warm-up in which all start:
 
-* ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.timeline.LoopLag`, a probe every 10 ms). On a
+* ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.stats.LoopLag`, a probe every 10 ms). On a
   busy machine this is mostly others' work.
 * ``held_*_s``: CPU seconds of one turn of the event loop, in which nobody else gets it: what of the lag is our own.
 
@@ -23,11 +23,11 @@ from typing import Any
 from collector_throughput import SlowUser, make_renderer
 
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
-from trainers.gc_tuning import tuned_gc
+from trainers.cli import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules
-from trainers.rollout.timeline import LoopLag
+from trainers.rollout.stats import LoopLag
 
 WANTED_P99_S = 0.05
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from trainers.engines.remote import Launch, RemoteEngine
+from trainers.engines.remote import RemoteEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
@@ -40,9 +40,13 @@ def started(folder: Path, given: argparse.Namespace, transport: str, *, verify: 
         tensor_parallel=given.ranks,
         verify=verify,
         update_folder=given.update_folder,
+        max_slots=4,
+        threads=1,
+        kv_cache_gib=0.25,
+        dtype=given.dtype,
+        device=given.device,
     )
-    launch = Launch(max_slots=4, threads=1, kv_cache_gib=0.25, dtype=given.dtype, device=given.device)
-    return kind(folder, made, max_context=256, launch=launch)
+    return kind(folder, made, max_context=256)
 
 
 async def measure(folder: Path, model: torch.nn.Module, given: argparse.Namespace, transport: str) -> dict:

@@ -1,12 +1,9 @@
-"""A run's checkpoints: folders that are there whole or not at all.
+"""A run's checkpoints: folders that are there whole or not at all, whenever the process is killed.
 
 ``checkpoints/iteration_000050/`` holds ``state.json`` (where the run stands) and whatever its writers put beside it. It
-is written under another name, synced and renamed; one that is to go is renamed before it is deleted. So a kill at any
-moment leaves the last good one, and never half a one. Where writing fails, what was written is deleted. Names that
-start with a dot are no checkpoints.
-
-``state.json`` has the checksums of all other files (:mod:`trainers.learner.checksums`) and one of itself. All are
-verified before anything of a checkpoint is used. It is JSON, like everything but the tensors: reading runs no code.
+is written under another name, synced and renamed; one that is to go is renamed before it is deleted. Names that start
+with a dot are no checkpoints. ``state.json`` has the checksums of all other files (:mod:`trainers.learner.checksums`)
+and one of itself; all are verified before anything of a checkpoint is used.
 """
 
 from __future__ import annotations
@@ -14,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from textenvs.data.files import written_whole
 
 from .learner.checkpoint import Background, recover, replace_folder
 from .learner.checksums import DamagedError, UnlistedFileError, checksums, sha256, verify_listed
@@ -44,13 +42,7 @@ class DamagedCheckpointError(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint.
-
-    Args:
-        path: Its folder.
-        iteration: Iterations done.
-        state: What was given to :meth:`Checkpoints.save`.
-    """
+    """A complete checkpoint; ``state`` is what was given to :meth:`Checkpoints.save`."""
 
     path: Path
     iteration: int
@@ -58,36 +50,18 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints in one folder.
-
-    Args:
-        folder: Made when the first one is saved.
-        keep: So many of the newest stay.
-    """
+    """The checkpoints in one folder, which is made when the first one is saved; the newest ``keep`` of them stay."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1, not {keep}")
-        self.folder = folder
-        self.keep = keep
+        self.folder, self.keep = folder, keep
         self._background = Background()
+        self.wait = self._background.wait  # until a save in the background is done; raises what went wrong in it, once
 
     def save(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> Path:
-        """Write a checkpoint, then delete the oldest beyond ``keep``.
+        """Write a checkpoint and return its folder; delete the oldest beyond ``keep`` and those of later iterations.
 
-        Those of later iterations are deleted as well: an earlier run left them in this folder, or this run has gone
-        back. If they stayed, they would be taken for the newest.
-
-        Args:
-            iteration: Iterations done.
-            state: JSON.
-            writers: Each is called with the folder and writes its own part.
-
-        Returns:
-            The checkpoint's folder.
-
-        Raises:
-            OSError: It cannot be written, for example because the disk is full; nothing of it is left.
+        The latter are of an earlier run in this folder, or this run has gone back; they would be taken for the newest.
+        Each of ``writers`` writes its own part into the folder. Where that fails, nothing is left of it.
         """
         final = self.folder / f"iteration_{iteration:06d}"
         self._finish_replacing()
@@ -104,52 +78,27 @@ class Checkpoints:
         kept = [path for number, path in found if number <= iteration][-self.keep :]
         for _, path in found:
             if path not in kept:
-                _delete(path)
+                going = path.rename(path.with_name(f".{path.name}.deleted"))  # it must not be seen half deleted
+                shutil.rmtree(going)
         return final
 
     def save_in_background(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> None:
         """As :meth:`save`, in a thread; returns at once, or when the save before this one is done.
 
-        Args:
-            iteration: Iterations done.
-            state: JSON, as it is now.
-            writers: What they write must not change any more.
-
-        Raises:
-            Exception: What went wrong in the save before this one; this one is not started.
+        What the writers write must not change any more. What went wrong in the save before is raised; this one is then
+        not started.
         """
         state = json.loads(json.dumps(dict(state)))  # as it is now
         self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
 
     def amend(self, iteration: int, more: Mapping[str, Any]) -> None:
-        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go.
-
-        Raises:
-            CheckpointError: Its state is damaged.
-            OSError: It cannot be written; the old state stays.
-        """
+        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go, or not at all."""
         path = self.folder / f"iteration_{iteration:06d}" / _STATE
         if not path.is_file():
             return
         state, listed = _unsealed(path)
-        fresh = path.with_name(f".{_STATE}.new")
-        try:
-            with fresh.open("w", encoding="utf-8") as file:
-                file.write(_sealed({**state, **more}, listed))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
-        fresh.replace(path)
-
-    def wait(self) -> None:
-        """Until a save in the background is done.
-
-        Raises:
-            Exception: What went wrong in it; once.
-        """
-        self._background.wait()
+        with written_whole(path) as unfinished:
+            Path(unfinished).write_text(_sealed({**state, **more}, listed), encoding="utf-8")
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is as it was written, or ``None`` where there is none. Damaged ones are logged.
@@ -168,12 +117,12 @@ class Checkpoints:
             for said in damaged:
                 log.warning("%s; using %s instead", said, path.name)
             return checkpoint
-        if damaged:
-            raise CheckpointError(
-                f"no checkpoint in {self.folder} can be used: {'; '.join(damaged)}. Restore the files from a copy, or "
-                "start afresh with trainer.resume_mode=disable"
-            )
-        return None
+        if not damaged:
+            return None
+        raise CheckpointError(
+            f"no checkpoint in {self.folder} can be used: {'; '.join(damaged)}. Restore the files from a copy, or "
+            "start afresh with trainer.resume_mode=disable"
+        )
 
     def newest_path(self) -> Path | None:
         """The folder of the newest checkpoint, which is not read; ``None`` where there is none."""
@@ -196,8 +145,8 @@ def load(path: Path) -> Checkpoint:
     """Read the state of one checkpoint, and verify all of its files.
 
     Raises:
-        DamagedCheckpointError: A file is damaged or missing.
-        CheckpointError: It is not a checkpoint, has a file that is not its own, or another version wrote it.
+        CheckpointError: A file is damaged, missing (:class:`DamagedCheckpointError`) or not its own, or it is not a
+            checkpoint of this version.
     """
     match = _NAME.fullmatch(path.name)
     if match is None or not path.is_dir():
@@ -217,18 +166,12 @@ def load(path: Path) -> Checkpoint:
 
 
 def _sealed(state: Mapping[str, Any], listed: Mapping[str, str]) -> str:
-    """The text of ``state.json``."""
     body = json.loads(json.dumps({"format": _FORMAT, "state": dict(state), "files": dict(listed)}))
     return json.dumps({"sha256": _checksum(body), **body}, indent=1)
 
 
 def _unsealed(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The state in a ``state.json``, and the checksums of the other files.
-
-    Raises:
-        DamagedCheckpointError: It is damaged.
-        CheckpointError: Another version wrote it.
-    """
+    """The state in a ``state.json``, and the checksums of the other files."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(given, dict):
@@ -250,10 +193,3 @@ def _unsealed(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _delete(path: Path) -> None:
-    """Delete a folder that must not be seen half deleted."""
-    going = path.with_name(f".{path.name}.deleted")
-    path.rename(going)
-    shutil.rmtree(going)

@@ -1,16 +1,38 @@
-"""How a command runs: its log, its exit code, and expected errors in words instead of a traceback."""
+"""How a command runs and ends: its log, exit code, expected errors, signals, and garbage collection.
+
+Ctrl-C and SIGTERM end a run within seconds in every phase, also where an environment hangs. Handlers run in the main
+thread between two instructions of Python, so they run while the event loop is blocked. They ask the loop, and a thread
+watches whether it obeys: where it does not, the process ends all the same, and says what it did not wait for. (C code
+that keeps Python's interpreter lock cannot be interrupted. An environment that may do that belongs into a process of
+its own, ``env.backend=process``.)
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, Self, TypeVar
 
 from textenvs.text import printable
+
+T = TypeVar("T")
+
+log = logging.getLogger("trainers")
+
+#: Seconds from a signal to the end of the process, where something keeps it from ending by itself.
+GRACE_S = 5.0
+INTERRUPTED = 130  # the exit code
+_GC_THRESHOLDS = (20_000, 20, 20)  # objects made, and collections of each younger generation, before one is due
 
 
 def run_command(
@@ -25,17 +47,17 @@ def run_command(
 
     Args:
         work: Gives the exit code.
-        stopped: What is said where it was interrupted.
+        stopped: Printed where it was interrupted.
         expected: Errors whose message is enough. Any other is a bug of ours, or of a library, and has its traceback.
         folder: Where it writes; an ``OSError`` about a file in it is expected, too, as a full disk is everywhere.
-        advice: What to do then; told whether the disk is full.
+        advice: What to do then; called with whether the disk is full.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         return work()
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(stopped, file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except expected as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
@@ -49,3 +71,126 @@ def run_command(
 
 def _within(folder: Path, name: object) -> bool:
     return isinstance(name, str | os.PathLike) and Path(name).absolute().is_relative_to(folder.absolute())
+
+
+class Interrupts:
+    """The handlers of both signals, within a ``with`` block (or :meth:`run`); in the main thread alone.
+
+    Until :meth:`save_first` there is nothing to save, and a signal ends the run. From then on the first signal asks to
+    stop after a checkpoint, and the second one ends the run.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._stop: tuple[asyncio.Event | threading.Event, str] | None = None
+        self._asked = self._ending = False
+        self._over = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Take the signals over; elsewhere than in the main thread nothing happens."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Give them back; the process is no longer ended."""
+        self._over.set()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._ending and isinstance(error, asyncio.CancelledError):
+            raise KeyboardInterrupt from None
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """``asyncio.run(main)``; the end of its threads, too, is waited for as long as a signal allows."""
+
+        async def attached() -> T:
+            self.attach()
+            return await main
+
+        with self:
+            return asyncio.run(attached())
+
+    def attach(self) -> None:
+        """Called first in the main task: the one that is cancelled."""
+        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+
+    def save_first(self, stop: asyncio.Event | threading.Event, what: str = "a checkpoint will be saved") -> None:
+        """From here on the first signal sets ``stop``, and ``what`` is logged."""
+        self._stop = stop, what
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._stop is not None and not self._asked:
+            (stop, what), heard = self._stop, threading.Event()
+            self._asked = True
+
+            def ask() -> None:
+                heard.set()
+                stop.set()
+                log.warning("stopping: %s; interrupt again to stop at once without it", what)
+
+            self._call(ask)
+            _end_unless(heard, "nothing was saved since the last checkpoint")
+        elif self._main is None:
+            raise KeyboardInterrupt
+        elif not self._ending:
+            self._asked = self._ending = True
+            self._call(self._main.cancel)
+            _end_unless(self._over, "it was to stop at once")
+
+    def _call(self, function: Callable[[], object]) -> None:
+        if self._loop is None:
+            function()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+
+def _end_unless(done: threading.Event, said: str) -> None:
+    """End the process unless ``done`` is set within :data:`GRACE_S`; says what it did not wait for."""
+
+    def watch() -> None:
+        if not done.wait(GRACE_S):
+            line = f"stopped without waiting any longer for {_busy()}; {said}\n"
+            os.write(2, line.encode(errors="replace"))  # the main thread may hold the lock of sys.stderr
+            os._exit(INTERRUPTED)
+
+    threading.Thread(target=watch, name="interrupts", daemon=True).start()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process as ``sys.exit`` does, but where it was interrupted also if a thread never ends."""
+    if code == INTERRUPTED:
+        _end_unless(threading.Event(), "everything else has ended")
+    sys.exit(code)
+
+
+def _busy() -> str:
+    """Where the threads of this process are; those that wait in the standard library have nothing to do."""
+    standard = os.path.dirname(threading.__file__)
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, frame in sys._current_frames().items():
+        file = frame.f_code.co_filename
+        if file != __file__ and (not file.startswith(standard) or "site-packages" in file):
+            found.append(f"{file}:{frame.f_lineno} ({frame.f_code.co_name}, thread {names.get(ident)})")
+    return ", ".join(found[:3]) or "a thread"
+
+
+@contextmanager
+def tuned_gc() -> Iterator[None]:
+    """Leave out of garbage collection what there is now, and collect the rest more rarely, until the block ends.
+
+    A run holds a few hundred thousand objects to its end, and makes many more that live for seconds. With Python's own
+    settings the collector walks all of them again and again on the event loop: a fifth of the time at full load
+    (``benchmarks/collector_throughput.py``). Process-wide: for programs, once everything that lasts is there.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -39,30 +39,15 @@ class StuckError(DemonstrationError):
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One conversation.
-
-    Args:
-        messages: The conversation; it ends with an assistant message.
-        imitate: For each assistant message, how much it is imitated: 1 as the expert's replies are, 0 not at all.
-    """
+    """A conversation that ends with an assistant message, and how much each assistant message is imitated."""
 
     messages: Messages
     imitate: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        replies = sum(message["role"] == "assistant" for message in self.messages)
-        if replies != len(self.imitate):
-            raise ValueError(f"{replies} assistant messages need as many weights, not {len(self.imitate)}")
-
 
 @dataclass(frozen=True)
 class Example:
-    """A demonstration in tokens.
-
-    Args:
-        trajectory: ``action_mask`` covers all assistant tokens.
-        weights: float32 ``[n]``, one for each action token: how much it is imitated.
-    """
+    """A demonstration in tokens; ``weights``, float32 ``[action tokens]``, say how much each is imitated."""
 
     trajectory: Trajectory
     weights: NDArray[np.float32]
@@ -101,19 +86,7 @@ def play(
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
     if mistake_weight < 0.0:
         raise ValueError(f"mistake_weight must be at least 0, not {mistake_weight}")
-    if step_timeout_s is None:
-        yield from _play(env, count, seed, mistake_rate, mistake_weight, _called)
-        return
-    worker = _Worker(step_timeout_s)
-    try:
-        yield from _play(env, count, seed, mistake_rate, mistake_weight, worker.call)
-    finally:
-        worker.end()
-
-
-def _play(
-    env: TextEnv[Any], count: int, seed: int, mistake_rate: float, mistake_weight: float, call: Callable[..., Any]
-) -> Iterator[Demonstration]:
+    call = _called if step_timeout_s is None else partial(_in_thread, step_timeout_s)
     played = number = 0
     while played < count:
         rng = np.random.default_rng((seed, number))
@@ -138,44 +111,25 @@ def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
         raise DemonstrationError(f"the environment's {what} called sys.exit({error.code!r:.100})") from error
 
 
-class _Worker:
-    """One daemon thread for calls that may hang: the process does not wait for it at its end."""
+def _in_thread(timeout_s: float, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """:func:`_called` in a daemon thread: the process does not wait at its end for a call that hangs."""
+    result: Future[Any] = Future()
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._result: Future[Any] = Future()  # of the last call
-        self._thread = threading.Thread(target=self._work, name="textenvs-demonstrations", daemon=True)
-        self._thread.start()
-
-    def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of the call; raises ``StuckError`` where it takes too long."""
-        result: Future[Any] = Future()
-        self._result = result
-        self._calls.put(partial(_called, what, function, *args, **kwargs))
+    def work() -> None:
         try:
-            return result.result(self._timeout_s)
-        except TimeoutError as error:
-            if result.done():  # the call's own
-                raise
-            raise StuckError(
-                f"the environment's {what} took longer than {self._timeout_s:g} s while its expert played; see what it "
-                "waits for, or raise step_timeout_s (of warm_start, or of sft)"
-            ) from error
+            result.set_result(_called(what, function, *args, **kwargs))
+        except BaseException as error:
+            result.set_exception(error)
 
-    def end(self) -> None:
-        """End the thread; it is waited for unless a call was given up."""
-        self._calls.put(None)
-        if self._result.done():
-            self._thread.join()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            result = self._result
-            try:
-                result.set_result(call())
-            except BaseException as error:
-                result.set_exception(error)
+    thread = threading.Thread(target=work, name="textenvs-demonstrations", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if not result.done():
+        raise StuckError(
+            f"the environment's {what} took longer than {timeout_s:g} s while its expert played; see what it waits "
+            "for, or raise step_timeout_s (of warm_start, or of sft)"
+        )
+    return result.result()
 
 
 def _episode(
@@ -235,24 +189,22 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
         raise DemonstrationError(f"{where}: no column 'messages'; it has {list(row)}")
     try:
         conversation = check_conversation(row["messages"], where)
+        if not conversation or conversation[-1]["role"] != "assistant":
+            raise ValueError(f"{where}: the conversation must end with the assistant's message to imitate")
+        if conversation[0]["role"] == "assistant":
+            raise ValueError(f"{where}: the conversation starts with the assistant; there is nothing to reply to")
+        for number, (before, message) in enumerate(pairwise(conversation), 1):
+            if message["role"] != "assistant":
+                continue
+            if before["role"] == "assistant":
+                raise ValueError(f"{where}: message {number}: the assistant speaks twice in a row; make it one message")
+            if structured := {"tool_calls", "reasoning_content"} & set(message):
+                raise ValueError(
+                    f"{where}: message {number}: an assistant message with {' and '.join(sorted(structured))} cannot "
+                    "be imitated: write what the model should say into its content"
+                )
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
-    if not conversation or conversation[-1]["role"] != "assistant":
-        raise DemonstrationError(f"{where}: the conversation must end with the assistant's message to imitate")
-    if conversation[0]["role"] == "assistant":
-        raise DemonstrationError(f"{where}: the conversation starts with the assistant; there is nothing to reply to")
-    for number, message in enumerate(conversation):
-        if message["role"] != "assistant":
-            continue
-        if conversation[number - 1]["role"] == "assistant":
-            raise DemonstrationError(
-                f"{where}: message {number}: the assistant speaks twice in a row; make it one message"
-            )
-        if structured := {"tool_calls", "reasoning_content"} & set(message):
-            raise DemonstrationError(
-                f"{where}: message {number}: an assistant message with {' and '.join(sorted(structured))} cannot be "
-                "imitated: write what the model should say into its content"
-            )
     return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"))
 
 
@@ -275,15 +227,13 @@ def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, too
                 f"a reply to imitate spells a token that ends replies; take it out: {text[:200]!r}"
             )
         ids.append(renderer.stop_token_ids[0])
-        tokens.reply(_said(ids))
+        count = len(ids)
+        tokens.reply(
+            Generation(np.asarray(ids, np.int32), np.zeros(count, np.float32), np.zeros(count, np.int32), "stop")
+        )
         tokens.reward(0.0, {})
-        weights.append(np.full(len(ids), weight, np.float32))
+        weights.append(np.full(count, weight, np.float32))
         if number + 1 < len(turns):
             tokens.observe(messages[: turns[number + 1]])
     trajectory = tokens.finish(terminated=True, truncated=False, status=Status.COMPLETED, messages=messages)
     return Example(trajectory, np.concatenate(weights))
-
-
-def _said(ids: Sequence[int]) -> Generation:
-    count = len(ids)
-    return Generation(np.asarray(ids, np.int32), np.zeros(count, np.float32), np.zeros(count, np.int32), "stop")

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,10 @@ from textenvs.text import reader_may_leave
 from .cli import run_command
 from .config import load_config
 from .config.commands import EvaluateConfig
-from .parquet import TableError, read_table
+from .parquet import TableError, read_table, refuse_rows
 from .rewards import FunctionError, FunctionPool, ScoreError
 
 _LISTED = 10  # failures that are shown
-_AHEAD = 8  # replies that wait for each process
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,7 @@ class Outcome:
 
 
 def rows_of(config: EvaluateConfig) -> list[Row]:
-    """The rows of the file.
-
-    Raises:
-        TableError: It cannot be used; bad rows are listed.
-    """
+    """The rows of the file; raises ``TableError`` that lists bad ones."""
     data = config.data
     assert data.path is not None
     path = Path(data.path).expanduser()
@@ -75,34 +69,24 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
         elif not isinstance(model, dict) or model.get("ground_truth") is None:
             problems.append(f"row {number}: column {data.reward_model_key!r} has no ground_truth")
         else:
-            extra = row.get("extra_info")
             source = str(row[data.data_source_key])
-            rows.append(Row(number, source, tuple(responses), model["ground_truth"], extra))
-    if problems:
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise TableError(f"{path}: these rows cannot be scored:\n  " + "\n  ".join(problems[:_LISTED]) + more)
+            rows.append(Row(number, source, tuple(responses), model["ground_truth"], row.get("extra_info")))
+    refuse_rows(problems, f"{path}: these rows cannot be scored", _LISTED)
     return rows
 
 
-def score(rows: Sequence[Row], pool: FunctionPool, ahead: int) -> Iterator[Outcome]:
-    """Every reply's outcome, in the order of the rows; ``ahead`` are asked for at a time."""
-    waiting: deque[tuple[Row, int, Future[float]]] = deque()
-
-    def settled() -> Outcome:
-        row, sample, future = waiting.popleft()
-        try:
-            return Outcome(row.number, sample, row.source, future.result())
-        except ScoreError as error:
-            return Outcome(row.number, sample, row.source, None, str(error))
-
+def score(rows: Sequence[Row], pool: FunctionPool) -> Iterator[Outcome]:
+    """Every reply's outcome, in the order of the rows."""
+    asked = []
     for row in rows:
         for sample, response in enumerate(row.responses):
             question = {"data_source": row.source, "solution_str": response, "ground_truth": row.ground_truth}
-            waiting.append((row, sample, pool.submit(**question, extra_info=row.extra)))
-            if len(waiting) >= ahead:
-                yield settled()
-    while waiting:
-        yield settled()
+            asked.append((row, sample, pool.submit(**question, extra_info=row.extra)))
+    for row, sample, future in asked:
+        try:
+            yield Outcome(row.number, sample, row.source, future.result())
+        except ScoreError as error:
+            yield Outcome(row.number, sample, row.source, None, str(error))
 
 
 def report(outcomes: Sequence[Outcome], threshold: float) -> str:
@@ -138,25 +122,26 @@ def _interval(groups: Sequence[Sequence[float]]) -> str:
     return "" if found is None else f"  [{found[0]:.4f}, {found[1]:.4f}]"
 
 
-def refuse_unwritable(target: Path) -> None:
-    """Raise ``TableError`` where a file cannot be written; nothing is changed, but its folder is made."""
-    there = target.exists()
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.open("a").close()
-        if not there:
-            target.unlink()
+        yield
     except OSError as error:
         raise TableError(f"report.output_path={target} cannot be written ({error.strerror or error})") from error
 
 
-def run(config: EvaluateConfig) -> int:
-    """The whole command; the exit status.
+def refuse_unwritable(target: Path) -> None:
+    """Raise ``TableError`` where a file cannot be written; nothing is changed, but its folder is made."""
+    there = target.exists()
+    with _writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.open("a").close()
+        if not there:
+            target.unlink()
 
-    Raises:
-        TableError: The file cannot be used, or the one of the outcomes cannot be written.
-        FunctionError: The function cannot be had.
-    """
+
+def run(config: EvaluateConfig) -> int:
+    """The whole command; the exit status."""
     rows = rows_of(config)
     target = None if config.report.output_path is None else Path(config.report.output_path).expanduser()
     if target is not None:
@@ -164,7 +149,7 @@ def run(config: EvaluateConfig) -> int:
     function = config.custom_reward_function
     path = Path(__file__).with_name("rewards") / "builtin.py" if function.path is None else Path(function.path)
     with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
-        outcomes = list(score(rows, pool, _AHEAD * function.workers))
+        outcomes = list(score(rows, pool))
     with reader_may_leave():
         print(report(outcomes, config.report.pass_threshold))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -177,10 +162,8 @@ def run(config: EvaluateConfig) -> int:
         print(f"and {len(failed) - _LISTED} more; report.output_path=FILE.jsonl has them all", file=sys.stderr)
     if target is not None:  # last: a disk that is full by now takes nothing from what is said
         written = (json.dumps(vars(each), ensure_ascii=False) + "\n" for each in outcomes)
-        try:
+        with _writing(target):
             target.write_text("".join(written), "utf-8")
-        except OSError as error:
-            raise TableError(f"report.output_path={target} cannot be written ({error.strerror or error})") from error
     return 1 if failed else 0
 
 

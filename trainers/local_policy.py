@@ -1,7 +1,6 @@
-"""A model of this machine as a policy for ``textenvs evaluate --local FOLDER``.
+"""A model of this machine as a policy for ``textenvs evaluate --local FOLDER``, found by an entry point.
 
-``textenvs`` imports no trainer: it finds this by the entry point ``local`` of the group ``textenvs.policies``. Replies
-are token-exact: what was sampled is never tokenised again, as in training.
+Replies are token-exact: what was sampled is never tokenised again, as in training.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from textenvs.env import TextEnv
 from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stopped, ToolSchemas
 from textenvs.messages import Messages, user
 
-from . import policy
 from .config.model import ModelSection, native_dtype
 from .engines.base import EngineError, Sampling
 from .engines.torch_engine import TorchEngine
-from .policy import PolicyError
+from .policy import load, resolve_device
 from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from .rollout.environments import tools_of
 from .rollout.renderer import Renderer, RendererError
@@ -52,19 +50,14 @@ class LocalPolicy:
         device: str = "auto",
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        try:
-            loaded = policy.load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
-            renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs)
-            where = policy.resolve_device(device)
-            dtype = native_dtype(model, device)
-        except (PolicyError, RendererError) as error:
-            raise ValueError(str(error)) from error
+        loaded = load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
+        renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs)
         self._engine = TorchEngine(
             loaded.model,
             max_slots=concurrency,
             max_context=min(loaded.model.config.max_position_embeddings, _MOST_CONTEXT),
-            device=where,
-            dtype=getattr(torch, dtype),
+            device=resolve_device(device),
+            dtype=getattr(torch, native_dtype(model, device)),
             stop_token_ids=renderer.stop_token_ids,
         )
         self._policy = EnginePolicy(
@@ -72,11 +65,7 @@ class LocalPolicy:
         )
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that remembers its episode as tokens.
-
-        Raises:
-            Stopped: The model could not see the environment's tools, or could not call them.
-        """
+        """A player that remembers its episode as tokens; ``Stopped`` where the model cannot use the tools."""
         try:
             self._policy.renderer.forms.check((user("x"),), tools_of(env))
         except ValueError as error:

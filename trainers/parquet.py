@@ -12,11 +12,7 @@ class TableError(ValueError):
 
 
 def read_table(path: Path, columns: Sequence[str]) -> Any:
-    """A ``pyarrow.Table``.
-
-    Raises:
-        TableError: The file is missing, not Parquet, has no rows, or lacks one of ``columns``.
-    """
+    """A ``pyarrow.Table``; raises ``TableError`` where it cannot be read, has no rows or lacks one of ``columns``."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -32,6 +28,13 @@ def read_table(path: Path, columns: Sequence[str]) -> Any:
     if table.num_rows == 0:
         raise TableError(f"{path} has no rows")
     return table
+
+
+def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
+    """Raise ``TableError`` with the first ``listed`` of these problems, if there are any."""
+    if problems:
+        more = [f"and {len(problems) - listed} more"] if len(problems) > listed else []
+        raise TableError("\n  ".join([f"{what}:", *problems[:listed], *more]))
 
 
 def write_table(path: Path, table: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from . import hub, tiny
 from .config.schema import ModelSection
 from .learner.source import ModelSource
-from .untrusted_model import check_model_files
 
 
 class PolicyError(ValueError):
@@ -26,12 +26,7 @@ class Policy:
     """A causal language model and its tokenizer, which has a chat template.
 
     A learner reads the files of a model that is given as a folder (:attr:`source`), and so do servers; the model as an
-    object (:attr:`model`) is loaded when somebody asks for it. Whoever uses it copies it to the device and the type
-    that it computes in.
-
-    Args:
-        model: A folder with safetensors, or a model on the CPU.
-        tokenizer: Of the model.
+    object (:attr:`model`, on the CPU) is loaded when it is asked for.
     """
 
     def __init__(self, model: PreTrainedModel | Path, tokenizer: Any) -> None:
@@ -48,28 +43,22 @@ class Policy:
     @property
     def skeleton(self) -> PreTrainedModel:
         """The model's configuration, layers and shapes; its parameters may have no memory (torch's ``meta``)."""
-        if self._model is None and self._skeleton is None:
+        if self._model is not None:
+            return self._model
+        if self._skeleton is None:
             assert self._folder is not None
             self._skeleton = ModelSource(self._folder).skeleton()
-        found = self._model or self._skeleton
-        assert found is not None
-        return found
+        return self._skeleton
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say.
-
-        Raises:
-            PolicyError: They cannot be read.
-        """
+        """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say."""
         if self._model is None:
             assert self._folder is not None
-            try:
+            with _loading(str(self._folder)):
                 self._model = AutoModelForCausalLM.from_pretrained(
                     self._folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
                 ).eval()
-            except (OSError, ValueError, SafetensorError) as error:
-                raise _not_loaded(str(self._folder), error) from error
         assert self._model is not None
         return self._model
 
@@ -102,11 +91,7 @@ class Policy:
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one.
-
-    Raises:
-        PolicyError: ``cuda`` was asked for and there is none.
-    """
+    """``auto`` is the GPU where there is one; ``PolicyError`` where ``cuda`` was asked for and there is none."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -128,26 +113,16 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     """
     tokenizer = load_tokenizer(section, texts)
     if section.path == "tiny":
-        model = tiny.build_model(
-            len(tokenizer),
-            family=section.family,
-            hidden=section.hidden,
-            intermediate=section.intermediate,
-            layers=section.layers,
-            heads=section.heads,
-            kv_heads=section.kv_heads,
-            max_context=max_context,
-            eos_token_id=tokenizer.eos_token_id,
-            seed=seed,
-        )
+        names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
+        shape: dict[str, Any] = {name: getattr(section, name) for name in names}
+        eos = tokenizer.eos_token_id
+        model = tiny.build_model(len(tokenizer), **shape, max_context=max_context, eos_token_id=eos, seed=seed)
         return Policy(model, tokenizer)
     folder = _folder(section.path, weights=True)
     policy = Policy(folder, tokenizer)
-    try:
+    with _loading(section.path):
         ModelSource(folder).check_files()
         words = policy.skeleton.config.get_text_config().vocab_size
-    except (OSError, ValueError, SafetensorError) as error:
-        raise _not_loaded(section.path, error) from error
     if len(tokenizer) > words:
         raise PolicyError(
             f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only {words}; they do "
@@ -157,22 +132,12 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
 
 
 def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) -> Any:
-    """The policy's tokenizer alone, without any weights.
-
-    Args:
-        section: Which model.
-        texts: As in :func:`load`.
-
-    Raises:
-        PolicyError: It is missing, or has no chat template.
-    """
+    """The policy's tokenizer alone, without any weights; see :func:`load`."""
     if section.path == "tiny":
         return tiny.build_tokenizer(texts(), section.vocab_size)
     folder = _folder(section.path, weights=False)
-    try:
+    with _loading(section.path):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise _not_loaded(section.path, error) from error
     if tokenizer.chat_template is None:
         raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
     # What transformers makes of a folder without tokenizer.json knows no words.
@@ -182,18 +147,12 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
 
 
 def positions(section: ModelSection) -> int | None:
-    """The longest context that a given model was made for; ``None`` where it does not say, and for `tiny`.
-
-    Raises:
-        PolicyError: Its configuration cannot be read.
-    """
+    """The longest context that a given model was made for; ``None`` where it does not say, and for `tiny`."""
     if section.path == "tiny":
         return None
     folder = _folder(section.path, weights=False)
-    try:
+    with _loading(section.path):
         text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
-    except (OSError, ValueError) as error:
-        raise _not_loaded(section.path, error) from error
     found = getattr(text, "max_position_embeddings", None)
     return found if isinstance(found, int) else None
 
@@ -206,7 +165,7 @@ def _folder(path: str, *, weights: bool) -> Path:
     if not folder.is_dir():
         raise PolicyError(f"model.path={path}: no such folder")
     try:
-        check_model_files(folder)
+        hub.check_model_files(folder)
     except ValueError as error:
         raise PolicyError(f"model.path={error}") from error
     return folder
@@ -219,8 +178,12 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _not_loaded(path: str, error: Exception) -> PolicyError:
-    return PolicyError(
-        f"model.path={path}: transformers cannot load it ({error}); give a folder with config.json, weights "
-        "and tokenizer, a name on the Hugging Face hub, or `tiny`"
-    )
+@contextmanager
+def _loading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise PolicyError(
+            f"model.path={path}: transformers cannot load it ({error}); give a folder with config.json, weights "
+            "and tokenizer, a name on the Hugging Face hub, or `tiny`"
+        ) from error

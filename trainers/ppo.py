@@ -45,9 +45,8 @@ from .builders.engines import check_engine
 from .builders.environments import check_environments, other_validation, try_openings
 from .builders.folder import run_folder
 from .builders.policy import tokenizer_of, with_scripts_there_are
-from .builders.reward_checks import reward_problems
-from .cli import run_command
-from .cli_errors import EXPECTED
+from .builders.reward_model import reward_problems
+from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
 from .cluster.lazy_factory import LazyFactory
 from .cluster.machine import Machine
@@ -57,7 +56,6 @@ from .config.running import TrainerSection
 from .config.schema import ActorSection
 from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
-from .interrupts import Interrupts, leave
 from .learner import Learner
 from .learner.memory import empty_heap
 from .policy import PolicyError, positions
@@ -66,7 +64,7 @@ from .report.reporter import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
-from .run import Run, assemble
+from .run import EXPECTED, Run, assemble
 from .trajectory import Trajectory, action_offsets
 
 log = logging.getLogger("trainers")

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from transformers.utils.logging import disable_progress_bar
 
 from . import ppo
+from .cli import Interrupts
 from .config import PPOConfig, resolve
-from .interrupts import Interrupts
 from .registry import Result
-from .run import Run, assemble
+from .run import assemble
 
 T = TypeVar("T")
 
 
 class PPOTrainer:
-    """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run goes on from its folder's checkpoint.
+    """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run resumes from its folder's checkpoint.
 
     Args:
         config: Arguments as on the command line (``key=value``, ``--config FILE``), or a ``PPOConfig``.
@@ -38,30 +37,21 @@ class PPOTrainer:
     def fit(self) -> Result:
         """See :class:`trainers.Trainer`. In the main thread Ctrl-C and SIGTERM do what they do for the command.
 
-        See :mod:`trainers.interrupts`: the first ends the run with a checkpoint; the process ends where the run cannot.
-
         With ``trainer.val_only`` it validates and trains nothing; the model is then the resumed checkpoint's, if any.
-
-        Raises:
-            Exception: As :mod:`trainers.ppo` says them: SetupError, CollectionError, ...
         """
-        return _wait_for(self._fit)
+        return _wait_for(self._fit())
 
     def evaluate(self) -> Mapping[str, float]:
         """See :class:`trainers.Trainer`: the metrics of a validation, ``val/...``."""
-        return _wait_for(self._evaluate)
+        return _wait_for(self._evaluate())
 
     def close(self) -> None:
         """There is nothing to give back: a run closes its parts when it ends."""
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     async def _fit(self) -> Result:
@@ -76,20 +66,11 @@ class PPOTrainer:
             else:
                 await ppo.train(run)
             run.reporter.conclude(run.trained_s)
-            return self._result(run)
-
-    def _result(self, run: Run) -> Result:
-        if self.config.trainer.val_only:  # nothing is saved: what was validated may be a checkpoint's
-            self._trained = run.resumed_from
-        else:  # nothing is saved where it was stopped before the first step, or was over when it resumed from elsewhere
-            self._trained = run.saved.newest_path() or run.resumed_from
-        return Result(
-            metrics=dict(run.reporter.latest),
-            model=None if self._trained is None else self._trained / "model",
-            checkpoint=self._trained,
-            iterations=run.iteration,
-            stopped=run.stop.is_set(),
-        )
+            # Nothing was saved where it was stopped before the first step, or was over when it resumed from elsewhere.
+            saved = None if self.config.trainer.val_only else run.saved.newest_path()
+            trained = self._trained = saved or run.resumed_from
+            model = None if trained is None else trained / "model"
+            return Result(dict(run.reporter.latest), model, trained, run.iteration, run.stop.is_set())
 
     async def _evaluate(self) -> Mapping[str, float]:
         disable_progress_bar()
@@ -103,11 +84,11 @@ class PPOTrainer:
             return dict(run.reporter.latest)
 
 
-def _wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _wait_for(work: Coroutine[Any, Any, T]) -> T:
     """What a coroutine gives, also for a caller whose thread runs an event loop already (a notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
+        return asyncio.run(work)
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()
+        return thread.submit(asyncio.run, work).result()

@@ -7,21 +7,17 @@ object is a class (or function) that :func:`make` can call; see :class:`Trainer`
 from __future__ import annotations
 
 import difflib
-import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
 GROUP = "textenvs.trainers"
 
 #: Those of this package: where they are, and what they do.
-BUILT_IN: Mapping[str, tuple[str, str]] = {
-    "ppo": ("trainers.ppo_trainer:PPOTrainer", "our own loop, as `python -m trainers.ppo` runs it"),
-}
+BUILT_IN = {"ppo": ("trainers.ppo_trainer:PPOTrainer", "our own loop, as `python -m trainers.ppo` runs it")}
 
 
 class TrainerNotFoundError(ValueError):
@@ -37,9 +33,9 @@ class Result:
             last batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
         model: A folder that transformers loads: the trained policy with its tokenizer; ``None`` where nothing was
             trained, and no checkpoint resumed from.
-        checkpoint: What training can go on from; ``None`` where nothing of the kind was written.
+        checkpoint: What training can resume from; ``None`` where nothing of the kind was written.
         iterations: Batches trained on, over all resumptions.
-        stopped: Somebody asked to stop before the end.
+        stopped: It was interrupted before the end.
     """
 
     metrics: Mapping[str, float]
@@ -57,26 +53,17 @@ class Trainer(Protocol):
     """
 
     def fit(self) -> Result:
-        """Train to the configured end, or go on from where an earlier run stopped."""
-        ...
+        """Train to the configured end, or resume an earlier run."""
 
     def evaluate(self) -> Mapping[str, float]:
         """Play the validation tasks with the policy: as trained, after :meth:`fit`."""
-        ...
 
     def close(self) -> None:
         """Give back what is held; safe to call twice."""
-        ...
 
-    def __enter__(self) -> Self:
-        """Itself."""
-        ...
+    def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        ...
+    def __exit__(self, *exception: object) -> None: ...
 
 
 def names() -> dict[str, str]:
@@ -109,30 +96,33 @@ def make(name: str, config: Any = ()) -> Trainer:
 
 def arguments(config: Any) -> Any:
     """``config`` as a trainer gets it; see :func:`make`."""
-    if isinstance(config, Mapping):
-        return tuple(_texts(config, ""))
-    if isinstance(config, Sequence) and not isinstance(config, str | bytes):
-        if wrong := [each for each in config if not isinstance(each, str)]:
-            raise TypeError(f"a configuration's arguments are texts (key=value), not {type(wrong[0]).__name__}")
-        return tuple(config)
     if isinstance(config, str):
         raise TypeError(f"give a list of arguments, [{config!r}], not one text")
-    return config
+    if isinstance(config, Mapping):
+        return tuple(_text(*each) for each in flattened(config))
+    if not isinstance(config, Sequence):
+        return config
+    if wrong := [each for each in config if not isinstance(each, str)]:
+        raise TypeError(f"a configuration's arguments are texts (key=value), not {type(wrong[0]).__name__}")
+    return tuple(config)
 
 
-def _texts(tree: Mapping[Any, Any], above: str) -> list[str]:
-    texts = []
+def flattened(tree: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested mapping with their dotted keys."""
     for key, value in tree.items():
         if not isinstance(key, str):
             raise TypeError(f"a configuration's keys are texts, not {key!r}")
         if isinstance(value, Mapping) and value:
-            texts += _texts(value, f"{above}{key}.")
-            continue
-        try:
-            texts.append(f"{above}{key}={json.dumps(value)}")
-        except TypeError as error:
-            raise TypeError(f"{above}{key}: {error}") from None
-    return texts
+            yield from flattened(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _text(key: str, value: Any) -> str:
+    try:
+        return f"{key}={json.dumps(value)}"
+    except TypeError as error:
+        raise TypeError(f"{key}: {error}") from None
 
 
 def _target(name: str) -> Any:
@@ -143,8 +133,7 @@ def _target(name: str) -> Any:
                 f"the trainer {name!r} is one of textenvs, and the package {_package(offers[0])} offers another of "
                 "that name: it must choose a different one"
             )
-        module, _, attribute = BUILT_IN[name][0].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return EntryPoint(name, BUILT_IN[name][0], GROUP).load()
     if not offers:
         near = difflib.get_close_matches(name, names(), 3, 0.5)
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

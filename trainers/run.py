@@ -14,51 +14,44 @@ from typing import Any
 
 import torch
 
-from . import checkpoints, sft
+from . import sft
+from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
+from .builders import environments, rewards
 from .builders.cluster import cluster_of, driver_device, plan_of
 from .builders.collection import collector_of, trace_of
 from .builders.engines import check_engine, engine_of, sleeps
-from .builders.environments import (
-    backend_of,
-    check_environments,
-    check_tools,
-    other_validation,
-    overlong_of,
-    training_kwargs,
-    try_openings,
-    validation_tasks,
-)
+from .builders.errors import SetupError
 from .builders.folder import START, checkpoint_to_resume, held, logged_run, refuse_sft_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
-from .builders.reward_checks import check_rewards, try_multiturn
-from .builders.reward_model import RewardModels, reward_models_of, start_early, try_served
-from .builders.rewards import (
-    custom_reward,
-    cut_reply_reward,
-    multiturn_reward,
-    overlong_reward,
-    redistribution_of,
-    reward_function_of,
-)
+from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
+from .checkpoints import Checkpoint, CheckpointError, Checkpoints
+from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
+from .cluster.machine import PlanError
 from .config import PPOConfig
 from .config.describe import all_keys
-from .config.schema import WarmStartSection
 from .config.yaml12 import dump
-from .gc_tuning import tuned_gc
+from .demonstrations import DemonstrationError
 from .learner import Learner, Parallel
 from .learner.memory import empty_heap
-from .policy import Policy
+from .policy import Policy, PolicyError
+from .report.loggers import MetricsError
 from .report.metrics import SignalWatch
 from .report.reporter import Reporter
-from .rollout.collector import Collector
+from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
-from .rollout.renderer import Renderer
+from .rollout.renderer import Renderer, RendererError
 from .rollout.rewards import Score
-from .rollout.timeline import TraceFile
+from .rollout.stats import TraceFile
+
+#: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
+EXPECTED = (
+    *(SetupError, CheckpointError, CollectionError, DemonstrationError, FloatingPointError),
+    *(MetricsError, PlanError, PolicyError, RankError, RendererError, TermsError),
+)
 
 
 @dataclass
@@ -74,7 +67,7 @@ class Run:
     validation_tasks: Sequence[int]
     kl: KLController
     reporter: Reporter
-    saved: checkpoints.Checkpoints
+    saved: Checkpoints
     tokenizer: Any
     sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
     reward_models: RewardModels | None = None
@@ -85,9 +78,9 @@ class Run:
     iteration: int = 0  # iterations done
     validated: int = 0  # at which of them the last validation was; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
-    stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
-    given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
-    failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
+    stop: asyncio.Event = field(default_factory=asyncio.Event)  # a stop was requested
+    given_up: threading.Event = field(default_factory=threading.Event)  # threads of the run are to end
+    failure: Exception | None = None  # why collecting has ended for good
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
     signal: SignalWatch = field(default_factory=SignalWatch)
 
@@ -98,43 +91,32 @@ class Run:
 @contextlib.asynccontextmanager
 async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     """Build everything, warm the policy up or resume, and close it all in the end; the folder is the run's alone."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield await _assembled(config, stack)
+
+
+async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run:
     folder = run_folder(config.trainer)
-    with held(folder):
-        refuse_sft_folder(folder)
-        async with _assembled(config, folder) as run:
-            yield run
-
-
-@contextlib.asynccontextmanager
-async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
-    saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
+    stack.enter_context(held(folder))
+    refuse_sft_folder(folder)
+    saved = Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
     checkpoint = checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:
-        if "config" not in checkpoint.state:
-            raise damaged(checkpoint.path, KeyError("state.json has no config"))
-        refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
-        if checkpoint.state.get("weights_only") and not config.trainer.val_only:
-            raise weights_alone(checkpoint.path)
+        refuse_checkpoint(config, checkpoint)
     plan = plan_of(config)
-    check_environments(config)
+    environments.check_environments(config)
     check_engine(config)
     check_rewards(config)
     config, notes = with_scripts_there_are(config)
-    credit = redistribution_of(config.algorithm)
-    kwargs, seed = training_kwargs(config), config.trainer.seed
+    credit = rewards.redistribution_of(config.algorithm)
+    kwargs, seed, context = environments.training_kwargs(config), config.trainer.seed, config.engine.max_context
     policy = policy_of(
-        config.model,
-        config.env.id,
-        kwargs,
-        config.warm_start,
-        max_context=config.engine.max_context,
-        seed=seed,
-        checkpoint=checkpoint,
+        config.model, config.env.id, kwargs, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
     )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
-    check_tools(config, renderer)
+    environments.check_tools(config, renderer)
     trace = trace_of(config)
     reporter = Reporter(
         logged_run(config, folder, first_step_of(config, checkpoint)),
@@ -144,111 +126,103 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         validation_dir=config.trainer.validation_data_dir,
         on_phase=None if trace is None else trace.phase,
     )
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
-        stack.callback(reporter.close)
-        if not config.trainer.val_only:  # which leaves the folder as it is
-            write_config(folder, config)
-        if trace is not None:
-            stack.callback(trace.close)
-        given_up = threading.Event()
-        stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
-        rewards: dict[str, Score] = {}
-        if (pool := reward_function_of(config.custom_reward_function)) is not None:
-            stack.callback(pool.close)
-            rewards["custom"] = custom_reward(config, pool)
-        if config.overlong_buffer.enable:
-            rewards["overlong"] = overlong_reward(config)
-        if config.rollout.cut_reply_penalty:
-            rewards["cut_reply"] = cut_reply_reward(config)
-        for line in notes:
+    stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
+    stack.callback(reporter.close)
+    if not config.trainer.val_only:  # which leaves the folder as it is
+        write_config(folder, config)
+    if trace is not None:
+        stack.callback(trace.close)
+    given_up = threading.Event()
+    stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
+    scores: dict[str, Score] = {}
+    if (pool := rewards.reward_function_of(config.custom_reward_function)) is not None:
+        stack.callback(pool.close)
+        scores["custom"] = rewards.custom_reward(config, pool)
+    scores |= rewards.penalties(config)
+    for line in (*notes, environments.other_validation(config)):
+        if line is not None:
             reporter.say(line)
-        if (elsewhere := other_validation(config)) is not None:
-            reporter.say(elsewhere)
-        longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
-        await try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
-        overlong = await overlong_of(config, renderer, reporter.say)
-        await try_multiturn(config)
-        models: RewardModels | None = None
-        if start_early(config):  # whatever is wrong with one is to be known before anything is trained
-            models = await stack.enter_async_context(reward_models_of(config, plan))
-        if checkpoint is not None:
-            reporter.say(f"resuming from {checkpoint.path}")
-            if not config.trainer.val_only:
-                policy.link_to(folder / START)  # checkpoints go when later ones are there
-            for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
-                reporter.say(f"the configuration differs from the checkpoint's: {change}")
-        elif warm_start_wanted(config):
-            if models is None:
-                await try_served(config)
-            sleeper = None if models is None else models.sleeper
-            if sleeper is not None:  # the learner spans its GPUs
-                await sleeper.sleep()
-            await asyncio.to_thread(warm_up, config, policy, renderer, reporter.say, given_up)
-            await asyncio.to_thread(empty_heap)  # of a learner that is gone
-            if sleeper is not None:
-                await sleeper.wake()
-        cluster = stack.enter_context(cluster_of(config, plan))
-        learner = await asyncio.to_thread(learner_of, config, policy, cluster)
-        if isinstance(learner, LearnerGroup):
-            stack.callback(learner.close)
-            stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
-        if checkpoint is None:  # the model of a checkpoint has its adapter merged already
-            start_from_adapter(config, policy)
-        kl = config.algorithm.kl_ctrl
-        controller: KLController = (
-            AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
-        )
-        version = 0 if checkpoint is None else checkpoint.iteration
-        engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
-        stack.push_async_callback(engine.close)
-        policy.release()
-        reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
-        if config.multiturn_reward.enable:
-            ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
-            reward_stats["multiturn"] = ahead.stats
+    longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
+    await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
+    overlong = await environments.overlong_of(config, renderer, reporter.say)
+    await rewards.try_multiturn(config)
+    models: RewardModels | None = None
+    if start_early(config):  # whatever is wrong with one is to be known before anything is trained
+        models = await stack.enter_async_context(reward_models_of(config, plan))
+    if checkpoint is not None:
+        reporter.say(f"resuming from {checkpoint.path}")
+        if not config.trainer.val_only:
+            policy.link_to(folder / START)  # checkpoints go when later ones are there
+        for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
+            reporter.say(f"the configuration differs from the checkpoint's: {change}")
+    elif warm_start_wanted(config):
         if models is None:
-            models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
-        if models is not None:
-            rewards |= models.scores
-            reward_stats |= {name: partial(models.stats, name) for name in models.scores}
-        training = await stack.enter_async_context(backend_of(config, validation=False))
-        validation = await stack.enter_async_context(backend_of(config, validation=True))
-        collector = await stack.enter_async_context(
-            collector_of(config, engine, renderer, training, trace, rewards, credit, overlong.training)
-        )
-        sleepers: list[Any] = [engine] if sleeps(config) else []
-        if models is not None:
-            models.service.watch(collector.generating_s)
-            if models.sleeper is not None:
-                sleepers.append(models.sleeper)
-        run = Run(
-            config=config,
-            folder=folder,
-            learner=learner,
-            publisher=Publisher(learner, config.model),
-            collector=collector,
-            validation=validation,
-            validation_tasks=[task for task in validation_tasks(config) if task not in overlong.validation],
-            kl=controller,
-            reporter=reporter,
-            saved=saved,
-            tokenizer=policy.tokenizer,
-            sleepers=sleepers,
-            reward_models=models,
-            trace=trace,
-            resumed_from=None if checkpoint is None else checkpoint.path,
-            reward_stats=reward_stats,
-            given_up=given_up,
-            made_here=config.model.path == "tiny" or warm_start_wanted(config),
-        )
-        if checkpoint is not None:
-            resume(run, checkpoint)
-        stack.enter_context(tuned_gc())
-        yield run
+            await try_served(config)
+        sleeper = None if models is None else models.sleeper
+        if sleeper is not None:  # the learner spans its GPUs
+            await sleeper.sleep()
+        await asyncio.to_thread(warm_up, config, policy, renderer, reporter.say, given_up)
+        await asyncio.to_thread(empty_heap)  # of a learner that is gone
+        if sleeper is not None:
+            await sleeper.wake()
+    cluster = stack.enter_context(cluster_of(config, plan))
+    learner = await asyncio.to_thread(learner_of, config, policy, cluster)
+    if isinstance(learner, LearnerGroup):
+        stack.callback(learner.close)
+        stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
+    if checkpoint is None:  # the model of a checkpoint has its adapter merged already
+        start_from_adapter(config, policy)
+    version = 0 if checkpoint is None else checkpoint.iteration
+    engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
+    stack.push_async_callback(engine.close)
+    policy.release()
+    reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
+    if config.multiturn_reward.enable:
+        ahead = scores["multiturn"] = rewards.multiturn_reward(config, engine, renderer, policy.tokenizer)
+        reward_stats["multiturn"] = ahead.stats
+    if models is None:
+        models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
+    if models is not None:
+        scores |= models.scores
+        reward_stats |= {name: partial(models.stats, name) for name in models.scores}
+    training = await stack.enter_async_context(environments.backend_of(config, validation=False))
+    validation = await stack.enter_async_context(environments.backend_of(config, validation=True))
+    collector = await stack.enter_async_context(
+        collector_of(config, engine, renderer, training, trace, scores, credit, overlong.training)
+    )
+    sleepers: list[Any] = [engine] if sleeps(config) else []
+    if models is not None:
+        models.service.watch(collector.generating_s)
+        if models.sleeper is not None:
+            sleepers.append(models.sleeper)
+    kl = config.algorithm.kl_ctrl
+    run = Run(
+        config=config,
+        folder=folder,
+        learner=learner,
+        publisher=Publisher(learner, config.model),
+        collector=collector,
+        validation=validation,
+        validation_tasks=[task for task in environments.validation_tasks(config) if task not in overlong.validation],
+        kl=AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef),
+        reporter=reporter,
+        saved=saved,
+        tokenizer=policy.tokenizer,
+        sleepers=sleepers,
+        reward_models=models,
+        trace=trace,
+        resumed_from=None if checkpoint is None else checkpoint.path,
+        reward_stats=reward_stats,
+        given_up=given_up,
+        made_here=config.model.path == "tiny" or warm_start_wanted(config),
+    )
+    if checkpoint is not None:
+        resume(run, checkpoint)
+    stack.enter_context(tuned_gc())
+    return run
 
 
-def first_step_of(config: PPOConfig, checkpoint: checkpoints.Checkpoint | None) -> int | None:
+def first_step_of(config: PPOConfig, checkpoint: Checkpoint | None) -> int | None:
     """What an earlier run logged from here on this one logs again; ``None`` where it only looks."""
     if config.trainer.val_only:
         return None
@@ -265,12 +239,20 @@ def warm_up(
     section, seed = config.warm_start, config.trainer.seed
     parts = [("warm start", section, seed)]
     if section.careless_steps:
-        parts.append(("careless", section.model_copy(update=careless(section)), seed + 1))
-    kwargs = training_kwargs(config)
+        changed = {
+            "files": None,
+            "demonstrations": section.careless_steps * section.batch_size,
+            "steps": section.careless_steps,
+            "lr": section.careless_lr,
+            "mistake_rate": section.careless_rate,
+            "mistake_weight": 1.0,
+        }
+        parts.append(("careless", section.model_copy(update=changed), seed + 1))
+    kwargs = environments.training_kwargs(config)
     # All of them first: what cannot be had should be known before anything is trained.
     options = learner_options(config.model, config.trainer)
     if config.model.path == "tiny":
-        options["lora"] = None  # a model from scratch has nothing yet that an adapter could stand on
+        options["lora"] = None  # a model from scratch has no weights worth an adapter yet
     if config.cluster.learner_ranks > 1:
         options["parallel"] = Parallel()  # this process does it alone
     given = [
@@ -278,22 +260,20 @@ def warm_up(
         for _, part, part_seed in parts
     ]
     for (name, part, part_seed), examples in zip(parts, given, strict=True):
-        report = progress(say, name, part.steps)
+        on_step, device = _progress(say, given_up, name, part.steps), driver_device(config)
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, device=device, options=options)
 
-        def on_step(step: int, metrics: Mapping[str, float], report: sft.OnStep = report) -> None:
-            if given_up.is_set():
-                raise asyncio.CancelledError
-            report(step, metrics)
 
-        sft.fit(
-            policy,
-            examples,
-            part,
-            seed=part_seed,
-            on_step=on_step,
-            device=driver_device(config),
-            options=options,
-        )
+def _progress(say: Callable[[str], None], given_up: threading.Event, name: str, steps: int) -> sft.OnStep:
+    began = time.perf_counter()
+
+    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if given_up.is_set():
+            raise asyncio.CancelledError
+        if step % 50 == 0 or step == steps:
+            say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
+
+    return on_step
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:
@@ -302,34 +282,11 @@ def warm_start_wanted(config: PPOConfig) -> bool:
     return config.model.path == "tiny" if wanted is None else wanted
 
 
-def careless(section: WarmStartSection) -> dict[str, Any]:
-    """What differs in the steps on careless demonstrations."""
-    return {
-        "files": None,
-        "demonstrations": section.careless_steps * section.batch_size,
-        "steps": section.careless_steps,
-        "lr": section.careless_lr,
-        "mistake_rate": section.careless_rate,
-        "mistake_weight": 1.0,
-    }
+# ------------------ resuming from a checkpoint
 
 
-def progress(say: Callable[[str], None], name: str, steps: int) -> sft.OnStep:
-    """Says now and then how a supervised part goes."""
-    began = time.perf_counter()
-
-    def on_step(step: int, metrics: Mapping[str, float]) -> None:
-        if step % 50 == 0 or step == steps:
-            say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
-
-    return on_step
-
-
-# ------------------ going on from a checkpoint
-
-
-def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
-    """Go on from a checkpoint; before anything is collected."""
+def resume(run: Run, checkpoint: Checkpoint) -> None:
+    """Resume from a checkpoint, before anything is collected."""
     state = checkpoint.state
     try:
         if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
@@ -339,47 +296,45 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
         run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
     except (RankError, torch.OutOfMemoryError):
         raise
-    except _UNREADABLE as error:
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
         if type(error) is ValueError:  # tasks that are left out, for example, may be others now
-            raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
+            raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
         raise damaged(checkpoint.path, error) from error
     run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 
 
-# What a checkpoint leads to that is whole and yet not what this version writes.
-_UNREADABLE = (OSError, ValueError, TypeError, LookupError, RuntimeError)
-
-# What a checkpoint is made of. Another learning rate may go on from it, another model may not.
+# What a checkpoint is made of. Another learning rate may resume from it, another model may not.
 _FIXED = (
     *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
-    "model.exclude_modules",
-    "model.lora_adapter_path",
-    "env.id",
-    "data.train_files",
-    "data.train_size",
-    "data.shuffle",
-    "data.chat_template_kwargs",
-    "data.filter_overlong_prompts",
-    "data.longest_prompt",
-    "algorithm.adv_estimator",
-    "actor.use_kl_loss",
-    "algorithm.use_kl_in_reward",
-    "algorithm.kl_ctrl.type",
+    *("model.exclude_modules", "model.lora_adapter_path", "env.id", "data.train_files", "data.train_size"),
+    *("data.shuffle", "data.chat_template_kwargs", "data.filter_overlong_prompts", "data.longest_prompt"),
+    *("algorithm.adv_estimator", "actor.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
     # Optimizer steps an iteration: the learning rate's schedule counts them.
-    "actor.ppo_epochs",
-    "actor.mini_batches",
-    "critic.warmup",
-    "trainer.seed",
+    *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed"),
 )
 
 
-def damaged(path: Path, error: BaseException) -> checkpoints.CheckpointError:
+def damaged(path: Path, error: BaseException) -> CheckpointError:
     """What to say of a checkpoint that cannot be read."""
     said = next((line for line in str(error).splitlines() if line.strip()), "")
-    return checkpoints.CheckpointError(
-        f"{path} is damaged ({type(error).__name__}: {said}); move it away to go on from the one before"
+    return CheckpointError(
+        f"{path} is damaged ({type(error).__name__}: {said}); move it away to resume from the one before"
     )
+
+
+def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
+    """Raise ``CheckpointError`` where this run cannot resume from a checkpoint."""
+    path = checkpoint.path
+    if "config" not in checkpoint.state:
+        raise damaged(path, KeyError("state.json has no config"))
+    refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), path)
+    if checkpoint.state.get("weights_only") and not config.trainer.val_only:
+        raise CheckpointError(
+            f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: "
+            f"begin another run with it (model.path={path / 'model'} trainer.experiment_name=NAME), validate it "
+            "(trainer.val_only=true), or start afresh in this folder with trainer.resume_mode=disable"
+        )
 
 
 def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = ()) -> None:
@@ -387,19 +342,10 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
     differ = [name for name in (*_FIXED, *also) if _at(before, name) not in (_at(now, name), _UNKNOWN)]
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
-        raise checkpoints.CheckpointError(
+        raise CheckpointError(
             f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
             "or start afresh in this one with trainer.resume_mode=disable"
         )
-
-
-def weights_alone(path: Path) -> checkpoints.CheckpointError:
-    """What to say of a checkpoint without the optimizer's state."""
-    return checkpoints.CheckpointError(
-        f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: begin "
-        f"another run with it (model.path={path / 'model'} trainer.experiment_name=NAME), validate it "
-        "(trainer.val_only=true), or start afresh in this folder with trainer.resume_mode=disable"
-    )
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -1,12 +1,9 @@
-"""A LoRA adapter that peft saved: what it is, from its configuration alone, and its matrices.
-
-``adapter_config.json`` says what the numbers mean. What it asks for beyond plain LoRA (a scale of its own, biases,
-layers that are trained whole) is refused here: an adapter that is read otherwise than it was trained is another model.
-"""
+"""A LoRA adapter that peft saved. What ``adapter_config.json`` asks for beyond plain LoRA is refused."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,14 +34,10 @@ _BEGINNINGS = (True, False, None, "gaussian", "orthogonal", "eva")
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """What an adapter is.
+    """What an adapter is; it is scaled by ``alpha / rank``.
 
-    Args:
-        folder: Where it is.
-        rank: Of its matrices.
-        alpha: It is scaled by ``alpha / rank``.
-        target_modules: The last parts of the names of the layers that have one; ``None`` where the configuration says
-            it in another way, and only the matrices tell.
+    ``target_modules`` are the last parts of the names of the layers that have one; ``None`` where the configuration
+    says it in another way, and only the matrices tell.
     """
 
     folder: Path
@@ -53,11 +46,7 @@ class SavedAdapter:
     target_modules: frozenset[str] | None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The matrices, by peft's names, on the CPU.
-
-        Raises:
-            ValueError: The file cannot be read.
-        """
+        """The matrices, by peft's names, on the CPU; ``ValueError`` where the file cannot be read."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -68,11 +57,7 @@ class SavedAdapter:
 
 
 def read_adapter(folder: str | Path) -> SavedAdapter:
-    """What the adapter in a folder is; its matrices are not read.
-
-    Raises:
-        ValueError: There is none, or it is another kind than plain LoRA.
-    """
+    """What the adapter in a folder is, without its matrices; raises ``ValueError`` for all but plain LoRA."""
     folder = Path(folder).expanduser()
     for name in (_CONFIG, _TENSORS):
         if not (folder / name).is_file():
@@ -81,28 +66,30 @@ def read_adapter(folder: str | Path) -> SavedAdapter:
         config: Any = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder / _CONFIG} cannot be read: {error}") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        kind = config.get("peft_type") if isinstance(config, dict) else None
+    if (kind := config.get("peft_type") if isinstance(config, dict) else None) != "LORA":
         raise ValueError(f"{folder} has an adapter of the kind {kind}; only LORA can be trained on")
-    for key, means in _PLAIN.items():
-        if config.get(key):
-            raise ValueError(
-                f"{folder / _CONFIG}: {key} is {config[key]!r} ({means}); only plain LoRA can be trained on"
-            )
-    if config.get("bias", "none") != "none":
-        raise ValueError(f"{folder / _CONFIG}: bias is {config['bias']!r}; biases are not trained here")
-    if (begun := config.get("init_lora_weights", True)) not in _BEGINNINGS:
-        raise ValueError(
-            f"{folder / _CONFIG}: init_lora_weights is {begun!r}, which also changes the matrices under the adapter: "
-            "save it as plain LoRA (peft's path_initial_model_for_weight_conversion), or merge it into the model"
-        )
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"{folder / _CONFIG}: r is {rank!r}; it must be an integer from 1")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
-        raise ValueError(f"{folder / _CONFIG}: lora_alpha is {alpha!r}; it must be a number above 0")
-    targets = config.get("target_modules")
+    if problem := next(_problems(config), None):
+        raise ValueError(f"{folder / _CONFIG}: {problem}")
+    rank, alpha, targets = config["r"], config["lora_alpha"], config.get("target_modules")
     names = None
     if isinstance(targets, list) and targets and all(isinstance(each, str) for each in targets):
         names = frozenset(each.rpartition(".")[2] for each in targets)
     return SavedAdapter(folder, rank, float(alpha), names)
+
+
+def _problems(config: dict[str, Any]) -> Iterator[str]:
+    for key, means in _PLAIN.items():
+        if config.get(key):
+            yield f"{key} is {config[key]!r} ({means}); only plain LoRA can be trained on"
+    if config.get("bias", "none") != "none":
+        yield f"bias is {config['bias']!r}; biases are not trained here"
+    if (begun := config.get("init_lora_weights", True)) not in _BEGINNINGS:
+        yield (
+            f"init_lora_weights is {begun!r}, which also changes the matrices under the adapter: save it as plain LoRA "
+            "(peft's path_initial_model_for_weight_conversion), or merge it into the model"
+        )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        yield f"r is {rank!r}; it must be an integer from 1"
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
+        yield f"lora_alpha is {alpha!r}; it must be a number above 0"

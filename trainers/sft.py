@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from .builders.errors import SetupError
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
 from .builders.policy import careless_left_out, demonstrations_of, policy_of, set_threads
-from .cli import run_command
+from .cli import INTERRUPTED, Interrupts, run_command
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
@@ -63,20 +62,10 @@ def fit(
     options: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train ``policy.model`` in place.
+    """Train ``policy.model`` in place on examples that are drawn in a new order, which ``seed`` decides, every epoch.
 
-    Args:
-        policy: Its model is updated.
-        examples: Drawn in a new order every epoch.
-        section: Steps, batch size, learning rate.
-        seed: Decides the order.
-        on_step: Called after every step with its number (from 1) and metrics.
-        device: Where to compute.
-        options: More of the learner's, see :mod:`trainers.builders.learner`. Adapters are merged in the end.
-        stop: Asked after every step whether it was the last.
-
-    Raises:
-        DemonstrationError: There is nothing to learn from.
+    ``on_step`` gets every step's number (from 1) and metrics; ``stop`` says after each whether it was the last.
+    ``options`` are more of the learner's (:mod:`trainers.builders.learner`). Adapters are merged in the end.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
@@ -120,12 +109,7 @@ def examples_of(
     seed: int,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Example]:
-    """The demonstrations in tokens; ``stop`` is asked after each.
-
-    Raises:
-        SetupError: There are none, or they cannot be read.
-        CancelledError: ``stop`` said so.
-    """
+    """The demonstrations in tokens; where ``stop``, asked after each, says so, ``CancelledError`` is raised."""
     examples = []
     try:
         tools = tools_for(env_id, kwargs)
@@ -139,10 +123,9 @@ def examples_of(
 
 
 def run(config: SFTConfig) -> bool:
-    """A whole supervised run; writes metrics and the model.
+    """A supervised run; writes metrics and the model, and returns whether all steps were made.
 
-    Returns:
-        Whether all steps were made; Ctrl-C and SIGTERM end it early, with the model as it then is.
+    Ctrl-C and SIGTERM end it early, with the model as it then is.
     """
     folder = run_folder(config.trainer)
     with held(folder):
@@ -151,60 +134,38 @@ def run(config: SFTConfig) -> bool:
 
 
 def _run(config: SFTConfig, folder: Path) -> bool:
-    kwargs = env_kwargs(config.env, config.data.train_files)
-    seed = config.trainer.seed
-    section = config.sft.model_copy(update=careless_left_out(config.sft, config.env.id, kwargs))
+    env_id, kwargs, seed = config.env.id, env_kwargs(config.env, config.data.train_files), config.trainer.seed
+    section = config.sft.model_copy(update=careless_left_out(config.sft, env_id, kwargs))
     config = config.model_copy(update={"sft": section})
     write_config(folder, config)
-    policy = policy_of(config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed)
+    policy = policy_of(config.model, env_id, kwargs, section, max_context=section.max_context, seed=seed)
     device = resolve_device(config.model.device)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
-    examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
+    examples = examples_of(env_id, kwargs, section, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
     logger = open_loggers(config.trainer.logger, logged_run(config, folder))
-    console = "console" in config.trainer.logger
-
-    done = 0
+    stop, done = threading.Event(), 0
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
         nonlocal done
         done = step
         logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
-        if console and (step % 20 == 0 or step == config.sft.steps):
-            log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
+        if "console" in config.trainer.logger and (step % 20 == 0 or step == section.steps):
+            log.info("step %d/%d  loss %.4f", step, section.steps, metrics["loss"])
 
     refuse_full_disk(folder, policy)
-    with logger, interrupts() as stop:
+    with logger, Interrupts() as interrupts:
+        interrupts.save_first(stop, "after this step, with the model as it is")
         options = learner_options(config.model, config.trainer)
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step, device=device, options=options, stop=stop)
+        fit(policy, examples, section, seed=seed, on_step=on_step, device=device, options=options, stop=stop.is_set)
     with replace_folder(folder / "model", Ranks(None)) as written, system_errors(folder / "model"):
         policy.model.save_pretrained(written)
         policy.tokenizer.save_pretrained(written)
-    whole = not stop() or done == config.sft.steps
-    log.info("model%s: %s", "" if whole else f" after step {done} of {config.sft.steps}", folder / "model")
+    whole = not stop.is_set() or done == section.steps
+    log.info("model%s: %s", "" if whole else f" after step {done} of {section.steps}", folder / "model")
     return whole
-
-
-@contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Within the block the first Ctrl-C or SIGTERM is only noted; yields whether there was one."""
-    asked = False
-
-    def note(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        log.warning("stopping after this step, with the model as it is; interrupt again to end at once without it")
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def refuse_full_disk(folder: Path, policy: Policy) -> None:
@@ -221,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
     disable_progress_bar()  # transformers' own, for every file it writes
     return run_command(
-        lambda: 0 if run(config) else 130,
+        lambda: 0 if run(config) else INTERRUPTED,
         stopped="stopped; no model was written",
         expected=(SetupError, DemonstrationError, FloatingPointError, MetricsError, PolicyError, RendererError),
         folder=run_folder(config.trainer),

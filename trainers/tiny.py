@@ -72,11 +72,7 @@ def build_model(
     seed: int = 0,
     **overrides: Any,
 ) -> PreTrainedModel:
-    """A randomly initialised causal language model in float32 on the CPU, in evaluation mode.
-
-    Raises:
-        ValueError: An unknown family.
-    """
+    """A randomly initialised causal language model in float32 on the CPU, in evaluation mode."""
     if family not in _FAMILIES:
         raise ValueError(f"unknown model family {family!r}; known are {', '.join(_FAMILIES)}")
     shape: dict[str, Any] = {

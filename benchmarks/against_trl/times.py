@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from textenvs.messages import user
-from trainers.gc_tuning import tuned_gc
+from trainers.cli import tuned_gc
 from trainers.rollout.renderer import Renderer
 
 from .losses import compare_losses

@@ -286,7 +286,7 @@ def _step(checkpoint: Path) -> int:
 
 def _write_model(trainer: Any, folder: Path) -> None:
     """A folder that transformers loads; adapters are merged into the weights."""
-    from trainers.integrations.trl.engine import adapters_of
+    from trainers.integrations.trl.generation import adapters_of
 
     if (adapters := adapters_of(trainer)) is None:
         trainer.save_model(str(folder))

@@ -83,6 +83,6 @@ class ValidatingRollout(TextEnvRollout):
             replace(each, sampling=replace(each.sampling, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0))
             for each in self._episodes(specs, trainer, training=False)
         ]
-        trajectories = self._loop.run(self._play_all(player, specs, episodes))
+        trajectories, _ = self._play(player, specs, episodes, trainer)
         self._check(prompts, trajectories, training=False)
         return trajectories

@@ -32,9 +32,8 @@ from textenvs.env import TextEnv
 from textenvs.evaluate.plan import choose_tasks, fingerprint, jobs
 from textenvs.evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
 from textenvs.evaluate.records import Folder, FolderError, Record, write_text
-from textenvs.evaluate.report import failures, table
 from textenvs.evaluate.runner import Stopped, run
-from textenvs.evaluate.summary import summarize
+from textenvs.evaluate.summary import failures, summarize, table
 from textenvs.lookahead import FORMULAS
 from textenvs.text import printable
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from textenvs.evaluate.records import EPISODES, SUMMARY
-from textenvs.evaluate.report import table
 from textenvs.evaluate.statistics import rate_interval
+from textenvs.evaluate.summary import table
 
 #: The rows: what it is called here, and where it stands in a summary.
 ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (

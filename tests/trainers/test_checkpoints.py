@@ -87,11 +87,6 @@ def test_keep_last_n(tmp_path_factory, iterations, keep):
         assert is_whole(saved.newest())
 
 
-def test_keep_must_be_positive(tmp_path):
-    with pytest.raises(ValueError, match="at least 1"):
-        Checkpoints(tmp_path, 0)
-
-
 def test_a_writer_that_raises_leaves_the_last_good_one(tmp_path):
     saved = Checkpoints(tmp_path, keep=1)
     save(saved, 1)

@@ -20,13 +20,12 @@ from reward_models import save_model
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
-from trainers.builders import servers
+from trainers.builders import engines
 from trainers.builders.cluster import plan_of
 from trainers.builders.engines import check_engine, engine_of
 from trainers.builders.environments import backend_of
 from trainers.builders.folder import checkpoint_to_resume, run_folder
-from trainers.builders.reward_checks import check_rewards
-from trainers.builders.reward_model import try_served
+from trainers.builders.reward_model import check_rewards, try_served
 from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
@@ -168,7 +167,7 @@ async def with_other_engines(folder):
         raise AsFarAsHere
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servers, "VLLMEngine", refuse)
+        patch.setattr(engines, "VLLMEngine", refuse)
         where = f"trainer.default_local_dir={folder}"
         with pytest.raises(AsFarAsHere):
             await engine_of(

@@ -188,11 +188,6 @@ def test_a_server_that_cannot_be_asked_or_shows_no_replies_says_what_to_do(hook,
         list(play(env, 20, seed=0, mistake_rate=0.5))
 
 
-def test_weights_must_fit_the_replies():
-    with pytest.raises(ValueError, match="1 assistant messages need as many weights, not 2"):
-        Demonstration((user("a"), assistant("b")), (1.0, 1.0))
-
-
 class Odd(TextEnv[Any]):
     """Its expert behaves badly in the fourth episode."""
 

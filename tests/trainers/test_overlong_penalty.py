@@ -25,14 +25,6 @@ def test_the_penalty_by_cases(tokens, limit, data):
         assert found == -0.5
 
 
-def test_wrong_arguments_are_named():
-    for buffer in (0, 5):
-        with pytest.raises(ValueError, match="buffer must be at least 1 and at most limit=4"):
-            overlong_penalty(1, 4, buffer)
-    with pytest.raises(ValueError, match="factor must be at least 0"):
-        overlong_penalty(1, 4, 4, -1.0)
-
-
 def test_the_last_turn_pays_for_the_whole_response(tmp_path):
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
     more = ["rollout.max_response_tokens=40", "overlong_buffer.len=30", "overlong_buffer.penalty_factor=2"]

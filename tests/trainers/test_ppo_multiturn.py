@@ -10,7 +10,7 @@ from ppo_runs import in_process, metrics_of, training_of
 
 from textenvs.lookahead import FORMULAS
 from trainers.config import ConfigError, resolve
-from trainers.config.rewards import MultiturnRewardSection
+from trainers.config.reward_model import MultiturnRewardSection
 from trainers.rollout.play import Player
 from trainers.trajectory import Trajectory
 

@@ -17,7 +17,7 @@ from reward_models import save_model
 
 from trainers import run, sft, tiny
 from trainers.builders.errors import SetupError
-from trainers.builders.reward_checks import check_rewards
+from trainers.builders.reward_model import check_rewards
 from trainers.config import resolve
 from trainers.ppo import main
 

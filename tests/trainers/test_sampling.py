@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainers.engines.base import Sampling
-from trainers.engines.sampler import SamplingRows, sample, uniforms
+from trainers.engines.decoder import ROW, sample, uniforms
 
 
-def rows(count: int, uniform: np.ndarray | float = 0.5, **same: float) -> SamplingRows:
-    values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **same}
-    return SamplingRows(
-        temperature=np.full(count, values["temperature"], np.float32),
-        top_k=np.full(count, values["top_k"], np.int64),
-        top_p=np.full(count, values["top_p"], np.float32),
-        min_p=np.full(count, values["min_p"], np.float32),
-        uniform=np.broadcast_to(uniform, count).astype(np.float64),
-        return_kept=np.zeros(count, np.bool_),
-    )
+def rows(count: int, **values: Any) -> np.ndarray:
+    made = np.zeros(count, ROW)
+    for name, value in ({"temperature": 1.0, "top_p": 1.0} | values).items():
+        made[name] = value
+    return made
+
+
+def drawn_at(logits: torch.Tensor, uniform: Any, **values: Any) -> tuple[torch.Tensor, ...]:
+    return sample(logits, rows(len(logits), **values), np.broadcast_to(uniform, len(logits)).astype(np.float64))
 
 
 def oracle(logits: list[float], row: dict[str, float]) -> tuple[int, float, float]:
@@ -66,17 +67,8 @@ row_strategy = st.fixed_dictionaries(
 def test_rows_of_different_kinds_equal_the_oracle_one_by_one(parameters: list[dict[str, float]], seed: int) -> None:
     logits = np.random.default_rng(seed).normal(0, 2, (len(parameters), 12)).astype(np.float32)
     columns = {key: np.array([row[key] for row in parameters]) for key in parameters[0]}
-    drawn = sample(
-        torch.from_numpy(logits),
-        SamplingRows(
-            temperature=columns["temperature"].astype(np.float32),
-            top_k=columns["top_k"].astype(np.int64),
-            top_p=columns["top_p"].astype(np.float32),
-            min_p=columns["min_p"].astype(np.float32),
-            uniform=columns["uniform"].astype(np.float64),
-            return_kept=np.ones(len(parameters), np.bool_),
-        ),
-    )
+    uniform = columns.pop("uniform")
+    drawn = drawn_at(torch.from_numpy(logits), uniform, return_kept=True, **columns)
     left = drawn[3].tolist()
     for i, (row, at, token, logprob, sampled) in enumerate(
         zip(parameters, logits, *(x.tolist() for x in drawn[:3]), strict=True)
@@ -107,7 +99,7 @@ def test_the_draws_follow_the_probabilities() -> None:
     """A grid of uniforms must hit each token in proportion to its probability, to the grid's width."""
     logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -3.0])
     count = 10_000
-    tokens, *_ = sample(logits.expand(count, -1), rows(count, (np.arange(count) + 0.5) / count))
+    tokens, *_ = drawn_at(logits.expand(count, -1), (np.arange(count) + 0.5) / count)
     np.testing.assert_allclose(np.bincount(tokens, minlength=5) / count, logits.softmax(0), atol=2 / count)
 
 
@@ -116,7 +108,7 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
     logits = torch.tensor([[-inf, 1.0, -inf, 2.0, -inf]]).repeat(4, 1)
     extremes = np.array([0.0, 2.0**-52, 0.5, 1 - 2.0**-52])
     for cuts in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
-        tokens, logprobs, *_ = sample(logits, rows(4, extremes, **cuts))
+        tokens, logprobs, *_ = drawn_at(logits, extremes, **cuts)
         assert set(tokens.tolist()) <= {1, 3}
         assert torch.isfinite(logprobs).all()
 
@@ -124,7 +116,7 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
 def test_the_smallest_cuts_leave_the_most_likely_token() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     for cuts in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
-        tokens, logprobs, sampled, left = sample(logits, rows(3, 0.999, **cuts))
+        tokens, logprobs, sampled, left = drawn_at(logits, 0.999, **cuts)
         assert tokens.tolist() == logits.argmax(-1).tolist()
         torch.testing.assert_close(logprobs, logits.log_softmax(-1).max(-1).values)
         torch.testing.assert_close(sampled, torch.zeros(3))
@@ -132,7 +124,7 @@ def test_the_smallest_cuts_leave_the_most_likely_token() -> None:
 
 
 def test_equal_logits_are_cut_to_exactly_k() -> None:
-    drawn = {int(sample(torch.zeros(1, 10), rows(1, u, top_k=3))[0]) for u in np.linspace(0, 0.99, 50)}
+    drawn = {int(drawn_at(torch.zeros(1, 10), u, top_k=3)[0]) for u in np.linspace(0, 0.99, 50)}
     assert drawn == {0, 1, 2}
 
 

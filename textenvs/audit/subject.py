@@ -42,20 +42,13 @@ class Verdict:
 
 @dataclass
 class Subject:
-    """An environment under audit; what several checks need of it is played once.
+    """An environment under audit; what several checks need of it is played once."""
 
-    Args:
-        make_env: Makes the environment: its class, or ``functools.partial(textenvs.make, id, ...)``. What can be
-            pickled is also played in another process.
-        episodes: Of every policy whose mean return is judged, at most as many as there are tasks.
-        seed: Decides tasks, replies and what the search tries.
-        search: How many cheap policies the search tries.
-    """
-
+    #: Its class, or ``functools.partial(textenvs.make, id, ...)``. What can be pickled also plays in another process.
     make_env: Callable[[], TextEnv[Any]]
-    episodes: int = 200
-    seed: int = 0
-    search: int = 200
+    episodes: int = 200  # of every policy whose mean return is judged, at most as many as there are tasks
+    seed: int = 0  # decides tasks, replies and what the search tries
+    search: int = 200  # how many cheap policies the search tries
 
     def __post_init__(self) -> None:
         self.env = self.make_env()

@@ -15,8 +15,7 @@ from ..audit.earnings import Earning, earnings, makers
 from ..env import TextEnv
 from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
-from ..evaluate.report import failures, table
-from ..evaluate.summary import summarize
+from ..evaluate.summary import failures, summarize, table
 from ..messages import transcript
 from ..text import printable
 from .common import class_of, open_environment, options_of, parse_options, registered, show_value

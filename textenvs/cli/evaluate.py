@@ -14,12 +14,10 @@ from typing import Any
 from ..env import TextEnv
 from ..evaluate.plan import Job, choose_tasks, fingerprint, jobs
 from ..evaluate.policies import Policy
-from ..evaluate.progress import Stats, shown
 from ..evaluate.records import EPISODES, SUMMARY, Folder, FolderError, Record, write_json
-from ..evaluate.report import report
-from ..evaluate.runner import Stopped
+from ..evaluate.runner import Stats, Stopped, shown
 from ..evaluate.runner import run as play_all
-from ..evaluate.summary import summarize
+from ..evaluate.summary import report, summarize
 from ..text import printable
 from .common import CommandError, open_environment, parse_options, registered, show_value
 from .interrupts import INTERRUPTED, interruptible

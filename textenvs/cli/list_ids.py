@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ..evaluate.report import table
+from ..evaluate.summary import table
 from ..registry import EnvironmentSpec, describe, list_environments, make
 
 _LIMITS = ("max_assistant_turns", "max_user_turns")

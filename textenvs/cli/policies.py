@@ -72,7 +72,7 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def _endpoint(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
     from ..chat import ChatSpec
-    from ..evaluate.endpoint import EndpointPolicy
+    from ..evaluate.policies import EndpointPolicy
 
     options = _given(arguments, "base_url", "api_key_env", "temperature")
     if arguments.max_response_length is not None:

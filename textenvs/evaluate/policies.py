@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ..attack import Attack
+from ..chat import BudgetExceeded, ChatClient, ChatFailure, ChatSpec, PromptTooLong
 from ..env import TextEnv
 from ..messages import Message, Messages
 from ..options import Share, checked, resolve
@@ -122,6 +123,52 @@ class FunctionPolicy(Policy):
             return Reply(await reply if inspect.isawaitable(reply) else reply)
 
         return play
+
+
+class EndpointPolicy:
+    """A model behind an OpenAI-compatible service: every turn is one request, and its tokens are counted.
+
+    With ``request_seed`` every request has a seed, a function of the episode's and of the turn, so that a service that
+    honours it answers alike when an evaluation is repeated. Some services refuse the field.
+    """
+
+    def __init__(self, spec: ChatSpec, *, request_seed: bool = True) -> None:
+        self.client = ChatClient(spec)
+        self.request_seed = request_seed
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        turns = 0
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            nonlocal turns
+            turns += 1
+            try:
+                # A fresh answer: the same question in another episode is another sample.
+                completion = await self.client.complete(
+                    conversation,
+                    tools=tools or None,
+                    seed=(seed + turns) % 2**31 if self.request_seed else None,
+                    sample=None,
+                )
+            except BudgetExceeded as error:
+                raise Stopped(str(error)) from error
+            except PromptTooLong as error:
+                raise OutOfContext(str(error)) from error
+            except ChatFailure as error:
+                raise PolicyFailure(str(error)) from error
+            usage = completion.usage
+            return Reply(
+                completion.message,
+                prompt_tokens=None if usage is None else usage.input_tokens,
+                completion_tokens=None if usage is None else usage.output_tokens,
+                cut=completion.finish_reason == "length",
+                cost=None if self.client.spec.price is None else completion.cost,
+            )
+
+        return play
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
 
 
 def load_function(name: str) -> Callable[..., Any]:

@@ -1,12 +1,8 @@
 """What is kept of an evaluation: one record an episode, in a folder that survives being killed.
 
-The folder has ``manifest.json`` (what is evaluated), ``episodes.jsonl`` (a line for each finished episode, written when
-it ends), and at the end ``results.parquet`` and ``summary.json``. Three rules:
-
-* a line is written whole, by one system call, so a killed process leaves at most a torn last line, which the next one
-  removes;
-* an episode has one line: what is there already is not played again;
-* the manifest of a folder never changes: a command that would evaluate something else is refused, with the difference.
+The folder has ``manifest.json`` (what is evaluated, which never changes), ``episodes.jsonl`` (a line for each finished
+episode), and at the end ``results.parquet`` and ``summary.json``. A line is written whole, by one system call, so a
+killed process leaves at most a torn last line, which the next one removes. What is there already is not played again.
 """
 
 from __future__ import annotations
@@ -28,9 +24,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.parquet"
 SUMMARY = "summary.json"
 
-# A killed process loses nothing that was written; only a machine that loses power does. That is worth a sync now and
-# then, not one an episode.
-_SYNC_EVERY_S = 1.0
+_SYNC_EVERY_S = 1.0  # only a machine that loses power loses what was written and not synced
 
 
 class FolderError(ValueError):

@@ -1,8 +1,8 @@
 """Playing the episodes of an evaluation, many at a time.
 
-Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over, so a long
-episode holds up no other. What goes wrong is data: a simulator, a service or an environment that fails, or takes too
-long, gives a *failed* record, and only failures in a row, which say that something is broken, stop the evaluation.
+Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over. What goes
+wrong is data: a simulator, a service or an environment that fails, or takes too long, gives a *failed* record; only
+failures in a row stop the evaluation.
 
 With a time limit for steps, hooks run in threads. A thread cannot be stopped: one that hangs is left behind with its
 environment, and its worker gets a new one. An asynchronous hook that blocks the event loop has no limit.
@@ -11,23 +11,25 @@ environment, and its worker gets a new one. An asynchronous hook that blocks the
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
+import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TextIO, TypeVar
 
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, ResetResult, StepResult, TextEnv, check_numbers
 from ..messages import Message, Messages, clean_text, copy_messages
 from ..options import PositiveInt, Seconds, checked
 from ..play import play as play_episode
-from ..text import excerpt, quoted
+from ..text import excerpt, printable, quoted
 from ..threads import Calls, StepTimeoutError
 from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stopped, ToolSchemas
-from .progress import Stats
 from .records import Record
 
 Number = TypeVar("Number", int, float)
@@ -40,6 +42,58 @@ MAX_CONTEXT = "max_context"
 _FAILURE_CHARS = 1000  # of the words for what failed
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.
 _TOOL_COUNTS = {"tool_calls", "tool_errors"}
+_ON_TERMINAL_S, _ELSEWHERE_S = 0.5, 30.0  # between two lines about progress: on a terminal, in a log file
+
+
+@dataclass
+class Stats:
+    """Counts of an evaluation; the runner adds to them."""
+
+    total: int = 0  # how many episodes are to be played
+    running: int = 0
+    turns: int = 0
+    completion_tokens: int = 0
+    episodes: int = 0
+    solved: int = 0
+    failed: int = 0
+
+    def finished(self, record: Record) -> None:
+        self.episodes += 1
+        self.solved += record.success
+        self.failed += record.failed
+
+    def line(self, seconds: float) -> str:
+        parts = [f"{self.episodes}/{self.total} episodes", f"{self.running} running", f"{self.turns} turns"]
+        if self.completion_tokens:
+            parts.append(f"{self.completion_tokens / max(seconds, 1e-3):.0f} tokens/s")
+        if (counted := self.episodes - self.failed) > 0:
+            parts.append(f"{self.solved / counted:.1%} solved")
+        if self.failed:
+            parts.append(f"{self.failed} FAILED")
+        return ", ".join([*parts, f"{seconds:.0f} s"])
+
+
+@asynccontextmanager
+async def shown(stats: Stats, stream: TextIO | None = None) -> AsyncIterator[None]:
+    """Within the block, show the counts: one line that is written over on a terminal, and else a line now and then."""
+    stream = sys.stderr if stream is None else stream
+    terminal, started = stream.isatty(), time.monotonic()
+
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(_ON_TERMINAL_S if terminal else _ELSEWHERE_S)
+            line = printable(stats.line(time.monotonic() - started))
+            if terminal:
+                line = f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K"
+            print(line, end="" if terminal else "\n", file=stream, flush=True)
+
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        showing.cancel()
+        if terminal:
+            print("\r\x1b[K", end="", file=stream, flush=True)
 
 
 @checked

@@ -17,11 +17,8 @@ Interval = tuple[float, float]
 
 #: The level of every interval in a report.
 CONFIDENCE = 0.95
-#: Resamples of a bootstrap.
-DRAWS = 2000
-
-# Resamples are drawn in slices of at most this many numbers, so that memory does not grow with the number of tasks.
-_SLICE = 1_000_000
+_DRAWS = 2000  # resamples of a bootstrap
+_SLICE = 1_000_000  # numbers that are drawn at a time, so that memory does not grow with the number of tasks
 
 
 def pass_hat_k(successes: int, episodes: int, k: int) -> float:
@@ -40,12 +37,12 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
 
 
-def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> Interval:
+def wilson(successes: float, trials: float) -> Interval:
     """Wilson's score interval of a rate; it stays inside [0, 1] and is honest at 0 and at 1.
 
     Neither number need be an integer (see :func:`rate_interval`).
     """
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
@@ -55,9 +52,7 @@ def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> I
     return low, high
 
 
-def rate_interval(
-    groups: Sequence[Sequence[float]], worth: float | None = None, confidence: float = CONFIDENCE
-) -> Interval:
+def rate_interval(groups: Sequence[Sequence[float]], worth: float | None = None) -> Interval:
     """Wilson's interval of a mean of values in [0, 1], with as many trials as the values are worth.
 
     The effective number of trials is ``p (1 - p) / v``, where ``v`` is the variance of the mean between tasks (the
@@ -74,10 +69,10 @@ def rate_interval(
         spread = float(((sums - rate * counts) ** 2).sum())
         variance = tasks / (tasks - 1) * spread / total**2
         effective = worth if variance == 0 else min(worth, max(tasks, rate * (1 - rate) / variance))
-    return wilson(rate * effective, effective, confidence)
+    return wilson(rate * effective, effective)
 
 
-def mean_interval(groups: Sequence[Sequence[float]], confidence: float = CONFIDENCE, seed: int = 0) -> Interval | None:
+def mean_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval | None:
     """The interval of the mean over all episodes: a percentile bootstrap that resamples tasks with their episodes.
 
     The same numbers give the same interval: the resamples depend on ``seed`` alone. One task says nothing about how
@@ -89,13 +84,11 @@ def mean_interval(groups: Sequence[Sequence[float]], confidence: float = CONFIDE
         return None
     rng = np.random.default_rng(seed)
     means: list[NDArray[np.float64]] = []
-    left = DRAWS
-    while left:
-        now = min(left, max(1, _SLICE // tasks))
-        chosen = rng.integers(tasks, size=(now, tasks))
+    step = max(1, _SLICE // tasks)
+    for start in range(0, _DRAWS, step):
+        chosen = rng.integers(tasks, size=(min(step, _DRAWS - start), tasks))
         means.append(sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1))
-        left -= now
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return float(low), float(high)
 

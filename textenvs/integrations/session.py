@@ -25,20 +25,14 @@ class SpecError(ValueError):
 class EpisodeSpec:
     """One episode: the same spec and the same replies give the same messages, rewards and end.
 
-    Args:
-        env: The environment's id.
-        seed: What ``reset`` is given.
-        env_kwargs: Arguments of the environment's constructor, as in JSON.
-        task_index: A task of the set; ``None`` where the seed draws one.
-
     Raises:
         SpecError: A field has the wrong type, or ``env_kwargs`` is not JSON.
     """
 
-    env: str
-    seed: int
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    task_index: int | None = None
+    env: str  # the environment's id
+    seed: int  # what `reset` is given
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of the environment's constructor, as in JSON
+    task_index: int | None = None  # a task of the set; ``None`` where the seed draws one
 
     def __post_init__(self) -> None:
         where = "an episode's description"
@@ -69,13 +63,10 @@ class EpisodeSpec:
 
     @classmethod
     def from_row(cls, row: Any, where: str = "the row", environments: Environments | None = None) -> EpisodeSpec:
-        """The opposite of :meth:`to_row`; ``env_kwargs`` may be a mapping, too.
+        """The opposite of :meth:`to_row`, of a mapping or its JSON text; ``env_kwargs`` may be a mapping, too.
 
-        Args:
-            row: A mapping, or its JSON text.
-            where: Named in errors.
-            environments: What the person who runs the program allows rows beyond the environments that ship and their
-                harmless options; see :class:`~textenvs.trust.Trust`.
+        ``environments`` is what the person who runs the program allows rows beyond the environments that ship and their
+        harmless options (:class:`~textenvs.trust.Trust`); ``where`` is named in errors.
 
         Raises:
             SpecError: It is not such a row, or it chooses what a row may not.

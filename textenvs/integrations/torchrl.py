@@ -63,13 +63,9 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
 
     Its TensorDicts have ``observation`` (the conversation, a tuple of messages), ``action`` (the reply: a string, or an
     assistant message), ``reward`` (the turn's own, float32), ``done``, ``terminated``, ``truncated``, ``failed`` and
-    ``info``.
-
-    ``env.reset(seed=..., options=...)`` begins a given episode; ``rollout`` plays it when it is given the result and
-    ``auto_reset=False``.
-
-    ``env_kwargs`` are arguments of the environment's constructor, where an id is given; other keywords are those of
-    ``GymWrapper``, for example ``device``.
+    ``info``. ``env.reset(seed=..., options=...)`` begins a given episode; ``rollout`` plays it when it is given the
+    result and ``auto_reset=False``. ``env_kwargs`` are of the environment's constructor, where an id is given; other
+    keywords are those of ``GymWrapper``.
     """
 
     def __init__(self, env: TextEnv[Any] | str, *, env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:

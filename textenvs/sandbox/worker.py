@@ -14,6 +14,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -39,7 +40,8 @@ class Worker:
 
     :meth:`Sandbox.start <textenvs.sandbox.Sandbox.start>` makes one in a box. One thread at a time may use a worker.
     ``process`` (the program, or what starts it) has pipes as its standard streams; ``max_bytes`` are of one answer,
-    ``lines`` a box's status lines. The program and all below it may use ``memory_mb`` MiB while it works on a question.
+    ``lines`` a box's status lines. The program and all below it may use ``memory_mb`` MiB while it works on a question,
+    and take ``start_s`` seconds until it is ready.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Worker:
         max_bytes: int,
         lines: Mapping[str, int] | None = None,
         memory_mb: int | None = None,
+        start_s: float = START_S,
     ) -> None:
         assert process.stdin and process.stdout and process.stderr  # noqa: PT018
         self.process, self._lines = process, dict(lines or {})
@@ -56,12 +59,12 @@ class Worker:
         self._max_bytes, self._memory_mb = max_bytes, memory_mb
         self._held = b""
         try:
-            ready = self._line(time.monotonic() + START_S)
-        except (WorkerDied, TimeoutError):
-            ready = ""
+            ready, problem = self._line(time.monotonic() + start_s), "it does not say that it is ready"
+        except (WorkerDied, TimeoutError) as error:
+            ready, problem = "", str(error) or f"it took longer than {start_s:g} s"
         if ready != "ready":
-            self._kill()
-            raise SandboxFailure(f"the program does not start: {self._last_words()}")
+            self.kill()
+            raise SandboxFailure(f"the program does not start: {self._last_words() or problem}")
         self._errors.close()  # a full pipe would stop the program, and this one is not read from here on
 
     def ask(self, question: Any, timeout_s: float) -> Any:
@@ -78,14 +81,14 @@ class Worker:
                 try:
                     text = text[os.write(fd, text) :]
                 except OSError as error:
-                    raise WorkerDied(f"the program ended: {error}") from error
+                    raise WorkerDied(self._ended()) from error
         try:
             return json.loads(self._line(deadline))
         except ValueError as error:
             raise WorkerDied("the program answered what is not JSON") from error
 
     def close(self) -> None:
-        self._kill()
+        self.kill()
         for stream in (self._questions, self._answers, self._errors):
             with suppress(OSError):
                 stream.close()
@@ -102,7 +105,7 @@ class Worker:
                     chunk = os.read(fd, CHUNK)
                     self._held += chunk
                     if not chunk or len(self._held) > self._max_bytes:
-                        raise WorkerDied("the program ended" if not chunk else "its answer is too long")
+                        raise WorkerDied(self._ended() if not chunk else "its answer is too long")
                 elif left <= LOOK_S:
                     raise TimeoutError
                 elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
@@ -110,8 +113,18 @@ class Worker:
         line, _, self._held = self._held.partition(b"\n")
         return line.decode("utf-8", "replace")
 
-    def _kill(self) -> None:
-        """End its process group; the first process of a box dies with it, and the kernel kills what is below that."""
+    def _ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # what it started
+        return f"the program ended with exit code {self.process.returncode}"
+
+    def kill(self) -> None:
+        """End its process group; the first process of a box dies with it, and the kernel kills what is below that.
+
+        From any thread: who waits for an answer gets ``WorkerDied``.
+        """
         if self.process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -122,7 +135,7 @@ class Worker:
         status = os.read(self._lines["status"], 4096).decode("utf-8", "replace") if "status" in self._lines else ""
         failed = next((line.removeprefix("failed ") for line in status.splitlines() if line.startswith("failed ")), "")
         self.close()
-        return failed or said or "it ended at once, or took too long"
+        return failed or said
 
 
 def threads(size: int, name: str) -> ThreadPoolExecutor:
@@ -140,6 +153,9 @@ class Pool:
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
         self._start, self._size, self._name = start, size, name
+        self._lock = threading.Lock()
+        self._started: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._closed = False
         self.renew()
         _pools.add(self)
 
@@ -153,7 +169,12 @@ class Pool:
                     return worker.ask(question, timeout_s)
                 worker.close()
                 worker = None
-            worker = self._start()
+            if not self._closed:
+                worker = self._start()
+                with self._lock:
+                    self._started.add(worker)
+            if worker is None or self._closed:
+                raise WorkerDied("the pool of programs is closed")
             return worker.ask(question, timeout_s)
         except BaseException:
             if worker is not None:
@@ -168,6 +189,17 @@ class Pool:
         #: The workers that are not being asked; ``None`` for one that is not started.
         self.slots: LifoQueue[Worker | None] = LifoQueue()
         for _ in range(self._size):
+            self.slots.put(None)
+
+    def close(self) -> None:
+        """End all workers, those that are being asked as well; safe to call twice."""
+        with self._lock:
+            self._closed, started = True, tuple(self._started)
+        for worker in started:
+            worker.kill()
+        for idle in [self.slots.get() for _ in range(self._size)]:
+            if idle is not None:
+                idle.close()
             self.slots.put(None)
 
     async def in_thread(self, work: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """Environments over HTTP, one session an episode, and ``textenv/remote``, which plays them as if they were here.
 
 ``protocol`` has the messages, ``host`` the sessions, ``server`` the transport around them. At the other end are
-``client``, the checks of what is answered (``answers``), and the environment (``remote``).
+``client`` and the environment (``remote``).
 """
 
 try:

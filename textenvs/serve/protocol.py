@@ -1,22 +1,25 @@
-"""The messages between a server of environments and its clients: JSON over HTTP.
+"""The messages between a server of environments and its clients: JSON over HTTP; see docs/serving.md.
 
 ``POST /v1/OP`` has the fields of a request as a JSON object, and is answered by a JSON object: the answer, or
 ``{"error": {"kind", "message", ...}}`` with an HTTP status. A client names its sessions and their turns, so a request
-that is sent again, with the same bytes, is carried out once.
-
-What crosses: observations (messages) and ``info``; where the operator allows it, scripted replies and scores. Never a
-task's row or its ground truth.
+that is sent again, with the same bytes, is carried out once. A task's row or its ground truth never crosses.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from math import fsum, isclose
+from typing import Annotated, Any, Self, TypeAlias
 
 import gymnasium
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+
+from ..env import FAILURE_STOPS, LARGEST
+from ..messages import check_conversation, clean_messages
+from ..options import PositiveInt
+from ..task import Task
 
 #: Bump on incompatible changes.
 PROTOCOL = 3
@@ -146,6 +149,109 @@ OPS: Mapping[str, type[_Message]] = {
     "score": OfSession,
     "close": Close,
 }
+
+
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Conversation = Annotated[
+    tuple[Any, ...], PlainValidator(lambda said: clean_messages(check_conversation(said, "messages")))
+]
+
+
+class Answer(BaseModel):
+    """What a server answers, checked; what a newer one adds to it is left alone.
+
+    A server may be wrong, or hostile: no number of it overflows a mean, and it says nothing as the assistant.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+
+class RemoteTasks(Answer):
+    """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
+
+    name: str
+    size: PositiveInt | None
+    digest: str
+
+    def __getitem__(self, index: int) -> Task:
+        if index < 0 or (self.size is not None and index >= self.size):
+            raise IndexError(f"{self.name}: index {index} is outside its {self.size or 'endless'} tasks")
+        return Task(f"{self.digest}/{index}", "", (), None)
+
+
+class Facts(Answer):
+    """What an environment is."""
+
+    tasks: RemoteTasks
+    max_assistant_turns: PositiveInt | None
+    max_user_turns: PositiveInt | None
+    tool_schemas: list[dict[str, Any]]
+    tools_not_in_prompt: list[dict[str, Any]]
+
+
+class Described(Answer):
+    """Of ``describe``."""
+
+    environments: dict[str, Facts]
+
+
+class Scripted(Answer):
+    """Of ``demonstration`` and ``careless_reply``."""
+
+    action: str | dict[str, Any]
+    rng: dict[str, Any]
+
+
+class Scored(Answer):
+    """Of ``score``."""
+
+    scores: dict[str, Number]
+
+
+class _OpenedInfo(Answer):
+    task_key: str
+    data_source: str
+    task_index: int
+
+
+class Opened(Answer):
+    """Of ``open``."""
+
+    turn: Count
+    messages: Conversation
+    info: _OpenedInfo
+
+
+class _SteppedInfo(_OpenedInfo):
+    terms: dict[str, Number]
+    metrics: dict[str, Number]
+    assistant_turns: Count
+    user_turns: Count
+    stop: str | None
+    failed: bool
+
+
+class Stepped(Opened):
+    """Of ``step``, as the contract of environments has it."""
+
+    reward: Number
+    terminated: bool
+    truncated: bool
+    info: _SteppedInfo
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        info = self.info
+        if not isclose(self.reward, fsum(info.terms.values()), rel_tol=1e-6, abs_tol=1e-6):
+            raise ValueError(f"the terms do not sum to the reward of {self.reward:g}")
+        if (self.terminated and self.truncated) or (info.stop is not None) != (self.terminated or self.truncated):
+            raise ValueError("an episode is either terminated or truncated, and 'stop' says why")
+        if info.failed != (info.stop in FAILURE_STOPS) or (info.failed and not self.truncated):
+            raise ValueError("'failed' and 'stop' differ about whether the episode failed")
+        if any(message["role"] not in ("user", "tool") for message in self.messages[1:]):
+            raise ValueError("an environment speaks as user or tool")
+        return self
 
 
 def parse_request(op: str, body: bytes) -> Any:

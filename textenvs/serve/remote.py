@@ -16,20 +16,23 @@ import uuid
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
+from pydantic import ValidationError
 
 from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
 from ..messages import Message, Messages, copy_messages
 from ..task import Task
 from ..text import excerpt
 from ..trust import is_loopback, origin
-from .answers import AnswerT, Described, Facts, Opened, Scored, Scripted, Stepped, check_protocol, checked
+from . import protocol
 from .client import Client, RemoteError, shared_client
-from .protocol import Refusal, decode, encode, set_state
+from .protocol import Answer, Opened, Refusal, Stepped, decode, encode
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 #: Where the arguments are looked for that are not given.
 URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"
@@ -106,8 +109,10 @@ class Remote(TextEnv[RemoteState]):
             )
         self._client_arguments = (url, token or _token_for(url), timeout_s, retry_s)
         there = self._client.submit("describe").result()
-        check_protocol(there, url)
-        self.remote_env, facts = _chosen(checked(Described, there, url), env or os.environ.get(ENV_VARIABLE), url)
+        _check_protocol(there, url)
+        self.remote_env, facts = _chosen(
+            _checked(protocol.Described, there, url), env or os.environ.get(ENV_VARIABLE), url
+        )
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
             facts.tasks,
@@ -156,7 +161,7 @@ class Remote(TextEnv[RemoteState]):
         return ()  # they stay at the server
 
     async def conversation_score(self) -> Mapping[str, float]:
-        return (await self._in_session("score", Scored)).scores
+        return (await self._in_session("score", protocol.Scored)).scores
 
     # ------------------------------------------------------------------ the episode
 
@@ -229,7 +234,7 @@ class Remote(TextEnv[RemoteState]):
         asked = {"env": self.remote_env, "seed": state.seed, "options": decode(state.options), "replay": replay}
         self._lease = _Lease(client, session, state.played)
         try:
-            opened = checked(Opened, await client.ask("open", session=session, **asked), self.url)
+            opened = _checked(Opened, await client.ask("open", session=session, **asked), self.url)
             before = state.messages[:-1] if state.assistant_turns > state.played else state.messages
             if replay and (opened.turn != state.played or opened.messages != before):
                 raise RemoteError(
@@ -255,7 +260,7 @@ class Remote(TextEnv[RemoteState]):
             assert self._lease is not None
             try:
                 answer = await self._client.ask(op, session=self._lease.session, turn=turn, **asked)
-                return checked(kind, answer, self.url, reply)
+                return _checked(kind, answer, self.url, reply)
             except RemoteError as error:
                 if attempt or error.kind not in ("unknown_session", "wrong_turn"):
                     raise
@@ -263,13 +268,40 @@ class Remote(TextEnv[RemoteState]):
         raise AssertionError("the second attempt returns or raises")
 
     def _script(self, op: str, rng: np.random.Generator) -> str | Message:
-        work = self._in_session(op, Scripted, rng=rng.bit_generator.state)
+        work = self._in_session(op, protocol.Scripted, rng=rng.bit_generator.state)
         answer = asyncio.run_coroutine_threadsafe(work, self._client.loop).result()
         try:
-            set_state(rng, answer.rng)
+            protocol.set_state(rng, answer.rng)
         except Refusal as error:
             raise RemoteError(f"{self.url} answered nonsense: {error}", error.kind) from None
         return answer.action if isinstance(answer.action, str) else as_reply(answer.action)
+
+
+def _checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Message | None = None) -> AnswerT:
+    """An answer of this kind, or a :class:`RemoteError`; that of a ``step`` begins with the reply."""
+    try:
+        found = kind.model_validate(answer)
+    except (ValidationError, OverflowError) as error:
+        first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("a number",), "msg": error}
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    else:
+        if not isinstance(found, Stepped) or found.messages[:1] == (reply,):
+            return found
+        what = "messages: the first one is not the reply as it was sent"
+    raise RemoteError(
+        f"{url} did not answer as the protocol has it ({excerpt(what)}); is that a server of `textenvs serve`?",
+        "bad_request",
+    )
+
+
+def _check_protocol(answer: Mapping[str, Any], url: str) -> None:
+    """Raise :class:`RemoteError` if a server's description is of another version of the protocol."""
+    if (version := answer.get("protocol")) != protocol.PROTOCOL:
+        raise RemoteError(
+            f"{url} speaks version {excerpt(repr(version), 20)} of the protocol, and this textenvs version "
+            f"{protocol.PROTOCOL}; install the same version of textenvs at both ends",
+            "bad_request",
+        )
 
 
 def _token_for(url: str) -> str | None:
@@ -282,7 +314,7 @@ def _token_for(url: str) -> str | None:
     )
 
 
-def _chosen(there: Described, env: str | None, url: str) -> tuple[str, Facts]:
+def _chosen(there: protocol.Described, env: str | None, url: str) -> tuple[str, protocol.Facts]:
     environments = there.environments
     if env is None and len(environments) == 1:
         env = next(iter(environments))

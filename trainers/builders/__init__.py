@@ -1,1 +1,4 @@
-"""From a configuration to the parts of a run. Nothing here trains or plays; :mod:`trainers.ppo` reads top to bottom."""
+"""From a configuration to the parts of a run. Nothing here trains or plays; :mod:`trainers.ppo` reads top to bottom.
+
+What cannot be had raises :class:`.errors.SetupError`, which names the key to change.
+"""

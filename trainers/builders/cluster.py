@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -14,16 +14,13 @@ from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
 from ..policy import resolve_device
 from ..rollout.workers import placed
-from .errors import SetupError
+from .errors import setup_errors
 
 
 def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
-    """Where the run's parts will be; nothing is started.
+    """Where the run's parts, or with ``serving`` its engines alone, will be on ``machine`` (``None``: this one).
 
-    Args:
-        config: Of the run.
-        machine: What it is for, if not this machine.
-        serving: Its engines alone.
+    Nothing is started.
 
     Raises:
         PlanError: They do not fit.
@@ -42,22 +39,19 @@ def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
     if config.cluster.backend != "ray" and config.env.backend != "ray":
         yield None
         return
-    with ExitStack() as stack:
-        options = config.ray_init
-        try:
-            cluster = RayCluster(
-                plan,
-                address=options.address,
-                num_cpus=options.num_cpus,
-                timeline=options.timeline_json_file,
-                timeout=config.cluster.start_timeout_s,
-            )
-        except ImportError as error:
-            raise SetupError(str(error)) from error
-        stack.enter_context(cluster)
-        if (environments := cluster.environment_options()) is not None:
-            stack.enter_context(placed(environments))
-        yield cluster
+    options = config.ray_init
+    with setup_errors("", ImportError):
+        cluster = RayCluster(
+            plan,
+            address=options.address,
+            num_cpus=options.num_cpus,
+            timeline=options.timeline_json_file,
+            timeout=config.cluster.start_timeout_s,
+        )
+    with cluster:
+        environments = cluster.environment_options()
+        with nullcontext() if environments is None else placed(environments):
+            yield cluster
 
 
 def driver_device(config: PPOConfig) -> torch.device:
@@ -65,16 +59,3 @@ def driver_device(config: PPOConfig) -> torch.device:
     if config.cluster.backend == "ray" and not torch.cuda.is_available():
         return torch.device("cpu")
     return resolve_device(config.model.device)
-
-
-def engine_device(config: PPOConfig, replica: int) -> torch.device:
-    """Of a torch engine: an actor sees its own GPU alone, and in this process each has one, or the learner's."""
-    device, cluster = resolve_device(config.model.device), config.cluster
-    if device.type != "cuda" or cluster.backend == "ray":
-        return device
-    return torch.device("cuda", 0 if cluster.colocate else 1 + replica)
-
-
-def gpu_of(config: PPOConfig, replica: int) -> int | None:
-    """The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds."""
-    return replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None

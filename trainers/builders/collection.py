@@ -16,8 +16,8 @@ from ..rollout.group_scheduler import GroupRules
 from ..rollout.play import EpisodeLimits
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
+from ..rollout.stats import TraceFile
 from ..rollout.tasks import TaskOrder
-from ..rollout.timeline import TraceFile
 from .environments import task_count
 from .errors import SetupError
 

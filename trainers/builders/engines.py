@@ -1,14 +1,17 @@
-"""The engine of a run: which kind, how many, and where."""
+"""The engine of a run: which kind, how many, and where; the servers that it starts, or that are there."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
+import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -20,16 +23,21 @@ from ..cluster.ray.runtime import RayCluster
 from ..cluster.serialization import pack
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
+from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
+from ..engines.server import ServerOptions
+from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.torch_engine import TorchEngine
+from ..engines.vllm.engine import VLLMEngine
+from ..engines.vllm.options import VLLMOptions
 from ..learner import Learner
-from ..policy import Policy
+from ..policy import Policy, resolve_device
 from ..rollout.renderer import Renderer
-from .cluster import engine_device
-from .errors import SetupError
+from ..tiny import save as save_policy
+from .errors import setup_errors
+from .folder import run_folder
 from .policy import threads_for
-from .servers import served_engine, server_folder, server_options
 
 
 async def engine_of(
@@ -43,31 +51,24 @@ async def engine_of(
 ) -> Engine:
     """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
 
-    Args:
-        config: Of the run.
-        policy: What it serves.
-        renderer: Whose stop tokens it heeds.
-        version: Of the policy's weights.
-        cluster: With ``cluster.backend=ray``: where its actors go.
-        learner: Then, whose GPUs they share.
-
-    Raises:
-        SetupError: It does not serve this model, not with so long a context, or it does not start.
+    With ``cluster.backend=ray`` its actors go to ``cluster``, and share the GPUs of ``learner``.
     """
-    try:
-        if config.cluster.backend == "ray" and not config.engine.base_urls:
+    section = config.engine
+    starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}
+    # A new server may take its time to start, and some more for its first weights.
+    limits = Limits(stall_timeout=section.stall_timeout_s, restart_timeout=starting.get(section.name, 0.0) + 300.0)
+    with setup_errors(f"model.path={config.model.path} with the {section.name} engine: ", ValueError, EngineError):
+        if config.cluster.backend == "ray" and not section.base_urls:
             assert cluster is not None
-            return await _ray_engines(config, policy, version, cluster, learner)
-        make, limits = await _maker(config, policy, renderer, version), _limits(config)
-        engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
-        if len(engines) == 1 and config.engine.name == "torch":
+            return await _ray_engines(config, policy, version, cluster, learner, limits)
+        make = await _maker(config, policy, renderer, version)
+        engines = await _all_or_none(make, section.engines)
+        if len(engines) == 1 and section.name == "torch":
             return engines[0]
         # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
-        alone = len(config.engine.base_urls) == 1
-        # What the learner publishes are copies already.
-        return Replicas(engines, restart=None if alone else make, copy_weights=False, limits=limits)
-    except (ValueError, EngineError) as error:
-        raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
+        alone = len(section.base_urls) == 1
+        # What the learner publishes are copies, which stay unchanged.
+        return Replicas(engines, restart=None if alone else make, limits=limits)
 
 
 async def _maker(
@@ -79,16 +80,20 @@ async def _maker(
     a replica is replaced later. A server that somebody else started is not started again: its place waits for it.
     """
     if config.engine.name in ("vllm", "sglang"):
-        folder = await server_folder(config, policy)
+        # Servers read its weights there where they are started, its shapes in any case.
+        folder = run_folder(config.trainer) / "engine_model"
+        shutil.rmtree(folder, ignore_errors=True)
+        await asyncio.to_thread(save_policy, folder, policy.model, policy.tokenizer)
         return lambda index: served_engine(config, policy, renderer, version, index, folder)
     return lambda index: _torch_engine(config, policy, renderer, version, index)
 
 
-async def _all_or_none(made: Sequence[Engine | Awaitable[Engine]]) -> list[Engine]:
-    async def finished(one: Engine | Awaitable[Engine]) -> Engine:
-        return await one if inspect.isawaitable(one) else one
+async def _made(engine: Engine | Awaitable[Engine]) -> Engine:
+    return await engine if inspect.isawaitable(engine) else engine
 
-    ended = await asyncio.gather(*(finished(one) for one in made), return_exceptions=True)
+
+async def _all_or_none(make: Callable[[int], Engine | Awaitable[Engine]], count: int) -> list[Engine]:
+    ended = await asyncio.gather(*(_made(make(index)) for index in range(count)), return_exceptions=True)
     engines = [each for each in ended if not isinstance(each, BaseException)]
     if errors := [each for each in ended if isinstance(each, BaseException)]:
         await asyncio.gather(*(engine.close() for engine in engines), return_exceptions=True)
@@ -96,16 +101,13 @@ async def _all_or_none(made: Sequence[Engine | Awaitable[Engine]]) -> list[Engin
     return engines
 
 
-def _limits(config: PPOConfig) -> Limits:
-    """A new server may take its time to start, and some more for its first weights."""
-    starting = {"vllm": config.engine.vllm.start_timeout_s, "sglang": config.engine.sglang.start_timeout_s}
-    return Limits(
-        stall_timeout=config.engine.stall_timeout_s, restart_timeout=starting.get(config.engine.name, 0.0) + 300.0
-    )
-
-
 async def _ray_engines(
-    config: PPOConfig, policy: Policy, version: int, cluster: RayCluster, learner: Learner | LearnerGroup | None
+    config: PPOConfig,
+    policy: Policy,
+    version: int,
+    cluster: RayCluster,
+    learner: Learner | LearnerGroup | None,
+    limits: Limits,
 ) -> Replicas:
     # The policy is sent once, and stays for engines that take a lost one's place.
     makers = [
@@ -136,7 +138,7 @@ async def _ray_engines(
         for engine in engines:
             await engine.close()
         raise
-    return Replicas(engines, restart=make, copy_weights=False, limits=_limits(config))
+    return Replicas(engines, restart=make, limits=limits)
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
@@ -150,8 +152,7 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
         "cluster": config.cluster.model_copy(update={"backend": "local"}),
         "trainer": config.trainer.model_copy(update={"default_local_dir": folder}),
     }
-    made = (await _maker(config.model_copy(update=here), policy, renderer, version))(replica)
-    engine = await made if inspect.isawaitable(made) else made
+    engine = await _made((await _maker(config.model_copy(update=here), policy, renderer, version))(replica))
     weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)
     return engine
 
@@ -162,12 +163,15 @@ def sleeps(config: PPOConfig) -> bool:
 
 
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
+    device, cluster = resolve_device(config.model.device), config.cluster
+    if device.type == "cuda" and cluster.backend == "local":  # the learner's, or its own; an actor sees its own alone
+        device = torch.device("cuda", 0 if cluster.colocate else 1 + replica)
     return TorchEngine(
         policy.model,
         max_slots=slots(config),
         max_context=config.engine.max_context,
         kv_cache_gib=config.engine.kv_cache_gib,
-        device=engine_device(config, replica),
+        device=device,
         dtype=getattr(torch, config.model.precision),
         stop_token_ids=renderer.stop_token_ids,
         seed=config.trainer.seed + replica,
@@ -176,13 +180,60 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
     )
 
 
-def check_engine(config: PPOConfig) -> None:
-    """Find out before anything is trained whether the engine can be had at all.
-
-    Raises:
-        SetupError: It cannot train, or what it needs is not there.
-    """
+async def served_engine(
+    config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, folder: Path
+) -> RemoteEngine:
+    """One server, started or found, with the policy's weights as ``version``; it reads the policy in ``folder``."""
+    kind = VLLMEngine if config.engine.name == "vllm" else SGLangEngine
+    options = dataclasses.replace(
+        _server_options(config, replica),
+        max_slots=slots(config),
+        dtype=config.model.precision,
+        device=resolve_device(config.model.device).type,
+        # The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds.
+        gpu=replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None,
+        threads=threads_for(policy, config.engine.threads),
+        kv_cache_gib=config.engine.kv_cache_gib,
+        seed=config.trainer.seed + replica,
+    )
+    engine = kind(
+        folder,
+        options,
+        max_context=config.engine.max_context,
+        stop_token_ids=renderer.stop_token_ids,
+        version=version,
+        weights=policy.model.state_dict(),
+    )
     try:
+        await engine.ready()
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
+
+
+def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
+    """What a replica's engine is made with: options have the names of their keys."""
+    engine = config.engine
+    kind, section = (VLLMOptions, engine.vllm) if engine.name == "vllm" else (SGLangOptions, engine.sglang)
+    same = {each.name for each in dataclasses.fields(kind)} & type(section).model_fields.keys()
+    urls = section.base_url
+    return kind(
+        **{name: getattr(section, name) for name in same}
+        | {
+            "base_url": None if urls is None else urls[replica],
+            "api_key": None if urls is None else os.environ.get(f"{engine.name.upper()}_API_KEY"),
+            "tensor_parallel": engine.tensor_parallel_size,
+            "transport": engine.weight_transport,
+            "bucket_bytes": section.bucket_mib * 2**20,
+            "update_folder": None if section.update_folder is None else Path(section.update_folder).expanduser(),
+        }
+    )
+
+
+def check_engine(config: PPOConfig) -> None:
+    """Find out before anything is trained whether the engine can be had at all."""
+    with setup_errors(f"engine.name={config.engine.name}: ", ValueError, EngineError):
         if config.engine.name == "openai":
             raise ValueError(
                 "an OpenAI-compatible service gives text, without token ids and without a way to new weights, so "
@@ -191,6 +242,4 @@ def check_engine(config: PPOConfig) -> None:
             )
         if config.engine.name in ("vllm", "sglang"):
             for replica in range(config.engine.engines):
-                server_options(config, replica)
-    except (ValueError, EngineError) as error:
-        raise SetupError(f"engine.name={config.engine.name}: {error}") from error
+                _server_options(config, replica)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -15,35 +14,21 @@ from textenvs.env import TextEnv
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 
-from ..config.environment import EnvSection
+from ..config.rollout import EnvSection
 from ..config.schema import PPOConfig
-from ..rollout.environments import Backend, EnvSpec, Kind, tools_of
+from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer, Tools
 from ..rollout.tasks import measure_openings
-from .errors import SetupError
+from .errors import SetupError, setup_errors
 
 
 def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of the environment: those configured, the tasks of ``files``, and ``more`` laid over them.
-
-    Raises:
-        SetupError: The environment does not take one of them.
-    """
+    """The arguments of the environment: those configured, ``more`` laid over them, and the tasks of ``files``."""
     kwargs = {**env.kwargs, **(more or {})}
     if files is not None:
         kwargs["tasks"] = files[0] if len(files) == 1 else list(files)
         kwargs.pop("level", None)
     return kwargs
-
-
-def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
-    """One environment, or an error that a user of the configuration can act on.
-
-    Raises:
-        SetupError: The id is unknown, an argument does not fit, or the tasks cannot be read.
-    """
-    with _said_in_words(env_id, kwargs):
-        return textenvs.make(env_id, **kwargs)
 
 
 @contextmanager
@@ -58,6 +43,12 @@ def _said_in_words(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
+def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
+    """One environment."""
+    with _said_in_words(env_id, kwargs):
+        return textenvs.make(env_id, **kwargs)
+
+
 def training_kwargs(config: PPOConfig) -> dict[str, Any]:
     """Of the environments to train in."""
     return env_kwargs(config.env, config.data.train_files)
@@ -67,9 +58,6 @@ def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
     """Of the environments to validate in: those of training, with ``env.val_kwargs`` and ``data.val_files`` over them.
 
     Where the environment has an option ``split``, it is ``test``, unless ``env.val_kwargs`` names a split or tasks.
-
-    Raises:
-        SetupError: There is no such environment.
     """
     more = dict(config.env.val_kwargs)
     if not more.keys() & {"split", "tasks"}:
@@ -93,54 +81,36 @@ def other_validation(config: PPOConfig) -> str | None:
     if data.train_files is None or data.val_files is not None or "tasks" in config.env.val_kwargs:
         return None
     with closing(make_env(config.env.id, kwargs)) as env:
-        name = env.tasks.name
-    return f"validation is not on rows of data.train_files, but on {name}; data.val_files names others"
+        return f"validation is not on rows of data.train_files, but on {env.tasks.name}; data.val_files names others"
 
 
 def backend_of(config: PPOConfig, *, validation: bool, here: bool = False) -> Backend:
     """Where episodes step; with ``here`` on this machine, also where Ray's actors will do it later."""
-    kind = config.env.backend
-    if here and kind == "ray":
-        return _backend(config, "process", None, validation)
-    return _backend(config, kind, None if kind == "inline" else config.env.workers, validation)
-
-
-def _backend(config: PPOConfig, kind: Kind, workers: int | None, validation: bool) -> Backend:
     kwargs = validation_kwargs(config) if validation else training_kwargs(config)
+    kind, timeout = config.env.backend, config.rollout.step_timeout_s
+    later = here and kind == "ray"
     return Backend(
         EnvSpec(config.env.id, kwargs),
-        kind,
+        "process" if later else kind,
         tools=tools_for(config.env.id, kwargs),
-        workers=workers,
-        reset_timeout=config.rollout.step_timeout_s,
-        step_timeout=config.rollout.step_timeout_s,
+        workers=None if later or kind == "inline" else config.env.workers,
+        reset_timeout=timeout,
+        step_timeout=timeout,
     )
 
 
 def tools_for(env_id: str, kwargs: Mapping[str, Any]) -> Tools:
-    """What the chat template must describe of this environment's tools.
-
-    Raises:
-        SetupError: A model could not call them.
-    """
-    with closing(make_env(env_id, kwargs)) as env:
-        try:
-            return tools_of(env)
-        except ValueError as error:
-            raise SetupError(f"env.id={env_id}: {error}") from error
+    """What the chat template must describe of this environment's tools."""
+    with closing(make_env(env_id, kwargs)) as env, setup_errors(f"env.id={env_id}: ", ValueError):
+        return tools_of(env)
 
 
 def check_environments(config: PPOConfig) -> None:
-    """Make both environments once, here, so that a mistake is found before anything is trained.
-
-    Raises:
-        SetupError: One cannot be made, or is not for this backend.
-    """
+    """Make both environments once, here, so that a mistake is found before anything is trained."""
     for kwargs in (training_kwargs(config), validation_kwargs(config)):
-        env = make_env(config.env.id, kwargs)
-        if env.blocking and config.env.backend == "inline":
-            raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
-        env.close()
+        with closing(make_env(config.env.id, kwargs)) as env:
+            if env.blocking and config.env.backend == "inline":
+                raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
 
 
 def check_tools(config: PPOConfig, renderer: Renderer) -> None:
@@ -154,13 +124,15 @@ def check_tools(config: PPOConfig, renderer: Renderer) -> None:
         renderer.forms.check((user("x"),), tools_for(config.env.id, kwargs))
 
 
+def _size(config: PPOConfig, kwargs: Mapping[str, Any]) -> int | None:
+    with closing(make_env(config.env.id, kwargs)) as env:
+        return env.tasks.size
+
+
 def task_count(config: PPOConfig) -> int | None:
     """How many tasks there are to train on: the first ``data.train_size``; ``None`` where they never end."""
-    with closing(make_env(config.env.id, training_kwargs(config))) as env:
-        size = env.tasks.size
-    if (most := config.data.train_size) is not None:
-        size = most if size is None else min(size, most)
-    return size
+    limits = (_size(config, training_kwargs(config)), config.data.train_size)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def validation_tasks(config: PPOConfig) -> range:
@@ -169,9 +141,7 @@ def validation_tasks(config: PPOConfig) -> range:
     The first ones; where training has the same task set, those that ``data.train_size`` leaves out, if any.
     """
     kwargs, data = validation_kwargs(config), config.data
-    with closing(make_env(config.env.id, kwargs)) as env:
-        size = env.tasks.size
-    first = data.train_size or 0
+    size, first = _size(config, kwargs), data.train_size or 0
     if kwargs != training_kwargs(config) or (size is not None and first >= size):
         first = 0
     last = first + data.val_size
@@ -181,8 +151,7 @@ def validation_tasks(config: PPOConfig) -> range:
 # --- openings: one is tried before anything starts, and those that are too long can be left out
 
 
-@dataclass(frozen=True)
-class Overlong:
+class Overlong(NamedTuple):
     """The indices of tasks that are not played."""
 
     training: frozenset[int] = frozenset()
@@ -190,16 +159,7 @@ class Overlong:
 
 
 async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str], None]) -> Overlong:
-    """Which tasks to leave out; none without ``data.filter_overlong_prompts``.
-
-    Args:
-        config: Of the run.
-        renderer: Of its model.
-        say: Is told how many there are.
-
-    Raises:
-        SetupError: The set of training tasks is endless, or nothing of a set is left.
-    """
+    """Which tasks to leave out, none without ``data.filter_overlong_prompts``; ``say`` is told how many there are."""
     if not config.data.filter_overlong_prompts:
         return Overlong()
     if (size := task_count(config)) is None:
@@ -207,10 +167,30 @@ async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str]
             f"data.filter_overlong_prompts measures every task before the training, and those of {config.env.id} never "
             "end: give data.train_size=N to play the first N alone, or data.train_files, or leave it off"
         )
-    return Overlong(
-        await _overlong(config, renderer, range(size), say, validation=False),
-        await _overlong(config, renderer, validation_tasks(config), say, validation=True),
-    )
+    limit, found = longest_prompt(config), []
+    for which, tasks in (("training", range(size)), ("validation", validation_tasks(config))):
+        lengths, failed = await _measured(config, renderer, which, tasks)
+        longer = frozenset(task for task, length in lengths.items() if length > limit)
+        if len(longer) == len(tasks):
+            raise SetupError(
+                f"data.filter_overlong_prompts leaves no {which} task: the openings of all {len(tasks)} have more than "
+                f"{limit} tokens, the shortest {min(lengths.values())}: raise engine.max_context, or "
+                "data.longest_prompt where that is given"
+            )
+        found.append(longer)
+        say(f"{len(longer)} of {len(tasks)} {which} tasks are left out: their openings have more than {limit} tokens")
+        if failed:
+            task, why = next(iter(failed.items()))
+            say(f"{len(failed)} {which} tasks could not be opened, and stay in; task {task}: {why}")
+    return Overlong(*found)
+
+
+async def _measured(
+    config: PPOConfig, renderer: Renderer, which: str, tasks: Sequence[int]
+) -> tuple[Mapping[int, int], Mapping[int, str]]:
+    """The tokens of each task's opening, and why others cannot be played."""
+    async with backend_of(config, validation=which == "validation", here=True) as backend:
+        return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed)
 
 
 def longest_prompt(config: PPOConfig) -> int:
@@ -222,17 +202,8 @@ def longest_prompt(config: PPOConfig) -> int:
 async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | None) -> list[str]:
     """Play the opening of the first task of training and of validation, and see whether it leaves room for a reply.
 
-    Args:
-        config: Of the run.
-        renderer: Of its model.
-        positions: The longest context that the model was made for; ``None`` where that is not known.
-
-    Returns:
-        Lines on how long they are.
-
-    Raises:
-        SetupError: An opening cannot be played or rendered, or the lengths do not go together; the message names the
-            key to change.
+    ``positions`` is the longest context that the model was made for, where that is known. Returns lines on how long
+    they are, in tokens.
     """
     context, reply = config.engine.max_context, config.rollout.max_response_length
     if positions is not None and context > positions:
@@ -240,49 +211,24 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
             f"engine.max_context={context} is more than the {positions} positions of model.path={config.model.path}: "
             f"give at most engine.max_context={positions}"
         )
-    lengths: dict[str, int] = {}
+    openings: dict[str, int] = {}
     for which, task in (("training", 0), ("validation", validation_tasks(config).start)):
-        async with backend_of(config, validation=which == "validation", here=True) as backend:
-            measured, failed = await measure_openings(backend, renderer, [task], seed=config.trainer.seed)
+        measured, failed = await _measured(config, renderer, which, [task])
         name = f"the opening of {which} task {task}"
         if failed:
             raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {failed[task]}")
-        lengths[name] = measured[task]
-    name, length = max(lengths.items(), key=lambda each: each[1])
-    if length + reply > context and not config.data.filter_overlong_prompts:
+        openings[name] = measured[task]
+    name = max(openings, key=openings.__getitem__)
+    needed, micro_batch = openings[name] + reply, config.actor.max_tokens_per_micro_batch
+    if needed > context and not config.data.filter_overlong_prompts:
+        more = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if needed > micro_batch else ""
+        advice = f"raise engine.max_context{more} to {needed} at least, and further for the turns that follow"
+        if positions is not None and needed > positions:
+            advice = (
+                f"the model has {positions} positions, so this environment needs another model, or other env.kwargs"
+            )
         raise SetupError(
-            f"{name} of env.id={config.env.id} has {length:,} tokens, and with a reply of "
-            f"rollout.max_response_length={reply} it does not fit engine.max_context={context}: "
-            + _larger_context(config, length, positions)
+            f"{name} of env.id={config.env.id} has {openings[name]:,} tokens, and with a reply of "
+            f"rollout.max_response_length={reply} it does not fit engine.max_context={context}: {advice}"
         )
-    return [f"{each} has {tokens} tokens, of engine.max_context={context}" for each, tokens in lengths.items()]
-
-
-def _larger_context(config: PPOConfig, length: int, positions: int | None) -> str:
-    """What to change so that an opening of so many tokens fits."""
-    needed = length + config.rollout.max_response_length
-    if positions is not None and needed > positions:
-        return f"the model has {positions} positions, so this environment needs another model, or other env.kwargs"
-    micro_batch = config.actor.max_tokens_per_micro_batch
-    more = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if needed > micro_batch else ""
-    return f"raise engine.max_context{more} to {needed} at least, and further for the turns that follow"
-
-
-async def _overlong(
-    config: PPOConfig, renderer: Renderer, tasks: range, say: Callable[[str], None], *, validation: bool
-) -> frozenset[int]:
-    which, limit = "validation" if validation else "training", longest_prompt(config)
-    async with backend_of(config, validation=validation, here=True) as backend:
-        lengths, failed = await measure_openings(backend, renderer, tasks, seed=config.trainer.seed)
-    found = frozenset(task for task, length in lengths.items() if length > limit)
-    if len(found) == len(tasks):
-        raise SetupError(
-            f"data.filter_overlong_prompts leaves no {which} task: the openings of all {len(tasks)} have more than "
-            f"{limit} tokens, the shortest {min(lengths.values())}: raise engine.max_context, or "
-            "data.longest_prompt where that is given"
-        )
-    say(f"{len(found)} of {len(tasks)} {which} tasks are left out: their openings have more than {limit} tokens")
-    if failed:
-        task, why = next(iter(failed.items()))
-        say(f"{len(failed)} {which} tasks could not be opened, and stay in; task {task}: {why}")
-    return found
+    return [f"{each} has {tokens} tokens, of engine.max_context={context}" for each, tokens in openings.items()]

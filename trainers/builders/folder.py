@@ -40,33 +40,25 @@ def held(folder: Path) -> Iterator[None]:
     """Keep other runs out of a folder. It is made if need be, and is known then to take what is written.
 
     Where the system or the file system has no locks, one run at a time is up to the user.
-
-    Raises:
-        SetupError: Another run has it, or nothing can be written there.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise SetupError(_unwritable(folder, error)) from error
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            lock(descriptor)
-        except BlockingIOError as error:
-            raise SetupError(
-                f"{folder}: another run is writing into this folder; wait for it, or {_ELSEWHERE}"
-            ) from error
-        except OSError:  # a file system without locks
-            pass
-        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, descriptor)
+            with contextlib.suppress(OSError):  # a file system without locks
+                try:
+                    lock(descriptor)
+                except BlockingIOError:
+                    text = "another run is writing into this folder; wait for it, or"
+                    raise SetupError(f"{folder}: {text} {_ELSEWHERE}") from None
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
             os.fsync(descriptor)  # some disks say only now that they are full
         except OSError as error:
-            raise SetupError(_unwritable(folder, error)) from error
+            text = f"the run's folder cannot be written ({error.strerror or error})"
+            raise SetupError(f"{folder}: {text}; {_ELSEWHERE}") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
@@ -76,8 +68,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 def refuse_ppo_folder(folder: Path) -> None:
     """Raise ``SetupError`` where a supervised run would cut the metrics of a run with checkpoints."""
-    found = [*(folder / "checkpoints").glob("iteration_*"), *folder.glob("checkpoint-*")]
-    if found:
+    if found := [*(folder / "checkpoints").glob("iteration_*"), *folder.glob("checkpoint-*")]:
         raise SetupError(
             f"{folder} is the folder of another kind of run ({found[0].name} is its checkpoint): {_ELSEWHERE}"
         )
@@ -95,10 +86,6 @@ def refuse_sft_folder(folder: Path) -> None:
             )
 
 
-def _unwritable(folder: Path, error: OSError) -> str:
-    return f"{folder}: the run's folder cannot be written ({error.strerror or error}); {_ELSEWHERE}"
-
-
 def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:
     """The checkpoint that the run goes on from, if any.
 
@@ -106,18 +93,15 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
         CheckpointError: The one that was asked for cannot be used.
         SetupError: It is of another folder, and this one has checkpoints, which the run would replace by its own.
     """
-    if section.resume_mode == "disable":
-        return None
-    if section.resume_mode == "resume_path":
-        if section.resume_from_path is None:
-            raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
-        given = load(Path(section.resume_from_path).expanduser())
-        mine = saved.newest_path()
-        elsewhere = given.path.resolve().parent != saved.folder.resolve()
-        if mine is not None and elsewhere and not section.val_only:  # which saves nothing
-            raise SetupError(would_replace(saved.folder, mine, given.path))
-        return given
-    return saved.newest()
+    if section.resume_mode != "resume_path":
+        return saved.newest() if section.resume_mode == "auto" else None
+    if section.resume_from_path is None:
+        raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
+    given, mine = load(Path(section.resume_from_path).expanduser()), saved.newest_path()
+    elsewhere = given.path.resolve().parent != saved.folder.resolve()
+    if mine is not None and elsewhere and not section.val_only:  # which saves nothing
+        raise SetupError(would_replace(saved.folder, mine, given.path))
+    return given
 
 
 def would_replace(folder: Path, newest: Path, given: Path) -> str:

@@ -12,6 +12,7 @@ from ..cluster.nsight import nsight_of
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
+from ..config.learning import ActorSection, CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
@@ -19,7 +20,7 @@ from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
 from ..policy import Policy, resolve_device
-from .errors import SetupError
+from .errors import SetupError, setup_errors
 from .folder import START, run_folder
 from .policy import threads_for
 
@@ -52,13 +53,9 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
 
 
 def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: int = 1) -> None:
-    """Find out before anything is trained whether the learner can be had as asked.
-
-    Raises:
-        SetupError: The ranks or the model cannot be cut so, a layer or an attention is not there, or peft is missing.
-    """
+    """Find out before anything is trained whether the learner can be had as asked."""
     options = learner_options(model, run)
-    try:
+    with setup_errors("the learner: ", ValueError, ImportError):
         options["parallel"].shape(ranks if ranks > 1 else world_size())
         check_model(policy.skeleton.config, options["parallel"])
         if options["lora"] is not None:
@@ -68,8 +65,6 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
             before = policy.skeleton.config._attn_implementation
             policy.skeleton.set_attn_implementation(model.attn_implementation)
             policy.skeleton.set_attn_implementation(before)
-    except (ValueError, ImportError) as error:
-        raise SetupError(f"the learner: {error}") from error
     if options["lora"] is not None and importlib.util.find_spec("peft") is None:
         raise SetupError("model.lora_rank needs peft: pip install 'textenvs[lora]'")
     if resolve_device(model.device).type == "cpu" and (run.offload or model.enable_activation_offload):
@@ -77,19 +72,11 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
 
 
 def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
-    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for.
-
-    In this process, or on Ray.
-
-    Raises:
-        SetupError: The learner cannot be made as asked, or the ranks do not all see the run's folder.
-    """
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":
-        try:
+        with setup_errors("the learner: ", ValueError, ImportError):
             return Learner(policy.source, **settings, device=resolve_device(config.model.device))
-        except (ValueError, ImportError) as error:
-            raise SetupError(f"the learner: {error}") from error
     settings |= {"device": config.model.device, "threads": threads_for(policy, config.trainer.threads)}
     assert cluster is not None
     folder = run_folder(config.trainer)
@@ -106,11 +93,10 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
     )
     try:
         group.check_folder(folder)
-    except ValueError as error:
+    except BaseException as error:
         group.close()
-        raise SetupError(str(error)) from error
-    except BaseException:
-        group.close()
+        if isinstance(error, ValueError):
+            raise SetupError(str(error)) from error
         raise
     return group
 
@@ -131,27 +117,24 @@ def learner_settings(config: PPOConfig) -> dict[str, Any]:
     with_critic = config.algorithm.adv_estimator in NEEDS_CRITIC
     alone = critic.warmup if with_critic else 0  # iterations in which the actor takes no step
     steps = (config.trainer.total_iterations - alone) * actor.ppo_epochs * actor.mini_batches
+    total_steps = max(steps, actor.lr_warmup_steps + 1)
     return {
         "critic": with_critic,
         "reference": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
-        "optimizer": OptimizerSettings(
-            lr=actor.lr,
-            betas=actor.betas,
-            weight_decay=actor.weight_decay,
-            warmup_steps=actor.lr_warmup_steps,
-            schedule=actor.lr_schedule,
-            total_steps=max(steps, actor.lr_warmup_steps + 1),
-            min_lr_ratio=0.1,
-            grad_clip=actor.grad_clip,
-        ),
-        "critic_optimizer": OptimizerSettings(
-            lr=critic.lr,
-            betas=critic.betas,
-            weight_decay=critic.weight_decay,
-            warmup_steps=critic.lr_warmup_steps,
-            grad_clip=critic.grad_clip,
-        ),
+        "optimizer": _optimizer(actor, schedule=actor.lr_schedule, total_steps=total_steps, min_lr_ratio=0.1),
+        "critic_optimizer": _optimizer(critic),
         "max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
         "temperature": config.rollout.temperature,
         **learner_options(config.model, config.trainer),
     }
+
+
+def _optimizer(section: ActorSection | CriticSection, **schedule: Any) -> OptimizerSettings:
+    return OptimizerSettings(
+        lr=section.lr,
+        betas=section.betas,
+        weight_decay=section.weight_decay,
+        warmup_steps=section.lr_warmup_steps,
+        grad_clip=section.grad_clip,
+        **schedule,
+    )

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from textenvs.env import TextEnv
 from textenvs.evaluate.baselines import has_script
 from textenvs.messages import Messages, text_of
 
@@ -24,7 +23,7 @@ from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
 from .environments import make_env, training_kwargs
-from .errors import SetupError
+from .errors import setup_errors
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000
@@ -38,13 +37,10 @@ def demonstrations_of(
 ) -> Iterator[demonstrations.Demonstration]:
     """The conversations to imitate: of files, or played by the environment's scripted expert."""
     if section.files is not None:
-        return demonstrations.read(section.files)
-    return _played(make_env(env_id, kwargs), section, seed)
-
-
-def _played(env: TextEnv[Any], section: SupervisedSection, seed: int) -> Iterator[demonstrations.Demonstration]:
+        yield from demonstrations.read(section.files)
+        return
     with ExitStack() as stack:
-        stack.callback(env.close)
+        env = stack.enter_context(closing(make_env(env_id, kwargs)))
         try:
             yield from demonstrations.play(
                 env,
@@ -68,31 +64,23 @@ def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     if section.files is not None or section.enable is False or (section.enable is None and not tiny):
         return config, []
     kwargs = training_kwargs(config)
-    more: dict[str, Any] = {}
+    more = careless_left_out(section, config.env.id, kwargs)
     note = f"the warm start has no mistakes: {config.env.id} has no scripted ones (TextEnv.careless_reply)"
-    if _scripts(config.env.id, kwargs)[0]:
-        more = careless_left_out(section, config.env.id, kwargs)
-    elif section.enable is None:
+    if section.enable is None and not _scripts(config.env.id, kwargs)[0]:
         more = {"enable": False}
         note = (
             f"no warm start: {config.env.id} has no scripted expert (TextEnv.demonstration), so the model from scratch "
             "begins with random tokens; warm_start.files has conversations to imitate, model.path a model that can talk"
         )
-    if not more:
-        return config, []
-    return config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]
+    return (config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]) if more else (config, [])
 
 
 def careless_left_out(section: SupervisedSection, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What changes in a section that plays careless replies by default, where there is a scripted expert alone."""
     if section.files is not None or _scripts(env_id, kwargs) != (True, False):
         return {}
-    more: dict[str, Any] = {}
-    if section.mistake_rate and not changed(section, "mistake_rate"):
-        more["mistake_rate"] = 0.0
-    if isinstance(section, WarmStartSection) and section.careless_steps and not changed(section, "careless_steps"):
-        more["careless_steps"] = 0
-    return more
+    none = {"mistake_rate": 0.0, "careless_steps": 0}
+    return {name: no for name, no in none.items() if getattr(section, name, no) and not changed(section, name)}
 
 
 def _scripts(env_id: str, kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
@@ -117,16 +105,10 @@ def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedS
 
 
 def tokenizer_of(config: PPOConfig) -> Any:
-    """The tokenizer of the policy that a run starts from, without any weights.
-
-    Raises:
-        SetupError: It cannot be loaded, or made.
-    """
+    """The tokenizer of the policy that a run starts from, without any weights."""
     section, kwargs, seed = config.warm_start, training_kwargs(config), config.trainer.seed
-    try:
+    with setup_errors("", PolicyError, demonstrations.DemonstrationError):
         return load_tokenizer(config.model, lambda: tokenizer_texts(config.env.id, kwargs, section, seed))
-    except (PolicyError, demonstrations.DemonstrationError) as error:
-        raise SetupError(str(error)) from error
 
 
 def policy_of(
@@ -139,19 +121,13 @@ def policy_of(
     seed: int,
     checkpoint: Checkpoint | None = None,
 ) -> Policy:
-    """The policy a run starts from, or the one that a checkpoint holds.
-
-    Raises:
-        SetupError: It cannot be loaded.
-    """
+    """The policy a run starts from, or the one that a checkpoint holds."""
     if checkpoint is not None:
         model = ModelSection(path=str(checkpoint.path / "model"), dtype=model.dtype, device=model.device)
-    try:
+    with setup_errors("", PolicyError):
         return load_policy(
             model, lambda: tokenizer_texts(env_id, kwargs, section, seed), max_context=max_context, seed=seed
         )
-    except PolicyError as error:
-        raise SetupError(str(error)) from error
 
 
 def threads_for(policy: Policy, wanted: int | None) -> int | None:

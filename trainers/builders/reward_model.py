@@ -1,4 +1,10 @@
-"""Reward models: what scores, where its workers are, and scores as rewards that come later."""
+"""Reward models: what scores, where its workers are, and scores as rewards that come later.
+
+What is wrong with them is found in three steps. The checks of a configuration (:mod:`trainers.config.schema`) look at
+keys alone. :func:`reward_problems` looks at what the keys mean: the small files of a model, its template, a judge's
+options; it reads no weights, starts no process and asks no service. :func:`reward_models_of` and :func:`try_served` do
+that, before the first step of training.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,10 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from ..cluster.group import LearnerGroup
 from ..cluster.plan import Plan, Workers, reward_models, reward_workers
@@ -18,6 +24,7 @@ from ..cluster.ray.rewards import RayWorker
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
+from ..config.section import Problems
 from ..learner import Learner
 from ..policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
@@ -29,35 +36,60 @@ from ..rewards.backends import (
     PoolingBackend,
     Worker,
     WorkerLostError,
+    classifier_problems,
+    pooling_problems,
 )
 from ..rollout.rewards import Score, TurnContext
 from .environments import make_env, training_kwargs
-from .errors import SetupError
-from .reward_checks import changes
-from .rewards import check_name, task_finder
+from .errors import SetupError, setup_errors
+from .rewards import check_name, lookahead_of, task_finder
 
 _ADVICE = {
     "classifier": "look at {key}.classifier",
     "service": "look whether it runs and serves a reward model, and at {key}.service.url, .model, .endpoint and .label",
     "judge": "look whether it runs, and at {key}.judge.base_url, .model and .chat",
 }
+#: Keys that say how the service is to ask; null leaves it to the kind.
+_ASKING = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
+
+
+def reward_problems(config: PPOConfig) -> Problems:
+    """Pairs of a key and what is wrong with it, as far as that is known before anything starts."""
+    for name, section in reward_models(config).items():
+        key = f"{name}.{section.kind}"
+        try:
+            match section.kind:
+                case "classifier":
+                    found = classifier_problems(section.classifier)
+                case "service":
+                    found = pooling_problems(section.service)
+                case "judge":
+                    JudgeBackend(section.judge)
+                    continue
+            yield from ((f"{key}.{option}", text) for option, text in found)
+        except (ValueError, ImportError) as error:
+            yield key, str(error)
+    if config.multiturn_reward.enable:
+        try:
+            lookahead_of(config)
+        except (ValueError, ImportError) as error:
+            yield "multiturn_reward", str(error)
+
+
+def check_rewards(config: PPOConfig) -> None:
+    """Raise ``SetupError`` with all :func:`reward_problems`, if there are any."""
+    if problems := [f"{key}: {text}" for key, text in reward_problems(config)]:
+        raise SetupError("\n".join(problems))
 
 
 @dataclass(frozen=True)
 class RewardModels:
-    """The reward models of a run.
-
-    Args:
-        service: In front of them.
-        scores: The rewards that come later, by name.
-        pools: The workers of those that this run computes, by name.
-        sleeper: Those workers that sleep while the learner learns, if there are any.
-    """
+    """The reward models of a run; scores and workers are by name."""
 
     service: RewardService
     scores: Mapping[str, Score]
     pools: Mapping[str, ClassifierPool]
-    sleeper: ClassifierPool | None = None
+    sleeper: ClassifierPool | None = None  # workers that sleep while the learner learns
 
     def stats(self, name: str) -> dict[str, float]:
         """The service's numbers of one model, without its name; and the workers lost so far."""
@@ -81,14 +113,7 @@ async def reward_models_of(
 ) -> AsyncIterator[RewardModels | None]:
     """The reward models, each of which has scored a conversation; ``None`` where there are none.
 
-    Args:
-        config: Of the run.
-        plan: Says where workers are.
-        cluster: With ``cluster.backend=ray``.
-        learner: Whose GPUs workers share there.
-
-    Raises:
-        SetupError: One cannot be loaded, does not answer, or does not score.
+    With ``cluster.backend=ray`` workers are in ``cluster``, and may share the GPUs of ``learner``.
     """
     sections = reward_models(config)
     if not sections:
@@ -106,15 +131,18 @@ async def reward_models_of(
     async with RewardService(backends, asked) as service:
         pools = {name: each for name, each in backends.items() if isinstance(each, ClassifierPool)}
         sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
-        yield RewardModels(service, _scores(config, service), pools, sleeping[0] if sleeping else None)
+        # Others than judges know nothing of the task.
+        find = task_finder(config) if any(section.kind == "judge" for section in sections.values()) else None
+        scores: dict[str, Score] = {}
+        for key, section in sections.items():
+            truth = (lambda so_far: find(so_far).ground_truth) if find and section.kind == "judge" else None
+            # They agree on what becomes of the environment's pay, and it is taken away once.
+            scores[section.name] = _score(config, key, section, service, truth, section.replace and not scores)
+        yield RewardModels(service, scores, pools, sleeping[0] if sleeping else None)
 
 
 async def try_served(config: PPOConfig) -> None:
-    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`.
-
-    Raises:
-        SetupError: One does not answer, or does not score.
-    """
+    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`."""
     for key, section in reward_models(config).items():
         if section.kind != "classifier":
             backend, _ = await _tried(config, key, section)
@@ -122,17 +150,10 @@ async def try_served(config: PPOConfig) -> None:
 
 
 async def _tried(
-    config: PPOConfig,
-    key: str,
-    section: RewardModelSection,
-    make: Callable[[int], Worker] | None = None,
+    config: PPOConfig, key: str, section: RewardModelSection, make: Callable[[int], Worker] | None = None
 ) -> tuple[RewardBackend, ModelOptions]:
-    """What scores, after it has scored a conversation, and how it is asked.
-
-    Raises:
-        SetupError: It cannot be had, or does not score.
-    """
-    with _said_plainly(key, section):
+    """What scores, after it has scored a conversation, and how it is asked."""
+    with setup_errors(f"{key} ({section.kind}): ", ValueError, ImportError, BackendError, WorkerLostError):
         backend: ClassifierPool | PoolingBackend | JudgeBackend
         match section.kind:
             case "classifier":
@@ -142,33 +163,32 @@ async def _tried(
             case "judge":
                 backend = JudgeBackend(section.judge)
                 _check_reference(config, section, backend)
-        asked = dataclasses.replace(backend.model_options(), **changes(section))
+        changes = {name: value for name in _ASKING if (value := getattr(section, name)) is not None}
+        asked = dataclasses.replace(backend.model_options(), **changes)
         try:
-            await _try(key, section, backend, asked)
+            await _try(backend, asked, _ADVICE[section.kind].format(key=key))
         except BaseException:
             await backend.close()
             raise
     return backend, asked
 
 
-async def _try(key: str, section: RewardModelSection, backend: RewardBackend, asked: ModelOptions) -> None:
+async def _try(backend: RewardBackend, asked: ModelOptions, advice: str) -> None:
     """Have a conversation scored, so that what only asking can tell is known before anything is trained.
 
     Raises:
         BackendError: There is no score, or none that can be used.
     """
-    advice = _ADVICE[section.kind].format(key=key)
     try:
         async with asyncio.timeout(asked.timeout_s):
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
+        if isinstance(result, BackendError):
+            raise result
     except TimeoutError as error:
         raise BackendError(f"a short conversation took longer than {asked.timeout_s:g} s to score; {advice}") from error
-    except BackendError as error:
-        raise BackendError(f"{error}; {advice}") from error
-    except Exception as error:  # a worker lives, and could not compute: too little memory, for example
-        raise BackendError(f"{type(error).__name__}: {error}; {advice}") from error
-    if isinstance(result, BackendError):
-        raise BackendError(f"{result}; {advice}") from result
+    except Exception as error:  # also of a worker that lives, and could not compute: too little memory, for example
+        said = f"{error}" if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
+        raise BackendError(f"{said}; {advice}") from error
     if not (math.isfinite(result) and asked.low <= result <= asked.high):
         raise BackendError(
             f"it scored a short conversation with {result!r}, which is no number from {asked.low:g} to {asked.high:g}; "
@@ -181,12 +201,11 @@ def _check_reference(config: PPOConfig, section: RewardModelSection, judge: Judg
     if not judge.needs_reference:
         return
     with contextlib.closing(make_env(config.env.id, training_kwargs(config))) as env:
-        task = env.tasks[0]
-    if task.ground_truth is None:
-        raise ValueError(
-            f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of {config.env.id} "
-            "have none; use another rubric"
-        )
+        if env.tasks[0].ground_truth is None:
+            raise ValueError(
+                f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of "
+                f"{config.env.id} have none; use another rubric"
+            )
 
 
 def _worker(
@@ -214,54 +233,25 @@ def _worker(
     return RayWorker(section.classifier, config.model.device, placement=placement, gpus=gpus)
 
 
-def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
-    """Each model's reward, times its weight, in place of what the environment pays or beside it."""
-    models = reward_models(config)
-    # Others than judges know nothing of the task.
-    find = task_finder(config) if any(section.kind == "judge" for section in models.values()) else None
-
-    def truth(so_far: TurnContext) -> Any:
-        assert find is not None
-        return find(so_far).ground_truth
-
-    # They agree on what becomes of the environment's pay, and it is taken away once.
-    return {
-        section.name: _score(
-            section,
-            service,
-            truth if section.kind == "judge" else None,
-            section.replace and not number,
-            partial(check_name, config, key, section.name),
-        )
-        for number, (key, section) in enumerate(models.items())
-    }
-
-
 def _score(
+    config: PPOConfig,
+    key: str,
     section: RewardModelSection,
     service: RewardService,
     truth: Callable[[TurnContext], Any] | None,
     replace: bool,
-    check: Callable[[TurnContext], None],
 ) -> Score:
-    per: Literal["episode", "turn"] = "turn" if section.per_turn else "episode"
-    ask = reward_of(service, section.name, per=per, weight=section.weight, truth=truth)
+    """A model's reward, times its weight, in place of what the environment pays or beside it."""
+    name, per_turn = section.name, section.per_turn
+    ask = reward_of(service, name, per="turn" if per_turn else "episode", weight=section.weight, truth=truth)
 
     async def terms(earned: dict[str, float], asked: Awaitable[float] | None) -> dict[str, float]:
-        return earned if asked is None else {**earned, section.name: await asked}
+        return earned if asked is None else {**earned, name: await asked}
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check(so_far)
+        check_name(config, key, name, so_far)
         asked = ask(so_far, turn)
         instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
         return terms(instead, asked) if instead or asked is not None else None
 
     return score
-
-
-@contextlib.contextmanager
-def _said_plainly(key: str, section: RewardModelSection) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, ImportError, BackendError, WorkerLostError) as error:
-        raise SetupError(f"{key} ({section.kind}): {error}") from error

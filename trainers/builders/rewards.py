@@ -1,4 +1,4 @@
-"""Rewards that come later: a function of the user's own, and looking ahead; and which turns are paid."""
+"""Rewards that come later: a function of the user's own, penalties, and looking ahead; and which turns are paid."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from textenvs.data import Task
+from textenvs.env import EnvironmentFailure
 from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
 from textenvs.messages import text_of
 from textenvs.options import Judge, Policy, resolve
 
 from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
-from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
+from ..config.reward_model import RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
@@ -25,35 +26,23 @@ from ..rollout.renderer import Renderer
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
-from .errors import SetupError
+from .errors import setup_errors
 
 
 def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
-    """The processes of a reward function of the user's own, if there is one.
-
-    Raises:
-        SetupError: It cannot be had.
-    """
+    """The processes of a reward function of the user's own, if there is one."""
     if section.path is None:
         return None
-    try:
+    with setup_errors("custom_reward_function: ", FunctionError):
         return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
-    except FunctionError as error:
-        raise SetupError(f"custom_reward_function: {error}") from error
 
 
 def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
-    """Which turns are paid for what an episode earned; ``None`` where those that earned it are.
-
-    Raises:
-        SetupError: A function of the user's cannot be had.
-    """
+    """Which turns are paid for what an episode earned; ``None`` where those that earned it are."""
     if section.reward_credit == "as_earned":
         return None
-    try:
+    with setup_errors("algorithm.reward_credit: ", RedistributionError):
         return redistribution(section.reward_credit, section.reward_credit_decay)
-    except RedistributionError as error:
-        raise SetupError(f"algorithm.reward_credit: {error}") from error
 
 
 def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
@@ -113,65 +102,70 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     return score
 
 
-def overlong_reward(config: PPOConfig) -> Score:
-    """DAPO's penalty of long episodes: the term ``overlong`` of the last turn, in training."""
-    section, limit = config.overlong_buffer, config.rollout.max_response_tokens
-    assert limit is not None  # the configuration was checked
+def penalties(config: PPOConfig) -> dict[str, Score]:
+    """What turns lose in training, by term.
 
-    async def terms(tokens: int) -> dict[str, float]:
-        return {"overlong": overlong_penalty(tokens, limit, section.len, section.penalty_factor)}
+    ``overlong`` is DAPO's penalty of a long episode, in its last turn; ``cut_reply`` the price of a reply without an
+    end.
+    """
+    section, price = config.overlong_buffer, config.rollout.cut_reply_penalty
+    limit = config.rollout.max_response_tokens or 0  # the configuration was checked: it is there with the first
+
+    def overlong(so_far: TurnContext) -> float | None:
+        tokens = so_far.response_tokens
+        return overlong_penalty(tokens, limit, section.len, section.penalty_factor) if so_far.over else None
+
+    found = {"overlong": _penalty(config, "overlong_buffer", "overlong", overlong)} if section.enable else {}
+    if price:
+        key = "cut_reply_penalty"
+        found["cut_reply"] = _penalty(config, key, "cut_reply", lambda so_far: -price if so_far.cut else None)
+    return found
+
+
+def _penalty(config: PPOConfig, key: str, name: str, amount: Callable[[TurnContext], float | None]) -> Score:
+    async def terms(value: float) -> dict[str, float]:
+        return {name: value}
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, "overlong_buffer", "overlong", so_far)
-        return terms(so_far.response_tokens) if so_far.over and so_far.training else None
-
-    return score
-
-
-def cut_reply_reward(config: PPOConfig) -> Score:
-    """The price of a reply without an end: the term ``cut_reply`` of its turn, in training."""
-    penalty = config.rollout.cut_reply_penalty
-
-    async def terms() -> dict[str, float]:
-        return {"cut_reply": -penalty}
-
-    def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, "cut_reply_penalty", "cut_reply", so_far)
-        return terms() if so_far.cut and so_far.training else None
+        check_name(config, key, name, so_far)
+        value = amount(so_far) if so_far.training else None
+        return None if value is None else terms(value)
 
     return score
 
 
 def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
-    """The multiturn-aware reward, whose futures the engine's own model plays.
-
-    Raises:
-        SetupError: The judge cannot be had.
-    """
+    """The multiturn-aware reward, whose futures the engine's own model plays."""
     section = config.multiturn_reward
-    sampling = sampling_of(config)
-    if section.max_response_length is not None:
-        sampling = replace(sampling, max_new_tokens=section.max_response_length)
-    if section.temperature is not None:
-        sampling = replace(sampling, temperature=section.temperature)
-    try:
+    own: dict[str, Any] = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
+    sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
+    with setup_errors("multiturn_reward: ", ValueError):
         lookahead = lookahead_of(
             config,
             EnginePolicy(engine, renderer, sampling, config.engine.max_context),
             lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         )
-    except ValueError as error:
-        raise SetupError(f"multiturn_reward: {error}") from error
     return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
 
 
-def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens: Callable[[str], int]) -> Lookahead:
-    """How the multiturn-aware reward looks ahead.
+def lookahead_of(
+    config: PPOConfig,
+    policy: Policy | FuturePolicy = lambda messages: "",
+    count_tokens: Callable[[str], int] = len,
+) -> Lookahead:
+    """How the multiturn-aware reward looks ahead; without a policy, to see whether it can be had.
 
     Raises:
         ValueError: The options do not go together, or the judge cannot be had.
     """
     section = config.multiturn_reward
+    judge: Judge | str | None = section.judge
+    if section.judge_kwargs:
+        maker = resolve("judge", section.judge)
+        try:
+            judge = maker(**section.judge_kwargs)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
     return Lookahead(
         policy,
         samples=section.samples,
@@ -179,7 +173,7 @@ def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens:
         formula=section.formula,
         weights=section.weights,
         cost=section.cost,
-        judge=_judge_of(section),
+        judge=judge,
         count_tokens=count_tokens,
         seed=config.trainer.seed,
         concurrency=futures(config) or section.concurrency,
@@ -188,17 +182,12 @@ def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens:
     )
 
 
-def _judge_of(section: MultiturnRewardSection) -> Judge | str | None:
-    """The judge of the multiturn-aware reward as configured, or what its maker makes of ``judge_kwargs``.
-
-    Raises:
-        ValueError: There is no such maker, or it does not take these.
-    """
-    if not section.judge_kwargs:
-        return section.judge
-    maker = resolve("judge", section.judge)
-    try:
-        judge: Judge = maker(**section.judge_kwargs)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
-    return judge
+async def try_multiturn(config: PPOConfig) -> None:
+    """Score an opening where looking ahead has weights: only a score tells which names there are."""
+    section = config.multiturn_reward
+    if not section.enable or not section.weights:
+        return
+    env = make_env(config.env.id, training_kwargs(config))
+    with closing(env), setup_errors("multiturn_reward.weights: ", ValueError, EnvironmentFailure):
+        await env.areset(seed=config.trainer.seed, options={"task_index": 0})
+        await lookahead_of(config).check_weights(env)

@@ -1,8 +1,4 @@
-"""Chat templates: the variables that a user may set, and which of those a template reads.
-
-In ``forms``: how each message is put so that the template shows it. In ``control``: text in a message never becomes a
-control token.
-"""
+"""Chat templates: the variables that a user may set, and which of those a template reads."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ def refused(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def variables(sources: Iterable[str]) -> set[str]:
     """The variables that templates read from outside in some case at least, the renderer's own left out.
-
-    One that is set in a branch alone and read behind it is among them: without that branch, it comes from outside.
 
     Raises:
         jinja2.TemplateSyntaxError: One is no template, in Jinja as transformers reads it.

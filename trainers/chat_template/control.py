@@ -1,9 +1,5 @@
 """Control tokens of a model's own tokenizer: text in a message never becomes one.
 
-Which tokens these are is read from the tokenizer: its special tokens, those that it declares (``chat_control_tokens``),
-and those that the caller adds (other added tokens that a chat template writes around messages). There is no fixed list
-of spellings.
-
 1. :meth:`ControlTokens.mark` replaces each control token that a message spells by a mark of plain letters. The template
    renders the marks, so its own control tokens and spelled ones can be told apart afterwards.
 2. :meth:`ControlTokens.encode` cuts the text inside each spelled token and encodes the pieces apart: no piece spells a
@@ -31,11 +27,7 @@ class MarkedText(NamedTuple):
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer.
-
-    Args:
-        tokenizer: A transformers tokenizer.
-        more: Added tokens that are control tokens too, although the tokenizer does not call them special.
+    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``.
 
     Attributes:
         ids: The ids by spelling.
@@ -57,12 +49,8 @@ class ControlTokens:
     def mark(self, values: Sequence[tuple[Any, re.Pattern[str]]]) -> tuple[list[Any], re.Pattern[str] | None]:
         """Put a mark, letters and digits that occur nowhere else, for each control token that ``values`` spell.
 
-        Args:
-            values: Nested mappings and sequences of strings, each with the pattern of what to mark in it; ``pattern``
-                or a part of it.
-
-        Returns:
-            The values with marks, and what matches a mark; ``None`` where there was nothing to mark.
+        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it: ``pattern``
+        or a part of it. Returns them with marks, and what matches a mark (``None`` where there was nothing to mark).
         """
         texts = [text for value, _ in values for text in _strings(value)]
         if not any(self.pattern.search(text) for text in texts):
@@ -78,9 +66,8 @@ class ControlTokens:
 
     def plain(self, text: MarkedText) -> str:
         """The text with what the marks stand for."""
-        if text.marks is None:
-            return text.marked
-        return text.marks.sub(lambda match: self._names[int(match[1])], text.marked)
+        found = text.marks
+        return text.marked if found is None else found.sub(lambda match: self._names[int(match[1])], text.marked)
 
     def encode(self, text: MarkedText) -> list[int]:
         """Token ids of a rendered text: the template's control tokens as such, and spelled ones as plain text.
@@ -149,10 +136,9 @@ def _strings(value: Any) -> Iterator[str]:
     """All strings in nested mappings and sequences, keys left aside."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        yield from (text for item in value.values() for text in _strings(item))
-    elif isinstance(value, Sequence):
-        yield from (text for item in value for text in _strings(item))
+    elif isinstance(value, Mapping | Sequence):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
 
 
 def _map_strings(value: Any, pattern: re.Pattern[str], change: Callable[[re.Match[str]], str]) -> Any:

@@ -52,10 +52,9 @@ class RejectedError(RendererError):
 
 
 class Show(Protocol):
-    """Renders messages in a template's form as text."""
+    """Renders messages in a template's form as text; raises :class:`RejectedError` in the template's words."""
 
-    def __call__(self, messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str:
-        """The text; raises :class:`RejectedError` in the template's words."""
+    def __call__(self, messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str: ...
 
 
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
@@ -75,10 +74,7 @@ def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
 
 
 class MessageForms:
-    """The forms that one chat template shows.
-
-    Args:
-        show: Renders with the template.
+    """The forms that one chat template shows; ``show`` renders with it.
 
     Attributes:
         joins_users: User messages in a row become one.
@@ -162,7 +158,15 @@ class MessageForms:
         Raises:
             RejectedError: It does not; says what is missing and what to do.
         """
-        shape = tuple((m["role"], bool(_text(m)), "name" in m, _arguments(m)) for m in messages)
+        shape = tuple(
+            (
+                m["role"],
+                bool(_text(m)),
+                "name" in m,
+                *(_is_object(call["function"]["arguments"]) for call in m.get("tool_calls", ())),
+            )
+            for m in messages
+        )
         key = (shape, None if tools is None else json.dumps(tools))
         if (problem := self._cached(key, lambda: self._problem(messages, tools))) is not None:
             raise RejectedError(problem)
@@ -180,8 +184,6 @@ class MessageForms:
             with contextlib.suppress(RejectedError):
                 found += written(*talk) - written(u, a)
         return {name for name, count in found.items() if count}
-
-    # ------------------------------------------------------------------ internals
 
     def _assistant(self, form: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """The assistant's message, and whether it has its calls as such."""
@@ -320,10 +322,6 @@ def _described(value: Any, place: str, descriptions: dict[str, str], words: set[
     return value
 
 
-def _arguments(message: Message) -> tuple[bool, ...]:
-    return tuple(_is_object(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
-
-
 def _is_object(arguments: str) -> bool:
     try:
         return isinstance(json.loads(arguments), dict)
@@ -332,11 +330,7 @@ def _is_object(arguments: str) -> bool:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """A message's content as the text that templates take.
-
-    Raises:
-        RejectedError: An image is part of it.
-    """
+    """A message's content as the text that templates take; an image in it is rejected."""
     if has_images(message):
         raise RejectedError(
             f"a {message['role']} message has an image among its parts, and this renderer shows text only: "

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainers.cluster.in_flight import slots
-from trainers.engines.blocks import default_bytes
+from trainers.engines.base import default_kv_bytes
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -157,7 +157,7 @@ def _of_engine(
         return
     yield "engine", "weights", size * shape.parameters // gpus
     context = engine.max_context * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
-    room = default_bytes(gpu_bytes if device == "cuda" else None)
+    room = default_kv_bytes(gpu_bytes if device == "cuda" else None)
     if engine.kv_cache_gib is not None:
         room = int(engine.kv_cache_gib * 2**30)
     wanted = slots(config) * context

@@ -16,7 +16,6 @@ from trainers.cluster.memory import ModelShape
 from trainers.cluster.ram import available
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
-from trainers.untrusted_model import check_model_files
 
 
 def this_machine() -> Machine:
@@ -42,7 +41,7 @@ def shape_of(section: ModelSection) -> ModelShape | None:
     if not (path / "config.json").is_file():
         return None
     try:
-        check_model_files(path)
+        hub.check_model_files(path)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(
                 AutoConfig.from_pretrained(path, trust_remote_code=False), trust_remote_code=False

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from textenvs.text import reader_may_leave
 
-from . import verl
 from .commands import EvaluateConfig, GenerateConfig
 from .describe import markdown
 from .schema import PPOConfig, RunConfig, SFTConfig
-from .verl import Rule
+from .verl import NAMES, Rule
 from .verl_rules import TABLES
 from .yaml12 import dump
 
@@ -43,14 +42,14 @@ def _tables() -> Iterator[str]:
         if table.defaults:
             yield from ("", "### Defaults", "", "What a command of verl leaves out, where our default is another:", "")
             yield from (f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items())
-            yield from (f"- `{name}` (then translated): `{dump(value)}`" for name, value in verl.VALUES.items())
+            yield from (f"- `{name}` (then translated): `{dump(value)}`" for name, value in NAMES["values"].items())
     yield from ("", "## Interactions and tools", "")
     yield "Classes of an `interaction_config_path` or `tool_config_path`, by their last name; for others name `env.id`."
     yield ""
-    for name, found in {**verl.NAMES["interactions"], **verl.NAMES["tools"]}.items():
+    for name, found in {**NAMES["interactions"], **NAMES["tools"]}.items():
         options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.get("kwargs", {}).items())
         yield f"- `{name}`: `{found['env']}`{' with ' * bool(options)}{options}: {found['why']}"
-    yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in verl.NAMES["agent_loops"].items()))
+    yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in NAMES["agent_loops"].items()))
 
 
 def _row(name: str, rule: Rule) -> str:
@@ -70,14 +69,15 @@ def main(argv: Sequence[str]) -> int:
     if len(rest) > 1 or any(argument.startswith("-") for argument in rest):
         print("usage: python -m trainers.config [--verl] [PAGE.md]", file=sys.stderr)
         return 2
-    if not rest:
+    path = Path(rest[0]) if rest else None
+    before = path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+    text = verl_page(before) if verls else markdown(COMMANDS)
+    if path is None:
         with reader_may_leave():
-            print(verl_page("") if verls else markdown(COMMANDS), end="")
-        return 0
-    path = Path(rest[0])
-    text = verl_page(path.read_text(encoding="utf-8") if path.exists() else "") if verls else markdown(COMMANDS)
-    path.write_text(text, encoding="utf-8")
-    print(f"wrote {path}")
+            print(text, end="")
+    else:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
     return 0
 
 

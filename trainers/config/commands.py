@@ -10,7 +10,7 @@ from pydantic import Field
 from . import unread
 from .engines import ServingSection
 from .model import native_dtype
-from .rewards import RewardFunctionSection
+from .reward_model import RewardFunctionSection
 from .running import RayInitSection
 from .schema import RunConfig, engine_checks, template_checks
 from .section import Problems, Section
@@ -86,11 +86,9 @@ class GenerateConfig(RunConfig):
     trainer: GenerateRunSection = GenerateRunSection()
 
     def chosen_defaults(self) -> Mapping[str, Any]:
-        """See :class:`RunConfig`."""
         return {"model.dtype": native_dtype(self.model.path, self.model.device)}
 
     def checks(self) -> Problems:
-        """What does not go together: pairs of a key and what is wrong, in words."""
         yield from template_checks(self.data.chat_template_kwargs)
         yield from engine_checks(self.engine)
         if self.cluster.backend == "ray" and self.engine.base_urls:
@@ -130,6 +128,5 @@ class EvaluateConfig(RunConfig):
     report: ScoreSection = ScoreSection()
 
     def checks(self) -> Problems:
-        """What does not go together: pairs of a key and what is wrong, in words."""
         if self.data.path is None:
             yield "data.path", "must be given"

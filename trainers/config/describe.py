@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
-import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -16,12 +16,6 @@ from pydantic_core import PydanticUndefined
 from .yaml12 import dump
 
 _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
-_BOUNDS = (
-    (annotated_types.Ge, "ge", ">="),
-    (annotated_types.Gt, "gt", ">"),
-    (annotated_types.Le, "le", "<="),
-    (annotated_types.Lt, "lt", "<"),
-)
 
 
 @dataclass(frozen=True)
@@ -61,11 +55,10 @@ class Key:
     @property
     def wants_text(self) -> bool:
         """Whether text is all it takes, so that ``experiment_name=007`` means the three characters."""
-        return set(_scalar_types(self.annotation)) == {str}
+        return _scalar_types(self.annotation) == {str}
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The keys of one section, and what the section is about."""
 
     name: str
@@ -76,22 +69,18 @@ class Group:
 def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
     """All sections with keys of their own, in the order of the schema."""
     keys: list[Key] = []
-    below: list[tuple[str, type[BaseModel] | Key]] = []
+    below: list[Iterable[Group]] = []
     for name, info in schema.model_fields.items():
         dotted = f"{prefix}{name}"
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            below.append((dotted, info.annotation))
-        elif (key := _key(dotted, info)).entries:
-            below.append((dotted, key))
+            below.append(groups(info.annotation, f"{dotted}."))
+        elif (key := _key(dotted, info)).entries:  # sections whose names are the user's
+            below.append([Group(dotted, key.description, (key,))])
         else:
             keys.append(key)
     if keys:
-        yield Group(prefix.rstrip("."), _first_paragraph(schema), tuple(keys))
-    for dotted, section in below:
-        if isinstance(section, Key):  # sections whose names are the user's
-            yield Group(dotted, section.description, (section,))
-        else:
-            yield from groups(section, f"{dotted}.")
+        yield Group(prefix.rstrip("."), " ".join((schema.__doc__ or "").split("\n\n")[0].split()), tuple(keys))
+    yield from itertools.chain(*below)
 
 
 def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
@@ -167,14 +156,14 @@ def _key(name: str, info: FieldInfo) -> Key:
     return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, description)
 
 
-def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
+def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """What a type with its constraints takes, in words."""
-    if typing.get_origin(annotation) is Annotated:
-        inner, *more = typing.get_args(annotation)
-        return _allowed(inner, [*_flat(more), *metadata])
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:  # pydantic's ``Field`` holds constraints, too
+        more = [each for item in arguments[1:] for each in (item.metadata if isinstance(item, FieldInfo) else [item])]
+        return _allowed(arguments[0], [*more, *metadata])
     if annotation is type(None):
         return "null"
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return ", or ".join(_allowed(part, metadata) for part in arguments)
     if origin is Literal:
@@ -188,40 +177,21 @@ def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
         return "a mapping"
     bounds = [
         f"{sign} {bound if isinstance(bound := getattr(constraint, attribute), int) else f'{bound:g}'}"
-        for kind, attribute, sign in _BOUNDS
+        for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
         for constraint in metadata
-        if isinstance(constraint, kind)
+        if hasattr(constraint, attribute)
     ]
     bounds += [f"like {pattern}" for each in metadata if (pattern := getattr(each, "pattern", None))]
     return " ".join([_SCALARS[annotation], " and ".join(bounds)]).strip()
 
 
-def _flat(metadata: typing.Iterable[Any]) -> Iterator[Any]:
-    """Constraints, also those that pydantic's ``Field`` holds inside an ``Annotated``."""
-    for item in metadata:
-        if isinstance(item, FieldInfo):
-            yield from item.metadata
-        else:
-            yield item
-
-
-def _scalar_types(annotation: Any) -> Iterator[type]:
+def _scalar_types(annotation: Any) -> set[type]:
     """The scalar types that a type accepts, apart from null; ``dict`` for a mapping."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Annotated:
-        yield from _scalar_types(arguments[0])
-    elif origin is Literal:
-        yield from map(type, arguments)
-    elif origin is dict:
-        yield dict
-    elif origin is tuple:
-        yield from _scalar_types(arguments[0])
-    elif arguments:
-        for part in arguments:
-            yield from _scalar_types(part)
-    elif annotation is not type(None):
-        yield annotation
-
-
-def _first_paragraph(schema: type[BaseModel]) -> str:
-    return " ".join((schema.__doc__ or "").split("\n\n")[0].split())
+    if origin is Literal:
+        return set(map(type, arguments))
+    if origin is dict:
+        return {dict}
+    if arguments:
+        return set().union(*map(_scalar_types, arguments))
+    return {annotation} if isinstance(annotation, type) and annotation is not type(None) else set()

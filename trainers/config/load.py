@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,8 +24,7 @@ from .yaml12 import dump
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong: with which key, what, and where it was written (nowhere for a default)."""
 
     key: str
@@ -33,7 +32,6 @@ class Problem:
     where: str = ""
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.key}: {self.text}" + (f"  [{self.where}]" if self.where else "")
 
 
@@ -48,14 +46,11 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line said besides values.
+    """What the command line said besides values."""
 
-    Args:
-        sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
-        notes: What became of each of verl's keys, and warnings (:func:`.checks.notices`), a line each.
-    """
-
+    #: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
     sources: Mapping[str, str] = field(default_factory=dict)
+    #: What became of each of verl's keys, and warnings, a line each.
     notes: Sequence[str] = ()
 
 
@@ -63,9 +58,6 @@ def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
     """Print the keys and exit with 0 where a command line asks for ``--help``.
 
     A program does so before it imports torch: help takes no seconds then, and needs nothing that is not installed.
-
-    Raises:
-        SystemExit: It was asked for.
     """
     if "--help" in argv or "-h" in argv:
         with reader_may_leave():
@@ -82,7 +74,7 @@ def load_config(
     rehearse: Callable[[ConfigT, str | None], str] | None = None,
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
-    """Read a command line; for the ``main`` of a program.
+    """Read a command line; for the ``main`` of a program, which ``usage`` names as the user calls it.
 
     ``--help`` and ``--dry-run`` print and exit with 0. A configuration with problems prints all of them and exits
     with 2, without a traceback.
@@ -90,19 +82,11 @@ def load_config(
     Args:
         argv: The arguments without the program's name.
         schema: What may be configured.
-        usage: The program as the user calls it, for ``--help``.
-        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where, in
-            words, which ``--dry-run`` prints beneath it. A ``ValueError`` of it is a problem of the configuration.
-        rehearse: For ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap. What it returns
-            is printed, too, and a ``ValueError`` of it is a problem likewise.
-        check: Finds what only the parts of a run know to be wrong, without starting any: pairs of a key and what is
-            wrong with it.
-
-    Returns:
-        The frozen configuration, and where its values came from.
-
-    Raises:
-        SystemExit: As above.
+        usage: For ``--help``.
+        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where;
+            ``--dry-run`` prints it. A ``ValueError`` of it is a problem of the configuration.
+        rehearse: Likewise, for ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap.
+        check: Finds what only the parts of a run know to be wrong: pairs of a key and what is wrong with it.
     """
     show_help(argv, schema, usage)
     dry_run, whole = "--dry-run" in argv, "--all" in argv
@@ -120,21 +104,19 @@ def load_config(
             raise ConfigError(problems)
     except ConfigError as error:
         _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
-    said = ""
-    if plan is not None:
+    lines: list[str] = []
+    for step, failure in (
+        (plan, "the configuration cannot be placed"),
+        (rehearse if dry_run else None, "the run could not begin"),
+    ):
         try:
-            said = plan(config, machine)
+            lines += step(config, machine).splitlines() if step else ()
         except ValueError as error:
-            _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
+            _exit(f"{failure}:\n  {error}\nNothing was started.")
     if dry_run:
-        if rehearse is not None:
-            try:
-                said = f"{said}\n{rehearse(config, machine)}"
-            except ValueError as error:
-                _exit(f"the run could not begin:\n  {error}\nNothing was started.")
         with reader_may_leave():
             print(render(config, flags.sources, flags.notes, whole=whole), end="")
-            print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
+            print("".join(f"# {line}\n" for line in lines), end="")  # the whole is still YAML
         raise SystemExit(0)
     for note in flags.notes:
         print(note, file=sys.stderr)
@@ -189,25 +171,22 @@ def render(
     few = "# What differs from the defaults, and where it came from; --all shows every key."
     every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
     lines = [*(f"# {' '.join(note.split())}" for note in notes), every if whole else few]
-    chosen = config.chosen_defaults()
-
-    def defaults_of(key: Key) -> tuple[Any, Any]:
-        return key.default, chosen.get(key.name, key.default)
-
-    opened: tuple[str, ...] = ()
+    chosen, opened = config.chosen_defaults(), [""]
     for group in groups(type(config)):
-        path = tuple(group.keys[0].section.split(".")) if group.keys[0].section else ()
-        shown = [(key, attrgetter(key.name)(config)) for key in group.keys]
-        shown = [(key, value) for key, value in shown if whole or value not in defaults_of(key)]
-        for depth in range(len(path)) if shown else ():
-            if path[: depth + 1] != opened[: depth + 1]:
-                lines.append(f"{'  ' * depth}{path[depth]}:")
-        opened = path if shown else opened
-        for key, value in shown:
+        path = group.keys[0].section.split(".") if group.keys[0].section else []
+        for key in group.keys:
+            value = attrgetter(key.name)(config)
+            differs = value not in (key.default, chosen.get(key.name, key.default))
+            if not (differs or whole):
+                continue
+            for depth in range(len(path)):
+                if path[: depth + 1] != opened[: depth + 1]:
+                    lines.append(f"{'  ' * depth}{path[depth]}:")
+            opened = path
             if key.entries:
                 value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
-            if value not in defaults_of(key):
+            if differs:
                 origin = f"{_origin(key, sources)} " if sources else ""
                 line += f"  # {origin}(default {dump(key.default)})"
             lines.append(line)
@@ -229,8 +208,9 @@ def _merge(
     sources: dict[str, str] = {}
     for setting in settings:
         name = setting.key
-        owner = key_at(name, keys)
-        if not (owner and (name == owner.name or owner.free_form)) and not _is_entry(name, keys):
+        owner, above = key_at(name, keys), keys.get(name.rpartition(".")[0])
+        entry = above is not None and above.entries  # of a mapping of sections, as a whole
+        if not entry and not (owner and (name == owner.name or owner.free_form)):
             report(name, _unknown(name, keys, table), setting.where)
             continue
         *parents, last = name.split(".")
@@ -246,12 +226,6 @@ def _merge(
                 del sources[below]  # the whole mapping was replaced
             sources[name] = setting.where
     return tree, sources
-
-
-def _is_entry(name: str, keys: Mapping[str, Key]) -> bool:
-    """Whether it is an entry of a mapping of sections, as a whole."""
-    owner = keys.get(name.rpartition(".")[0])
-    return owner is not None and bool(owner.entries)
 
 
 def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:

@@ -16,12 +16,25 @@ from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
 from . import unread
 from .engines import EngineSection, ServingSection
-from .environment import DataSection, EnvSection, PlayedEnvSection, TrainDataSection
 from .learning import ActorSection, AlgorithmSection, CriticSection
 from .model import ModelSection, SupervisedSection, WarmStartSection, is_language_model, native_dtype, positions_of
-from .reward_model import RewardModelSection, named, sections_of
-from .rewards import EpisodeRewardFunctionSection, MultiturnRewardSection, OverlongBufferSection
-from .rollout import RolloutSection, ValidationSection, sampling_mask_checks
+from .reward_model import (
+    EpisodeRewardFunctionSection,
+    MultiturnRewardSection,
+    OverlongBufferSection,
+    RewardModelSection,
+    named,
+    sections_of,
+)
+from .rollout import (
+    DataSection,
+    EnvSection,
+    PlayedEnvSection,
+    RolloutSection,
+    TrainDataSection,
+    ValidationSection,
+    sampling_mask_checks,
+)
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
 from .section import Problems, Section
 from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
@@ -91,34 +104,28 @@ class PPOConfig(RunConfig):
     ray_init: RayInitSection = RayInitSection()
 
     def checks(self) -> Problems:
-        """What does not go together: pairs of a key and what is wrong, in words."""
         return ppo_checks(self)
 
     def chosen_defaults(self) -> Mapping[str, Any]:
-        """See :class:`RunConfig`; measured by ``benchmarks/precision_gap.py``."""
-        by_episode = self.actor.policy_loss in ("gspo", "gspo_token")
-        dtype = native_dtype(self.model.path, self.model.device)
-        rounded = by_episode and (self.model.dtype or dtype) == "bfloat16"
-        return {
+        model, cluster = self.model, self.cluster
+        dtype = native_dtype(model.path, model.device)
+        by_episode = self.actor.policy_loss in ("gspo", "gspo_token")  # measured by benchmarks/precision_gap.py
+        rounded = by_episode and (model.dtype or dtype) == "bfloat16"
+        chosen: dict[str, Any] = {
             "model.dtype": dtype,
             "actor.old_logprobs": "recompute" if rounded else "rollout",
-            "actor.entropy_coeff": 0.01 if self.model.path == "tiny" else 0.0,
-            "cluster.backend": "ray" if self.cluster.learner_ranks > 1 or self.cluster.nnodes > 1 else "local",
-            **(self._of_a_language_model() if is_language_model(self.model.path) else {}),
+            "actor.entropy_coeff": 0.01 if model.path == "tiny" else 0.0,
+            "cluster.backend": "ray" if cluster.learner_ranks > 1 or cluster.nnodes > 1 else "local",
         }
-
-    def _of_a_language_model(self) -> Mapping[str, Any]:
-        """What the defaults for models of 0.8 million parameters would spoil, or make useless."""
-        chosen: dict[str, Any] = {
+        if is_language_model(model.path):  # what defaults for 0.8 million parameters would spoil, or make useless
             # As in verl and TRL; adapters learn with about ten times as much.
-            "actor.lr": 1e-5 if self.model.lora_rank else 1e-6,
-            "rollout.max_response_length": 256,
-            "engine.max_context": min(2048, positions_of(self.model.path) or 2048),
-        }
-        if self.algorithm.adv_estimator in WITH_CRITIC:
-            chosen["critic.lr"] = 1e-5
-        if self.warm_start.enable:
-            chosen["warm_start.lr"] = 5e-5
+            chosen["actor.lr"] = 1e-5 if model.lora_rank else 1e-6
+            chosen["rollout.max_response_length"] = 256
+            chosen["engine.max_context"] = min(2048, positions_of(model.path) or 2048)
+            if self.algorithm.adv_estimator in WITH_CRITIC:
+                chosen["critic.lr"] = 1e-5
+            if self.warm_start.enable:
+                chosen["warm_start.lr"] = 5e-5
         return chosen
 
 
@@ -140,12 +147,10 @@ class SFTConfig(RunConfig):
     trainer: SFTRunSection = SFTRunSection()
 
     def chosen_defaults(self) -> Mapping[str, Any]:
-        """See :class:`RunConfig`."""
         dtype = native_dtype(self.model.path, self.model.device)
         return {"model.dtype": dtype, **({"sft.lr": 5e-5} if is_language_model(self.model.path) else {})}
 
     def checks(self) -> Problems:
-        """What does not go together: pairs of a key and what is wrong, in words."""
         yield from template_checks(self.data.chat_template_kwargs)
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
@@ -177,8 +182,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from template_checks(config.data.chat_template_kwargs)
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
-    yield from _credit_checks(config.algorithm)
-    yield from _gdpo_checks(config.algorithm)
+    yield from _algorithm_checks(config.algorithm)
     engine, rollout, trainer, actor = config.engine, config.rollout, config.trainer, config.actor
     estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
     iterations = f"trainer.total_iterations={trainer.total_iterations}"
@@ -362,9 +366,15 @@ def _replace_checks(config: PPOConfig) -> Problems:
         yield f"{key}.replace", text
 
 
-def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
-    """Terms that `gdpo` is to see, and rewards that it would not."""
-    if algorithm.adv_estimator != "gdpo":
+def _algorithm_checks(algorithm: AlgorithmSection) -> Problems:
+    """Where rewards are moved to, and the terms that `gdpo` is to see."""
+    chosen, estimator = algorithm.reward_credit, algorithm.adv_estimator
+    if chosen not in _CREDITS and not all(chosen.rpartition(":")):
+        yield _CREDIT, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
+    if chosen in _CREDITS[1:] and estimator in _BY_EPISODE:
+        text = f"which sees the sum of an episode's rewards alone, and {chosen} keeps that"
+        yield _CREDIT, f"has no effect with algorithm.adv_estimator={estimator}, {text}"
+    if estimator != "gdpo":
         return
     names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
     if names is not None and len(set(names)) < len(names):
@@ -373,17 +383,8 @@ def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
         yield "algorithm.gdpo_reward_weights", "needs algorithm.gdpo_reward_keys, with one weight for each"
     if algorithm.use_kl_in_reward:
         yield "algorithm.use_kl_in_reward", "has no effect with gdpo, which sees terms alone: use actor.use_kl_loss"
-    if algorithm.reward_credit not in _CREDITS:
-        yield "algorithm.reward_credit", "has no effect with gdpo, which sees the terms as they were earned"
-
-
-def _credit_checks(algorithm: AlgorithmSection) -> Problems:
-    key, chosen = _CREDIT, algorithm.reward_credit
-    if chosen not in _CREDITS and not all(chosen.rpartition(":")):
-        yield key, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
-    if chosen in _CREDITS[1:] and algorithm.adv_estimator in _BY_EPISODE:
-        text = f"which sees the sum of an episode's rewards alone, and {chosen} keeps that"
-        yield key, f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}, {text}"
+    if chosen not in _CREDITS:
+        yield _CREDIT, "has no effect with gdpo, which sees the terms as they were earned"
 
 
 def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:

@@ -48,14 +48,12 @@ def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Re
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name or name.startswith("-"):
-            report(
-                argument, "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help", COMMAND_LINE
-            )
+            text = "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"
+            report(argument, text, COMMAND_LINE)
             continue
         try:
             loader = Loader(text)
-            node = loader.get_single_node()
-            if node is None:  # `key=` is null
+            if (node := loader.get_single_node()) is None:  # `key=` is null
                 settings.append(Setting(name, None, COMMAND_LINE))
             else:
                 settings += _leaves(name, node, loader, keys, lambda line: COMMAND_LINE)
@@ -67,22 +65,17 @@ def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Re
 def from_file(path: str, keys: Mapping[str, Key], report: Report) -> list[Setting]:
     """Settings from a YAML file, nested or with dotted keys; what cannot be read is reported."""
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        loader = Loader(Path(path).expanduser().read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        if isinstance(node, yaml.MappingNode):
+            return list(_leaves("", node, loader, keys, lambda line: f"{path}:{line + 1}"))
+        if node is not None:  # an empty file sets nothing
+            report("--config", "the file must be a mapping of keys to values", path)
     except (OSError, UnicodeDecodeError) as error:
         report("--config", f"{path} cannot be read: {error}", COMMAND_LINE)
-        return []
-    try:
-        loader = Loader(text)
-        node = loader.get_single_node()
-        if node is None:  # an empty file sets nothing
-            return []
-        if not isinstance(node, yaml.MappingNode):
-            report("--config", "the file must be a mapping of keys to values", path)
-            return []
-        return list(_leaves("", node, loader, keys, lambda line: f"{path}:{line + 1}"))
     except yaml.YAMLError as error:
         report("--config", f"is not YAML: {reason(error)}", path)
-        return []
+    return []
 
 
 def _leaves(

@@ -158,13 +158,9 @@ def unread_checks(config: Section, reads: Reads) -> Problems:
         if (said := unread(key, value_of, reads)) is not None:
             yield key, said
     for name, entry in getattr(config, "reward_models", {}).items():
-        own = _values(entry)
-
-        def value_of_entry(key: str, own: Callable[[str], Any] = own) -> Any:
-            return own(key.removeprefix("reward_model.")) if key.startswith("reward_model.") else value_of(key)
-
+        value_of = _values(config.model_copy(update={"reward_model": entry}))
         for key in _changed(entry, "reward_model."):
-            if key != "reward_model.name" and (said := unread(key, value_of_entry, reads)) is not None:
+            if key != "reward_model.name" and (said := unread(key, value_of, reads)) is not None:
                 its = f"reward_models.{name}."
                 yield key.replace("reward_model.", its, 1), said.replace("reward_model.", its)
 

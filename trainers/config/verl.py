@@ -1,7 +1,7 @@
 """From verl's keys to ours, by verl.yaml; every key is answered with a line, none silently.
 
 A command with a key of ``actor_rollout_ref`` is taken as a whole command of verl: what it leaves out has verl's
-default where ours is another (:data:`DEFAULTS`). Our own keys may stand beside verl's, and the later wins.
+default where ours is another. Our own keys may stand beside verl's, and the later wins.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import yaml
 
@@ -22,69 +22,46 @@ from .yaml12 import Loader, dump
 DEFAULT = "verl's default"
 # Keys with the same names there, which need no rule.
 _SHARED = ("algorithm.kl_ctrl.", "algorithm.gamma", "algorithm.lam", "algorithm.gdpo_", "trainer.resume_from_path")
+#: The file: rules by command, and names and defaults that computed keys need.
+NAMES: Mapping[str, Any] = yaml.load(Path(__file__).with_name("verl.yaml").read_text(encoding="utf-8"), Loader)
+#: What a rule for several keys finds: one of our keys, its value, and verl's keys that it comes from.
+Results: TypeAlias = Iterator[tuple[str, Any, tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of one of verl's keys.
+    """What becomes of one of verl's keys."""
 
-    Args:
-        to: Our key that takes the value; with ``.*`` at its end, the key of that name below it.
-        words: Other words for some values, applied to the elements of a list too; all others stay.
-        computed: The name of a function in :mod:`.verl_rules` that computes our keys from several of verl's.
-        only: The values that are accepted beside null; any other is an error that says ``why``. ``None`` accepts all.
-        why: Said beside the key: why it has no meaning, how it is computed, what differs.
-        group: What its keys begin with, where it is for several.
-    """
-
-    to: str | None = None
-    words: Mapping[Any, Any] = field(default_factory=dict)
-    computed: str | None = None
-    only: tuple[Any, ...] | None = None
-    why: str = ""
-    group: str = ""
+    to: str | None = None  # our key that takes the value; with ``.*`` at its end, the key of that name below it
+    words: Mapping[Any, Any] = field(default_factory=dict)  # for some values, or elements of a list; all others stay
+    computed: str | None = None  # a function of :mod:`.verl_rules` that computes our keys from several of verl's
+    only: tuple[Any, ...] | None = None  # what is accepted beside null; another value is an error that says ``why``
+    why: str = ""  # why it has no meaning, how it is computed, what differs
+    group: str = ""  # what its keys begin with, where it is for several
 
 
 def _rule(name: str, entry: str | Mapping[str, Any]) -> Rule:
-    group = name.removesuffix("*") if name.endswith(".*") else ""
     if isinstance(entry, str):
-        to = entry[3:].replace("*", name.rpartition(".")[2])
-        return Rule(to=to, group=group) if entry.startswith("-> ") else Rule(why=entry)
-    if "only" not in entry:
-        return Rule(**entry, group=group)
-    only = entry["only"]
-    return Rule(only=tuple(only) if isinstance(only, list) else () if only is None else (only,), why=entry["why"])
+        entry = {"to": entry[3:].replace("*", name.rpartition(".")[2])} if entry.startswith("-> ") else {"why": entry}
+    elif "only" in entry:
+        only = entry["only"]
+        entry = {**entry, "only": tuple(only) if isinstance(only, list) else () if only is None else (only,)}
+    return Rule(**entry, group=name.removesuffix("*") if name.endswith(".*") else "")
 
 
-def _rules(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
+def rules_of(command: str) -> dict[str, Rule]:
+    """The rules of a command, by verl's key; a name that ends in ``.*`` holds for all keys below."""
     return {
         f"{prefix}{name}": _rule(f"{prefix}{name}", entry)
-        for prefixes, entries in sections.items()
+        for prefixes, entries in NAMES[command].items()
         for prefix in prefixes.split() or [""]
         for names, entry in entries.items()
         for name in names.split()
     }
 
 
-#: The file: ``interactions`` and ``tools`` are the environments that verl's classes are, with options to be like them.
-NAMES: Mapping[str, Any] = yaml.load(Path(__file__).with_name("verl.yaml").read_text(encoding="utf-8"), Loader)
-#: By verl's key; a name that ends in ``.*`` holds for all keys below.
-PPO, GENERATE, EVALUATE = (_rules(NAMES[command]) for command in ("ppo", "generate", "evaluate"))
-#: What verl does where a command of its own says nothing and our default is another: our keys.
-DEFAULTS: Mapping[str, Any] = NAMES["defaults"]
-#: verl's own defaults that computed keys start from.
-VALUES: Mapping[str, Any] = NAMES["values"]
-
-#: What a rule for several keys finds: one of our keys, its value, and verl's keys that it comes from.
-Results: TypeAlias = Iterator[tuple[str, Any, tuple[str, ...]]]
-
-
 class BadValueError(ValueError):
-    """One of verl's keys has a value that no rule takes."""
-
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(problem)
-        self.key = key
+    """One of verl's keys has a value that no rule takes; it was reported."""
 
 
 @dataclass
@@ -101,9 +78,13 @@ class Given:
     report: Report
     refused: set[str] = field(default_factory=set)
 
-    def has(self, *names: str) -> bool:
+    def has(self, name: str) -> bool:
         """Whether one of verl's keys was given a value other than null."""
-        return any(name in self.verls and self.verls[name].value is not None for name in names)
+        return name in self.verls and self.verls[name].value is not None
+
+    def first(self, *names: str) -> str | None:
+        """The first of verl's keys that was given."""
+        return next((name for name in names if self.has(name)), None)
 
     def under(self, *prefixes: str) -> list[str]:
         """Verl's keys that were given and begin so."""
@@ -113,25 +94,23 @@ class Given:
         """The values of verl's keys, where they were given, for our keys."""
         return ((name, self.value(key), (key,)) for key, name in ours.items() if self.has(key))
 
-    def refuse(self, name: str, text: str) -> None:
-        """Report what is wrong with one of verl's keys."""
+    def refuse(self, name: str, text: str, *, says_value: bool = False) -> None:
+        """Report what is wrong with one of verl's keys, and go on."""
         self.refused.add(name)
-        self.report(name, text, self.verls[name].where if name in self.verls else DEFAULT)
+        said = f"is {dump(self.value(name))}; {text}" if says_value else text
+        self.report(name, said, self.verls[name].where if name in self.verls else DEFAULT)
 
-    def bad(self, name: str, text: str) -> NoReturn:
-        """Likewise of its value, where the rule cannot go on.
-
-        Raises:
-            BadValueError: Always.
-        """
-        raise BadValueError(name, f"is {dump(self.value(name))}; {text}")
+    def stop(self, name: str, text: str, *, says_value: bool = False) -> NoReturn:
+        """Likewise, where the rule cannot go on."""
+        self.refuse(name, text, says_value=says_value)
+        raise BadValueError(name)
 
     def value(self, name: str) -> Any:
         """The value of one of verl's keys; else its default there, in a whole command; else what ours says."""
         if self.has(name):
             return self.verls[name].value
         if self.whole:
-            return VALUES.get(name)
+            return NAMES["values"].get(name)
         if name == "data.max_prompt_length":
             return self.our("engine.max_context") - self.our("rollout.max_response_length")
         same = NAMES["same"].get(name)
@@ -141,14 +120,14 @@ class Given:
         """Likewise, as an integer of at least ``least``."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.bad(name, f"it must be an integer >= {least}")
+            self.stop(name, f"it must be an integer >= {least}", says_value=True)
         return value
 
     def word(self, name: str, known: Mapping[str, str], text: str) -> str:
         """Likewise, one of the ``known`` words, as ours; ``text`` says before them what it must be."""
         value = self.value(name)
         if not isinstance(value, str) or value not in known:
-            self.bad(name, text + ", ".join(known))
+            self.stop(name, text + ", ".join(known), says_value=True)
         return known[value]
 
     def our(self, name: str) -> Any:
@@ -158,48 +137,33 @@ class Given:
 
 @dataclass(frozen=True)
 class Table:
-    """How the keys of one command are translated.
+    """How the keys of one command are translated."""
 
-    Args:
-        rules: By verl's key; a name that ends in ``.*`` holds for all keys below.
-        computed: The functions that rules name, in the order they are used.
-        defaults: Of verl, in our keys, for whole commands.
-        reads: Which of our keys are read only where others have certain values.
-        whole: The beginning of keys that make a command one of verl's; ``None`` where there are no defaults.
-        prefix: What keys of some of verl's versions begin with, and those of others do not.
-    """
-
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    reads: Reads = field(default_factory=dict)
-    whole: str | None = None
-    prefix: str = ""
+    rules: Mapping[str, Rule] = field(default_factory=dict)  # see :func:`rules_of`
+    computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)  # by name, in order of use
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of verl, in our keys, for whole commands
+    reads: Reads = field(default_factory=dict)  # which of our keys are read only where others have certain values
+    whole: str | None = None  # what keys begin with that make a command one of verl's
+    prefix: str = ""  # what keys of some of verl's versions begin with, and those of others do not
 
     def rule(self, name: str) -> Rule | None:
         """The rule for a key, be it that of a whole group."""
         parts = name.split(".")
         above = [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
-        if found := next(
-            (self.rules[key] for key in (name, *(f"{each}.*" for each in above)) if key in self.rules), None
-        ):
-            return found
+        for key in (name, *(f"{each}.*" for each in above)):
+            if key in self.rules:
+                return self.rules[key]
         # A mapping that was given as a whole (`override_config={a: 1}`) arrives as its entries.
         return next((rule for each in above if (rule := self.rules.get(each)) and rule.only is not None), None)
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A setting in our keys; ``place`` is where it stood among those that were given, and -1 of a default.
+class _Made(NamedTuple):
+    """A setting in our keys."""
 
-    ``keys`` are those of verl's that it comes from, if they have other names or values; ``theirs`` says that it may
-    have no effect here, because a command of verl's may carry it for nothing.
-    """
-
-    place: int
+    place: int  # where it stood among those that were given; -1 of a default
     setting: Setting
-    theirs: bool = True
-    keys: tuple[str, ...] = ()
+    theirs: bool = True  # it may have no effect here, because a command of verl's may carry it for nothing
+    keys: tuple[str, ...] = ()  # those of verl's that it comes from, if they have other names or values
     why: str = ""
 
 
@@ -210,58 +174,50 @@ def translate(
 
     Later settings win. Those of ours, and unknown ones, stay as they are.
     """
-    named = [_plain(setting, keys, table) for setting in settings]
-    ruled = [(setting, table.rule(setting.key)) for setting in named]
+    ruled = []
+    for setting in settings:
+        # Without the signs by which Hydra adds a key that its configuration has not.
+        name = setting.key.lstrip("+").removeprefix(table.prefix)
+        if name in keys or table.rule(name):
+            setting = Setting(name, setting.value, setting.where)
+        ruled.append((setting, table.rule(setting.key)))
     if not any(rule and setting.key not in keys for setting, rule in ruled):
         return list(settings), []
-    for setting in named:
-        if isinstance(setting.value, str) and "${" in setting.value:
-            report(setting.key, f"{setting.value} is not resolved here; write the value", setting.where)
-    whole = table.whole is not None and any(setting.key.startswith(table.whole) for setting in named)
+    whole = table.whole is not None and any(setting.key.startswith(table.whole) for setting, _ in ruled)
     notes = ["a command of verl: what it leaves out is as in verl (marked below)"] if whole else []
     verls = {setting.key: setting for setting, rule in ruled if rule}
-    given = Given(verls, {setting.key: setting for setting in named if setting.key in keys}, keys, whole, report)
+    given = Given(verls, {setting.key: setting for setting, _ in ruled if setting.key in keys}, keys, whole, report)
     shared_are_theirs = whole or table.whole is None
     made = [_Made(-1, Setting(key, value, DEFAULT)) for key, value in table.defaults.items() if whole]
     mine: dict[str, dict[str, int]] = {}  # by rule of several keys, those given and their places
     for place, (setting, rule) in enumerate(ruled):
+        key, value = setting.key, setting.value
+        if isinstance(value, str) and "${" in value:
+            report(key, f"{value} is not resolved here; write the value", setting.where)
         if rule is None:
-            made.append(_Made(place, setting, shared_are_theirs and setting.key.startswith(_SHARED)))
+            made.append(_Made(place, setting, shared_are_theirs and key.startswith(_SHARED)))
         elif rule.computed is not None:
-            mine.setdefault(rule.computed, {})[setting.key] = place
+            mine.setdefault(rule.computed, {})[key] = place
         elif rule.to is not None:
-            made.append(_renamed(place, setting, rule.to, rule, given, table, shared_are_theirs))
-        elif rule.only is None or setting.value is None or any(_same(setting.value, each) for each in rule.only):
-            notes.append(f"{setting.key}: no meaning here: {rule.why}")
+            ours, value = rule.to, _in_our_words(value, rule.words)
+            if ours.endswith(".*"):
+                ours = f"{ours[:-1]}{key.removeprefix(rule.group)}"
+            elif value is None and not keys[ours].nullable:  # there nothing is said; here a default has a value
+                value = table.defaults.get(ours, keys[ours].default)
+            if key == ours and value == setting.value:
+                made.append(_Made(place, setting, shared_are_theirs))
+            else:
+                made.append(_Made(place, Setting(ours, value, f"{key}, {setting.where}"), True, (key,), rule.why))
+        elif rule.only is None or value is None or any(_same(value, each) for each in rule.only):
+            notes.append(f"{key}: no meaning here: {rule.why}")
         else:
             allowed = " or ".join(map(dump, rule.only)) or "null"
-            given.refuse(setting.key, f"{dump(setting.value)} cannot be had: {rule.why}; leave it at {allowed}")
+            given.refuse(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}")
     for name, function in table.computed.items():
         if name in mine or whole:
             made += _computed(function, mine.get(name, {}), given, notes, table)
     made.sort(key=lambda each: each.place)
     return list(_read(made, keys, notes, table.reads)), notes
-
-
-def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:
-    """Without the signs by which Hydra adds a key that its configuration has not, and without the table's prefix."""
-    name = setting.key.lstrip("+").removeprefix(table.prefix)
-    known = name in keys or table.rule(name) is not None
-    return Setting(name, setting.value, setting.where) if known else setting
-
-
-def _renamed(
-    place: int, setting: Setting, ours: str, rule: Rule, given: Given, table: Table, same_is_theirs: bool
-) -> _Made:
-    """A key that has another name or other words here."""
-    value = _in_our_words(setting.value, rule.words)
-    if ours.endswith(".*"):
-        ours = f"{ours[:-1]}{setting.key.removeprefix(rule.group)}"
-    elif value is None and not given.keys[ours].nullable:  # there nothing is said; here a default has a value
-        value = table.defaults.get(ours, given.keys[ours].default)
-    if setting.key == ours and value == setting.value:
-        return _Made(place, setting, same_is_theirs)
-    return _Made(place, Setting(ours, value, f"{setting.key}, {setting.where}"), True, (setting.key,), rule.why)
 
 
 def _in_our_words(value: Any, words: Mapping[Any, Any]) -> Any:
@@ -279,20 +235,19 @@ def _computed(
     function: Callable[[Given], Results], mine: Mapping[str, int], given: Given, notes: list[str], table: Table
 ) -> Iterator[_Made]:
     """The settings of a rule of several keys, of which ``mine`` were given at these places; the last one counts."""
-    place, unused = max(mine.values(), default=-1), dict.fromkeys(mine)
+    place, used = max(mine.values(), default=-1), set[str]()
     try:
         for name, value, keys in function(given):
             if of := tuple(key for key in keys if key in mine):
                 where = ", ".join([*of, *dict.fromkeys(given.verls[key].where for key in of)])
                 yield _Made(place, Setting(name, value, where), True, of)
-                unused = {key: None for key in unused if key not in of}
+                used.update(of)
             elif given.whole:
                 yield _Made(-1, Setting(name, value, DEFAULT))
-    except BadValueError as error:
-        given.refuse(error.key, str(error))
+    except BadValueError:
         return
-    for key in unused:
-        if key not in given.refused and (rule := table.rule(key)):
+    for key in mine:
+        if key not in used | given.refused and (rule := table.rule(key)):
             notes.append(f"{key}: not used: {rule.why}")
 
 
@@ -302,31 +257,30 @@ def _read(made: Sequence[_Made], keys: Mapping[str, Key], notes: list[str], read
     Its launch commands carry such keys: options of a critic beside an estimator without one, for example.
     """
     last = {each.setting.key: each.setting.value for each in made}
-
-    def value_of(key: str) -> Any:
-        return last.get(key, keys[key].default)
-
-    for each in made:
-        setting, owner, theirs = each.setting, key_at(each.setting.key, keys), ", ".join(each.keys)
-        why = unread(owner.name, value_of, reads) if each.theirs and owner is not None else None
-        if why is None or (setting.key in keys and setting.value == keys[setting.key].default):
+    for _, setting, may_do_nothing, of, why in made:
+        owner, theirs, key = key_at(setting.key, keys), ", ".join(of), setting.key
+        unused = None
+        if may_do_nothing and owner is not None:
+            unused = unread(owner.name, lambda name: last.get(name, keys[name].default), reads)
+        if unused is None or (key in keys and setting.value == keys[key].default):
             if theirs:
-                notes.append(f"{theirs} -> {setting.key}={dump(setting.value)}{f' ({each.why})' * bool(each.why)}")
+                notes.append(f"{theirs} -> {key}={dump(setting.value)}{f' ({why})' * bool(why)}")
             yield setting
         elif setting.where != DEFAULT:
-            notes.append(f"{theirs or setting.key}: not used: {setting.key if theirs else 'it'} {why}")
-
-
-#: Hydra's flags, which name the YAML file that a command begins with.
-_FLAGS = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
+            notes.append(f"{theirs or key}: not used: {key if theirs else 'it'} {unused}")
 
 
 def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
-    """The other arguments; the files to read before them; what became of Hydra's flags, in words."""
-    flags, rest = taken(arguments, _FLAGS, report)
+    """Take the flags by which Hydra names the YAML file that a command begins with.
+
+    Returns:
+        The other arguments; the files to read before them; what became of the flags, in words.
+    """
+    names = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
+    flags, rest = taken(arguments, names, report)
     if not flags:
         return rest, [], []
-    given = {_FLAGS[flag]: value for flag, value in flags}
+    given = {names[flag]: value for flag, value in flags}
     name = given.get("name", NAMES["configs"][0]).removesuffix(".yaml")
     path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
     if name in NAMES["configs"]:

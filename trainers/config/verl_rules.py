@@ -14,7 +14,7 @@ from ..algorithms.names import Rejection
 from ..saved_adapter import read_adapter
 from .commands import EvaluateConfig, GenerateConfig
 from .schema import PPOConfig, RunConfig
-from .verl import DEFAULTS, EVALUATE, GENERATE, NAMES, PPO, BadValueError, Given, Results, Rule, Table
+from .verl import NAMES, Given, Results, Table, rules_of
 from .yaml12 import Loader, dump, reason
 
 _ACTOR = "actor_rollout_ref.actor."
@@ -51,27 +51,28 @@ def _batch(given: Given) -> Results:
 
 
 def _as_the_actor(given: Given) -> Results:
+    path = "critic.model.path"
+    if given.has(path) and given.value(path) != given.value(f"{_MODEL}path"):
+        given.refuse(path, "another model than the actor's: the critic starts from the actor's weights")
     for name in ("ppo_mini_batch_size", "ppo_epochs", _PARALLEL):
-        if not given.has(key := f"critic.{name}"):
-            continue
-        actors = _parallel(given) if name == _PARALLEL else f"{_ACTOR}{name}"
-        value = _sizes(given)[1] if actors == _MINI else given.value(actors) or 1
-        if given.number(key) != value:
-            given.refuse(key, f"is {given.value(key)}; the critic's is the actor's: write {value}")
+        if given.has(key := f"critic.{name}"):
+            actors = _parallel(given) if name == _PARALLEL else f"{_ACTOR}{name}"
+            value = _sizes(given)[1] if actors == _MINI else given.value(actors) or 1
+            if given.number(key) != value:
+                given.refuse(key, f"the critic's is the actor's: write {value}", says_value=True)
     yield from ()
 
 
 def _parallel(given: Given) -> str:
     """The key that says how many ranks share a sequence."""
-    key, other = f"{_ACTOR}{_PARALLEL}", f"{_ACTOR}fsdp_config.{_PARALLEL}"
-    return other if given.has(other) and not given.has(key) else key
+    return given.first(f"{_ACTOR}{_PARALLEL}", f"{_ACTOR}fsdp_config.{_PARALLEL}") or f"{_ACTOR}{_PARALLEL}"
 
 
 def _filtered(given: Given) -> Results:
     """Verl counts batches, and 0 there has no limit."""
-    key, size = "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"
+    key = "algorithm.filter_groups.max_num_gen_batches"
     if given.has(key) and given.number(key, least=0):
-        batch = given.number(size if given.has(size) else _BATCH)
+        batch = given.number(given.first("data.gen_batch_size") or _BATCH)
         yield "rollout.max_consecutive_filtered", given.value(key) * batch, (key,)
 
 
@@ -86,7 +87,7 @@ def _lengths(given: Given) -> Results:
     cut, room = "data.truncation", f"{_ROLLOUT}max_model_len"
     if given.value(cut) not in ("error", None) and not filters:
         text = "a prompt is never cut: write error, or leave long ones out with data.filter_overlong_prompts=True"
-        given.refuse(cut, f"is {dump(given.value(cut))}; {text}")
+        given.refuse(cut, text, says_value=True)
     if given.has(room) and given.number(room) < prompt + response:
         given.refuse(room, f"is {given.value(room)}, less than {_PROMPT} + {_RESPONSE}: make those smaller")
 
@@ -96,7 +97,7 @@ def _micro(given: Given) -> Results:
     whole, tokens = f"{_ACTOR}ppo_micro_batch_size", f"{_ACTOR}ppo_max_token_len_per_gpu"
     sequences, dynamic = f"{whole}_per_gpu", f"{_ACTOR}use_dynamic_bsz"
     longest, ours = given.number(_PROMPT) + given.number(_RESPONSE), "actor.max_tokens_per_micro_batch"
-    if given.value(dynamic) is True or not given.has(sequences, whole):
+    if given.value(dynamic) is True or not given.first(sequences, whole):
         ranks = given.number(_parallel(given)) if given.has(_parallel(given)) else 1
         yield ours, given.number(tokens) * ranks, (tokens, dynamic)
     elif given.has(sequences):
@@ -114,10 +115,10 @@ def _warmup(given: Given, section: str, ours: str) -> Results:
     elif given.has(ratio):
         share = given.value(ratio)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            given.bad(ratio, "it must be a number from 0 to 1")
+            given.stop(ratio, "it must be a number from 0 to 1", says_value=True)
         count = _iteration_count(given)
         if count is None and share:
-            raise BadValueError(ratio, f"give {steps}: how many steps there are is not known")
+            given.stop(ratio, f"give {steps}: how many steps there are is not known")
         # verl counts the share in iterations and steps the schedule once an iteration; here it is stepped with the
         # optimizer, so the rise ends at the same place of the run.
         batch, mini = _sizes(given)
@@ -131,20 +132,18 @@ def _iterations(given: Given) -> Results:
         return
     if (count := _iteration_count(given)) is None:
         text = "how many iterations that is, data.train_files must tell: give existing .parquet or .jsonl files, or "
-        given.refuse(_EPOCHS, text + ours)
-    else:
-        yield ours, count, (_STEPS if given.has(_STEPS) else _EPOCHS,)
+        given.stop(_EPOCHS, text + ours)
+    yield ours, count, (_STEPS if given.has(_STEPS) else _EPOCHS,)
 
 
 def _iteration_count(given: Given) -> int | None:
     if given.has(_STEPS):
         return given.number(_STEPS)
-    rows = _rows(given, "data.train_files")
+    rows, most = _rows(given, "data.train_files"), "data.train_max_samples"
     if rows is None:
         return None
-    most = given.verls.get("data.train_max_samples")
-    if most is not None and most.value not in (-1, None):
-        rows = min(rows, given.number(most.key))
+    if given.has(most) and given.value(most) != -1:
+        rows = min(rows, given.number(most))
     # An incomplete last batch of an epoch is not played there; tasks go on in the next epoch here.
     return given.number(_EPOCHS) * max(1, rows // given.number(_BATCH))
 
@@ -159,22 +158,21 @@ def _validation_rows(given: Given) -> Results:
 
 def _rows(given: Given, key: str) -> int | None:
     """How many rows the files of a key have; ``None`` where they cannot be read."""
-    files, total = given.our(key), 0
-    for file in [files] if isinstance(files, str) else files or ():
-        path = Path(str(file)).expanduser()
-        try:
-            if path.suffix == ".parquet":
-                from pyarrow import parquet
+    files = given.our(key)
+    try:
+        return sum(map(_count, [files] if isinstance(files, str) else files or ())) or None
+    except (OSError, ImportError, ValueError, TypeError):  # ValueError: pyarrow's, of a file that is not Parquet
+        return None
 
-                total += parquet.read_metadata(path).num_rows
-            elif path.suffix == ".jsonl":
-                with path.open("rb") as lines:
-                    total += sum(1 for line in lines if line.strip())
-            else:
-                return None
-        except (OSError, ImportError, ValueError):  # ValueError: pyarrow's, of a file that is not Parquet
-            return None
-    return total or None
+
+def _count(file: str) -> int:
+    path = Path(file).expanduser()
+    if path.suffix == ".jsonl":
+        with path.open("rb") as lines:
+            return sum(1 for line in lines if line.strip())
+    from pyarrow import parquet
+
+    return int(parquet.read_metadata(path).num_rows)
 
 
 # --- estimators, losses, corrections
@@ -187,14 +185,11 @@ def _loss(given: Given) -> str:
 def _clip(given: Given) -> Results:
     both = f"{_ACTOR}clip_ratio"
     for side in ("low", "high"):
-        source = next((key for key in (f"{both}_{side}", both) if given.has(key)), None)
-        if source is None:
-            continue
-        value = given.value(source)
-        of_ratio = _loss(given) in NAMES["losses_of_ratios"]
-        if side == "low" and of_ratio and isinstance(value, int | float) and value > 1:
-            value = 1.0  # a ratio is never below 0: no limit there, and 1 is no limit here
-        yield f"actor.clip_ratio_{side}", value, (source,)
+        if source := given.first(f"{both}_{side}", both):
+            value, of_ratio = given.value(source), _loss(given) in NAMES["losses_of_ratios"]
+            if side == "low" and of_ratio and isinstance(value, int | float) and value > 1:
+                value = 1.0  # a ratio is never below 0: no limit there, and 1 is no limit here
+            yield f"actor.clip_ratio_{side}", value, (source,)
 
 
 def _policy_loss(given: Given) -> Results:
@@ -209,8 +204,9 @@ def _policy_loss(given: Given) -> Results:
 
 def _norm_by_std(given: Given) -> Results:
     key = "algorithm.adv_estimator"
-    name = given.verls[key].value if key in given.verls else DEFAULTS[key]
-    estimator = PPO[key].words.get(name, name) if isinstance(name, str) else name
+    name = given.verls[key].value if key in given.verls else NAMES["defaults"][key]
+    words = TABLES[PPOConfig].rules[key].words
+    estimator = words.get(name, name) if isinstance(name, str) else name
     if estimator in ("grpo", "grpo_passk"):
         yield from given.passed({"algorithm.norm_adv_by_std_in_grpo": "algorithm.norm_by_std"})
     # Whitening over the batch is part of verl's GAE, and by definition of REINFORCE++; of none of the others.
@@ -224,31 +220,25 @@ def _rollout_correction(given: Given) -> Results:
     bypass, loss, older = (f"{_CORRECTION}{name}" for name in ("bypass_mode", "loss_type", "use_policy_gradient"))
     on = given.value(bypass)
     if not isinstance(on, bool | None):
-        given.bad(bypass, "it must be true or false")
+        given.stop(bypass, "it must be true or false", says_value=True)
     if on is not None:
         yield "actor.old_logprobs", "rollout" if on else "recompute", (bypass,)
-    yield from _weights(given, on is True)
+    level = f"{_CORRECTION}rollout_is"
+    if not on and given.has(level):  # with bypass_mode the loss's own ratio is that of learner to engine
+        modes = {"token": "token_tis", "sequence": "sequence_tis"}
+        yield "actor.importance_correction", given.word(level, modes, "it must be null or one of "), (level,)
+        if given.has(cap := f"{level}_threshold"):
+            if "_" in str(given.value(cap)):
+                text = "weights outside two bounds are not dropped here: write the upper one, or reject with rollout_rs"
+                given.stop(cap, text, says_value=True)
+            yield "actor.tis_cap", _positive(given, cap), (cap,)
+        yield from given.passed({f"{level}_batch_normalize": "actor.importance_batch_normalize"})
     yield from _rejection(given, on is True)
     if given.value(loss) not in (None, "ppo_clip", "reinforce"):
-        given.bad(loss, "it must be ppo_clip")
+        given.stop(loss, "it must be ppo_clip", says_value=True)
     for key, plain in ((loss, "ppo_clip"), (older, False)):
-        if on is True and given.has(key) and given.value(key) != plain:
-            given.refuse(key, f"is {dump(given.value(key))}; losses are clipped here: write {dump(plain)}")
-
-
-def _weights(given: Given, bypass: bool) -> Results:
-    """Importance weights; with bypass_mode the loss's own ratio is that of learner to engine."""
-    level = f"{_CORRECTION}rollout_is"
-    if bypass or not given.has(level):
-        return
-    modes = {"token": "token_tis", "sequence": "sequence_tis"}
-    yield "actor.importance_correction", given.word(level, modes, "it must be null or one of "), (level,)
-    if given.has(cap := f"{level}_threshold"):
-        if "_" in str(given.value(cap)):
-            text = "weights outside two bounds are not dropped here: write the upper one, or reject with rollout_rs"
-            given.bad(cap, text)
-        yield "actor.tis_cap", _positive(given, cap), (cap,)
-    yield from given.passed({f"{level}_batch_normalize": "actor.importance_batch_normalize"})
+        if on and given.has(key) and given.value(key) != plain:
+            given.refuse(key, f"losses are clipped here: write {dump(plain)}", says_value=True)
 
 
 def _rejection(given: Given, bypass: bool) -> Results:
@@ -265,19 +255,19 @@ def _rejection(given: Given, bypass: bool) -> Results:
         return
     if bypass:
         text = "with bypass_mode=true would compare anew at each step; here once, before the first: write bypass_mode="
-        raise BadValueError(criterion, f"{text}false")
+        given.stop(criterion, f"{text}false")
     bands = NAMES["rejections"]
     known = {**bands, **{kl: kl for kl in get_args(Rejection)[4:]}}
     ours = given.word(criterion, known, "it must be null or one of ")
     if not given.has(high):
-        raise BadValueError(high, f"must be given with rollout_rs={given.value(criterion)}")
+        given.stop(high, f"must be given with rollout_rs={given.value(criterion)}")
     yield "actor.rejection", ours, (criterion,)
     if ours not in bands.values():
         yield "actor.rejection_kl", _positive(given, high), (high,)
         return
     turned, bounds = given.value(criterion).endswith("_k1"), str(given.value(high)).split("_")
     if len(bounds) > (2 if turned else 1):
-        given.bad(high, f"it must be {'LOW_HIGH, or ' * turned}a number")
+        given.stop(high, f"it must be {'LOW_HIGH, or ' * turned}a number", says_value=True)
     upper = _positive(given, high, bounds[-1])
     if len(bounds) == 2:
         lower = _positive(given, high, bounds[0])
@@ -295,7 +285,7 @@ def _positive(given: Given, key: str, text: str | None = None) -> float:
     with contextlib.suppress(TypeError, ValueError):
         number = 0.0 if isinstance(value, bool) else float(value)
     if not 0 < number < float("inf"):
-        given.bad(key, "it must be a positive number")
+        given.stop(key, "it must be a positive number", says_value=True)
     return number
 
 
@@ -317,9 +307,9 @@ def _environment(given: Given) -> Results:
     chosen = "env.id" in given.ours
     env = given.our("env.id")
     if named and not chosen:
-        found = [_classes(given.value(key), key, files[key]) for key in named]
+        found = [_classes(given, key, files[key]) for key in named]
         if any(each != found[0] for each in found):
-            raise BadValueError(named[1], f"is another environment than {named[0]}; name the one to train in by env.id")
+            given.stop(named[1], f"is another environment than {named[0]}; name the one to train in by env.id")
         env = found[0]["env"]
         yield "env.id", env, named
         for name, value in found[0].get("kwargs", {}).items():
@@ -330,49 +320,47 @@ def _environment(given: Given) -> Results:
     if env in NAMES["single_turn"]:
         return
     yield from given.passed({f"{turns}max_user_turns": "env.kwargs.max_user_turns"})
-    limits = (f"{turns}max_assistant_turns", f"{turns}max_turns")
-    if given.has(*limits):
-        limit = limits[not given.has(limits[0])]
+    if limit := given.first(f"{turns}max_assistant_turns", f"{turns}max_turns"):
         yield "env.kwargs.max_assistant_turns", given.value(limit), (limit,)
     elif given.has(interaction) and not chosen:
         yield "env.kwargs.max_assistant_turns", None, (interaction,)  # there null is the default
 
 
-def _classes(path: Any, key: str, kind: str) -> Mapping[str, Any]:
+def _classes(given: Given, key: str, kind: str) -> Mapping[str, Any]:
     """The environment that a file of ``interactions`` or ``tools`` means."""
-    known, entries = NAMES[kind], kind if kind == "tools" else "interaction"
+    path, known, entries = given.value(key), NAMES[kind], kind if kind == "tools" else "interaction"
     classes: list[tuple[str, dict[str, Any]]] = []
     try:
         content = yaml.load(Path(str(path)).expanduser().read_text(encoding="utf-8"), Loader)
         classes = [(str(entry["class_name"]), dict(entry.get("config") or {})) for entry in content[entries]]
     except (OSError, UnicodeDecodeError) as error:
         text = f"{path} cannot be read: {error}; give a file that is there, or name the environment with env.id"
-        raise BadValueError(key, text) from error
+        given.stop(key, text)
     except yaml.YAMLError as error:
-        raise BadValueError(key, f"{path} is not YAML: {reason(error)}") from error
+        given.stop(key, f"{path} is not YAML: {reason(error)}")
     except (AttributeError, KeyError, TypeError, ValueError):
         pass
     if not classes:
-        raise BadValueError(key, f"{path} needs a list '{entries}' of entries with a class_name")
+        given.stop(key, f"{path} needs a list '{entries}' of entries with a class_name")
     found = [known.get(name.rpartition(".")[2]) for name, _ in classes]
     for (name, options), environment in zip(classes, found, strict=True):
         if environment is None:
             text = f"known are {', '.join(known)}. Name the environment with env.id"
-            raise BadValueError(key, f"{path} has the class {name!r}, which no environment here stands for; {text}")
+            given.stop(key, f"{path} has the class {name!r}, which no environment here stands for; {text}")
         if {**options, "type": "native"} != {"type": "native"}:
-            raise BadValueError(key, f"{path}: give the options of {name} as env.kwargs; its 'config' is not read")
+            given.stop(key, f"{path}: give the options of {name} as env.kwargs; its 'config' is not read")
         if environment != found[0]:
-            raise BadValueError(key, f"{path} has classes of several environments; a run has one")
+            given.stop(key, f"{path} has classes of several environments; a run has one")
     return dict(found[0])
 
 
 def _reward_manager(given: Given) -> Results:
     """Who scores an episode, and DAPO's penalty for long replies."""
     names = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
-    for key in names:
-        if given.has(key) and given.value(key) not in ("naive", "dapo", "gdpo"):
-            text = f"is {dump(given.value(key))}; an environment or custom_reward_function scores here: write naive"
-            given.refuse(key, text)
+    for key in filter(given.has, names):
+        if given.value(key) not in ("naive", "dapo", "gdpo"):
+            text = "an environment or custom_reward_function scores here: write naive"
+            given.refuse(key, text, says_value=True)
     keys = given.under("reward_model.overlong_buffer.", "reward_model.reward_kwargs.", "reward.reward_kwargs.")
     enables = (".overlong_buffer.enable", ".overlong_buffer_cfg.enable")
     prefixes = {key.removesuffix("enable") for key in keys if key.endswith(enables) and given.value(key) is True}
@@ -382,7 +370,7 @@ def _reward_manager(given: Given) -> Results:
             yield from given.passed({f"{prefix}{name}": f"overlong_buffer.{name}" for name in options})
     for key in keys:
         if key.endswith(".max_resp_len") and prefixes and given.value(key) != given.number(_RESPONSE):
-            given.refuse(key, f"is {dump(given.value(key))}; the penalty ends at {_RESPONSE} here: write that")
+            given.refuse(key, f"the penalty ends at {_RESPONSE} here: write that", says_value=True)
 
 
 def _reward_pool(given: Given) -> Results:
@@ -399,13 +387,6 @@ def _reward_pool(given: Given) -> Results:
 
 
 # --- models, engines, machines
-
-
-def _critic_model(given: Given) -> Results:
-    key = "critic.model.path"
-    if given.has(key) and given.value(key) != given.value(f"{_MODEL}path"):
-        given.refuse(key, "another model than the actor's: the critic starts from the actor's weights")
-    yield from ()
 
 
 def _adapter(given: Given) -> Results:
@@ -448,14 +429,13 @@ def _prompts(given: Given) -> Results:
     if given.has(files):
         value = given.value(files)
         if isinstance(value, list) and len(value) != 1:
-            raise BadValueError(files, f"has {len(value)} files; a command reads one: give each a command of its own")
+            given.stop(files, f"has {len(value)} files; a command reads one: give each a command of its own")
         yield "data.path", value[0] if isinstance(value, list) else value, (files,)
     if given.value(count) in (1, None):
         return
     if ours in given.ours and given.our(ours) != given.value(count):
-        given.refuse(count, f"is {dump(given.value(count))}, and {ours} is {given.our(ours)}: write one of them")
-    else:
-        yield ours, given.value(count), (count,)
+        given.stop(count, f"is {dump(given.value(count))}, and {ours} is {given.our(ours)}: write one of them")
+    yield ours, given.value(count), (count,)
 
 
 def _offload(given: Given) -> Results:
@@ -487,8 +467,7 @@ def _generating_cluster(given: Given) -> Results:
 
 def _machines(given: Given) -> tuple[int, int]:
     """How many machines, and GPUs of each."""
-    nodes, gpus = (given.number(key) if given.has(key) else 1 for key in (_NODES, _GPUS))
-    return nodes, gpus
+    return given.number(_NODES) if given.has(_NODES) else 1, given.number(_GPUS) if given.has(_GPUS) else 1
 
 
 def _replicas(given: Given, gpus: int, section: str) -> Results:
@@ -499,7 +478,7 @@ def _replicas(given: Given, gpus: int, section: str) -> Results:
         name = given.our("engine.name")
     width = given.number(key) if given.has(key) and name != "torch" else 1
     if gpus % width and given.value("trainer.device") != "cpu":
-        raise BadValueError(_GPUS, f"times {_NODES} is {gpus} GPUs, which engines of {width} do not share")
+        given.stop(_GPUS, f"times {_NODES} is {gpus} GPUs, which engines of {width} do not share")
     if gpus > 1:
         yield "engine.replicas", max(1, gpus // width), (_NODES, _GPUS)
 
@@ -516,18 +495,15 @@ def _timeline(given: Given) -> Results:
 
 def _nsight(given: Given) -> Results:
     """Nsight around learner ranks, where it is the profiler, or has options."""
-    key = "global_profiler.tool"
+    key, options = "global_profiler.tool", given.under(*_NSIGHT)
     tool = given.value(key)
     if tool not in ("nsys", "torch", None):
-        given.bad(key, "profilers are torch and nsys")
-    options = given.under(*_NSIGHT)
-    ours: dict[str, Any] = {}
-    for prefix in _NSIGHT:
-        ours |= {name.removeprefix(prefix): given.value(name) for name in options if name.startswith(prefix)}
+        given.stop(key, "profilers are torch and nsys", says_value=True)
+    ours = {name.rpartition("_options.")[2]: given.value(name) for name in sorted(options)}  # older names win
     steps = given.value("global_profiler.steps") or given.our("trainer.profile_steps")
     if tool == "nsys" or (tool is None and steps and any(value is not None for value in ours.values())):
         if not _on_ray(given, "cluster.backend"):
-            raise BadValueError(key, "Nsight is for learner ranks that Ray starts: add cluster.backend=ray")
+            given.stop(key, "Nsight is for learner ranks that Ray starts: add cluster.backend=ray")
         for name, value in {**NAMES["nsight"], **ours}.items():
             if value is not None:
                 yield f"cluster.nsight.{name}", value, (key, *options)
@@ -540,13 +516,14 @@ _critic_warmup = partial(_warmup, section="critic.optim", ours="critic")
 _generating_engine = partial(_engine, section="rollout.")
 
 
-def _table(rules: Mapping[str, Rule], **more: Any) -> Table:
+def _table(command: str, **more: Any) -> Table:
+    rules = rules_of(command)
     return Table(rules, {name: globals()[f"_{name}"] for rule in rules.values() if (name := rule.computed)}, **more)
 
 
 NOTHING = Table()
 TABLES: Mapping[type[RunConfig], Table] = {
-    PPOConfig: _table(PPO, defaults=DEFAULTS, reads=PPOConfig.reads, whole="actor_rollout_ref."),
-    GenerateConfig: _table(GENERATE, reads=GenerateConfig.reads, prefix="actor_rollout_ref."),
-    EvaluateConfig: _table(EVALUATE),
+    PPOConfig: _table("ppo", defaults=NAMES["defaults"], reads=PPOConfig.reads, whole="actor_rollout_ref."),
+    GenerateConfig: _table("generate", reads=GenerateConfig.reads, prefix="actor_rollout_ref."),
+    EvaluateConfig: _table("evaluate"),
 }

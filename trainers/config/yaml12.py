@@ -26,24 +26,21 @@ _SCALARS = (
 
 
 class Loader(yaml.SafeLoader):
-    """Reads 1.2's scalars; a key that stands twice in one mapping is an error."""
+    """Reads 1.2's scalars; a key that stands twice in one mapping is a ``yaml.MarkedYAMLError``."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]
 
     def names(self, node: yaml.MappingNode) -> list[Any]:
-        """The keys of a mapping, in order.
-
-        Raises:
-            yaml.MarkedYAMLError: A key stands twice.
-        """
-        names = [self.construct_object(name, deep=True) for name, _ in node.value]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=node.value[i][0].start_mark)
+        """The keys of a mapping, in order."""
+        names: list[Any] = []
+        for key, _ in node.value:
+            if (name := self.construct_object(key, deep=True)) in names:
+                raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=key.start_mark)
+            names.append(name)
         return names
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a ``dict``; a key that stands twice is an error."""
+        """Build a ``dict``."""
         self.names(node)
         return super().construct_mapping(node, deep)
 

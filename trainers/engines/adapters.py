@@ -20,22 +20,12 @@ _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
 def merge(base: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """``base + scale * b @ a``, in float32.
-
-    Args:
-        base: ``[out, in]``.
-        a: ``[rank, in]``.
-        b: ``[out, rank]``.
-        scale: Of the adapter: alpha / rank.
-    """
+    """``base [out, in] + scale * b [out, rank] @ a [rank, in]``, in float32; ``scale`` is alpha / rank."""
     return base.float() + scale * (b.float() @ a.float())
 
 
 def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """``A`` and ``B`` by the name of the matrix that they stand on.
-
-    Args:
-        adapter: By peft's names: ``base_model.model.NAME.lora_A.weight``.
+    """``A`` and ``B`` by the name of their matrix; peft's names are ``base_model.model.NAME.lora_A.weight``.
 
     Raises:
         ValueError: A name is none of peft's, or a matrix has only one of both.
@@ -52,11 +42,7 @@ def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def check_adapter(adapter: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Refuse adapters that do not fit.
-
-    Args:
-        adapter: See :func:`pairs_of`.
-        shapes: Of every parameter by name.
+    """Refuse adapters that do not fit parameters of these shapes.
 
     Raises:
         ValueError: As :func:`pairs_of`; a matrix is not in the model, or of another shape than the product of its
@@ -82,14 +68,7 @@ def merged(
     scale: float,
     device: torch.device | str | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights, one at a time. What has no adapter comes as it is in the base.
-
-    Args:
-        base: Names and tensors.
-        adapter: See :func:`pairs_of`.
-        scale: See :func:`merge`.
-        device: Where to multiply; by default where the tensors are.
-    """
+    """The weights, one at a time, multiplied on ``device``. What has no adapter comes as it is in the base."""
     pairs = pairs_of(adapter)
     for name, value in base:
         if name in pairs:
@@ -120,10 +99,7 @@ class Adapted(Mapping[str, Tensor]):
         self.name, self.base, self.adapter, self.scale = name, base, adapter, scale
 
     def merged(self, device: torch.device | str | None = None) -> dict[str, Tensor]:
-        """All merged weights, on the CPU; tied ones stay the same object.
-
-        Args:
-            device: Where to multiply; by default on the CPU.
+        """All merged weights, on the CPU; tied ones stay the same object. They are multiplied on ``device``.
 
         Raises:
             ValueError: The adapters do not fit the base.

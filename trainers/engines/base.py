@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,30 +59,20 @@ class RequestError(EngineError, ValueError):
 class Sampling:
     """How to sample.
 
-    Args:
-        temperature: 0 decodes greedily.
-        top_p: Keep the smallest set of tokens with at least this probability; 1 keeps all.
-        top_k: Keep the k most likely tokens; 0 keeps all.
-        min_p: Drop tokens below ``min_p`` times the most likely one's probability.
-        max_new_tokens: At most this many tokens.
-        stop_token_ids: Stop after any of these (the token is kept).
-        ignore_stop: Generate exactly ``max_new_tokens`` tokens (benchmarks).
-        return_kept: Report which tokens the cuts left at every step.
-        seed: Makes the request's randomness its own: the same ids, weights and seed give the same tokens however
-            requests are batched. ``None`` draws from the engine's stream.
-
     Raises:
         ValueError: A value outside its range.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    temperature: float = 1.0  #: 0 decodes greedily
+    top_p: float = 1.0  #: keep the smallest set of tokens with at least this probability; 1 keeps all
+    top_k: int = 0  #: keep the k most likely tokens; 0 keeps all
+    min_p: float = 0.0  #: drop tokens below ``min_p`` times the most likely one's probability
     max_new_tokens: int = 256
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_stop: bool = False
-    return_kept: bool = False
+    stop_token_ids: tuple[int, ...] = ()  #: stop after any of these (the token is kept)
+    ignore_stop: bool = False  #: generate exactly ``max_new_tokens`` tokens (benchmarks)
+    return_kept: bool = False  #: report which tokens the cuts left at every step
+    #: Makes the request's randomness its own: the same ids, weights and seed give the same tokens however requests are
+    #: batched. ``None`` draws from the engine's stream.
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -100,27 +90,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """What an engine made of one request; ``n`` tokens, possibly none (an abort before the first).
+    """What an engine made of one request; ``n`` tokens, possibly none (an abort before the first)."""
 
-    Args:
-        token_ids: int32 ``[n]``.
-        logprobs: float32 ``[n]``; see the module's convention.
-        weight_version: int32 ``[n]``.
-        finish_reason: ``stop`` (a stop token), ``length`` (``max_new_tokens``), ``abort``.
-        sampled_logprobs: float32 ``[n]`` or ``None``; see the module's convention.
-        kept_ids: int32 ``[m]``, with ``return_kept``: the tokens that could be drawn, of one step after another.
-        kept_counts: int32 ``[n]``; how many of ``kept_ids`` each token has; 0 where nothing was cut.
-        metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused), ``queue_s``, ``prefill_s``,
-            ``decode_s``.
-    """
-
-    token_ids: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
-    weight_version: NDArray[np.int32]
-    finish_reason: FinishReason
-    sampled_logprobs: NDArray[np.float32] | None = None
-    kept_ids: NDArray[np.int32] | None = None
-    kept_counts: NDArray[np.int32] | None = None
+    token_ids: NDArray[np.int32]  #: ``[n]``
+    logprobs: NDArray[np.float32]  #: ``[n]``; see the module's convention
+    weight_version: NDArray[np.int32]  #: ``[n]``
+    finish_reason: FinishReason  #: ``stop`` (a stop token), ``length`` (``max_new_tokens``), ``abort``
+    sampled_logprobs: NDArray[np.float32] | None = None  #: ``[n]``; see the module's convention
+    kept_ids: NDArray[np.int32] | None = None  #: ``[m]``, with ``return_kept``: what could be drawn, step after step
+    kept_counts: NDArray[np.int32] | None = None  #: ``[n]``: how many ``kept_ids`` a token has; 0 where nothing was cut
+    #: For example ``cached_tokens`` (prompt tokens whose KV was reused) and ``queue_s``.
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -174,12 +153,11 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, and gauges (:data:`GAUGES`), which say how things are now.
+        """Counters since the start, and gauges (:data:`GAUGES`). An engine gives those that it can.
 
-        Those that mean the same everywhere: ``requests``, ``generated_tokens``, ``prefill_tokens``, ``cached_tokens``
-        and ``preemptions`` (requests that lost their place and their work for want of KV memory) are counters;
-        ``running`` and ``waiting`` (requests), and ``kv_use`` (the share of the KV memory that running requests hold,
-        from 0 to 1) are gauges. An engine gives those that it can.
+        Counters are ``requests``, ``generated_tokens``, ``prefill_tokens``, ``cached_tokens`` and ``preemptions``
+        (requests that lost their work for lack of KV memory); gauges are ``running`` and ``waiting`` (requests), and
+        ``kv_use`` (the share of the KV memory that running requests hold, from 0 to 1).
         """
         ...
 
@@ -188,29 +166,41 @@ class Engine(Protocol):
         ...
 
 
-@runtime_checkable
-class Probed(Protocol):
-    """An engine that knows better than by a request of one token whether it still computes."""
-
-    async def probe(self) -> int:
-        """Return as soon as it has computed something.
-
-        Returns:
-            Tokens computed for this that ``stats`` counts.
-
-        Raises:
-            EngineError: It does not compute.
-        """
-        ...
-
-
 async def probe(engine: Engine) -> int:
-    """Whether an engine still computes; see :class:`Probed`."""
-    if isinstance(engine, Probed):
-        return await engine.probe()
+    """Whether an engine still computes; how many tokens that ``stats`` counts were computed for this.
+
+    An engine that knows better than by a request of one token has a method ``probe`` that does the same.
+
+    Raises:
+        EngineError: It does not compute.
+    """
+    if (own := getattr(engine, "probe", None)) is not None:
+        tokens: int = await own()
+        return tokens
     # With a seed, so that it draws nothing from the engine's own stream.
     reply = await engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
     return len(reply.token_ids)
+
+
+def default_kv_bytes(gpu: int | None) -> int:
+    """Room for keys and values where none is given: a quarter of a GPU's (free) memory, and 1 GiB on a CPU."""
+    return 2**30 if gpu is None else gpu // 4
+
+
+def check_mode(mode: str) -> None:
+    """Raises ``ValueError``: there is no such mode of an update."""
+    if mode not in get_args(UpdateMode):
+        raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
+
+
+def check_sizes(config: Any, max_context: int, stop_token_ids: Sequence[int]) -> None:
+    """Raises ``ValueError``: the model has fewer positions, or the stop tokens are outside its vocabulary."""
+    if not 2 <= max_context <= config.max_position_embeddings:
+        raise ValueError(
+            f"max_context must be from 2 to the model's {config.max_position_embeddings}, not {max_context}"
+        )
+    sampling = Sampling(stop_token_ids=tuple(stop_token_ids))
+    check_request([0], sampling, vocab_size=config.vocab_size, max_context=max_context)
 
 
 MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow
@@ -219,10 +209,7 @@ MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the
 def check_request(
     token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int, reports_kept: bool = False
 ) -> NDArray[np.int32]:
-    """What every engine refuses before it starts; ``reports_kept`` says that it can do ``return_kept``.
-
-    Returns:
-        The prompt, int32 ``[n]``, ``n >= 1``.
+    """The prompt, int32 ``[n]``, ``n >= 1``; ``reports_kept`` says that the engine can do ``return_kept``.
 
     Raises:
         RequestError: Says what is wrong with the prompt or the parameters.

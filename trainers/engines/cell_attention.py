@@ -1,12 +1,10 @@
 """Attention of single queries to keys that are read where they lie: how the torch engine decodes on a CPU.
 
-A decoding request has one query a head, and keys and values that no other request has. As matrices that is a product
-with one or two rows for every request and head, and the kernels for matrix products (those inside
-``scaled_dot_product_attention``, too) spend more on packing the keys than on multiplying them. Two kernels that were
-made for sparse tables do the same work straight from the cells: a product sampled at given places
-(``torch.sparse.sampled_addmm``) for the scores, and a weighted sum of rows (``embedding_bag``) for the values. Nothing
-is gathered, and both scale with the threads, which the other way does not: on one thread gathering is the faster one
-(``python -m benchmarks.decode_attention`` shows both side by side).
+A decoding request has one query a head, and keys and values that no other request has. The kernels for matrix products
+(those inside ``scaled_dot_product_attention``, too) spend more on packing such keys than on multiplying them. Two
+kernels that were made for sparse tables do the same work straight from the cells: a product sampled at given places
+(``torch.sparse.sampled_addmm``) for the scores, and a weighted sum of rows (``embedding_bag``) for the values. Both
+scale with the threads; on one thread gathering is faster (``python -m benchmarks.decode_attention`` shows both).
 """
 
 from __future__ import annotations
@@ -24,14 +22,9 @@ def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
 
 
 class CellAttention:
-    """Attention of one query a head and request to one layer's cells.
+    """Attention of one query a head and request to one layer's ``cells``, each of ``kv_heads`` keys and as many values.
 
-    Args:
-        heads: Of queries.
-        kv_heads: Of keys and of values; each serves ``heads / kv_heads`` consecutive ones of queries.
-        head_dim: Numbers of each.
-        cells: Positions of the cache.
-        dtype: Of queries, keys and values.
+    Each head of keys serves ``heads / kv_heads`` consecutive ones of queries.
     """
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int, cells: int, dtype: torch.dtype) -> None:
@@ -47,13 +40,10 @@ class CellAttention:
     def reads(self, cells: Tensor, positions: Tensor) -> Tensor:
         """What the requests read; the same for all layers.
 
-        Args:
-            cells: int64 ``[R, keys]``, where the cache has each position of a request.
-            positions: int64 ``[R]``, of their queries: each sees the positions up to its own.
-
-        Returns:
-            Sparse ``[R * heads, rows of the table]`` with ``keys`` entries a row: 0 where the query may look, ``-inf``
-            where the position is none of its own yet (the cell must be finite there).
+        ``cells`` (int64 ``[R, keys]``) says where the cache has each position of a request, ``positions`` (int64
+        ``[R]``) those of their queries: each sees the positions up to its own. The answer is sparse, ``[R * heads, rows
+        of the table]`` with ``keys`` entries a row: 0 where the query may look, ``-inf`` where the position is none of
+        its own yet (the cell must be finite there).
         """
         keys, count = cells.shape[1], len(cells) * self._heads
         first = cells.to(self._index) * (2 * self._kv_heads)
@@ -68,12 +58,9 @@ class CellAttention:
         )
 
     def attend(self, q: Tensor, cache: Tensor, reads: Tensor) -> Tensor:
-        """Queries ``[R, heads, head_dim]`` to what they find, ``[R, heads * head_dim]``.
+        """Queries ``[R, heads, head_dim]`` to what they find, ``[R, heads * head_dim]``; ``reads`` as given before.
 
-        Args:
-            q: Queries; they need not be contiguous.
-            cache: ``[cells, 2 * kv_heads, head_dim]``, contiguous.
-            reads: What :meth:`reads` gave for these requests.
+        The cache is contiguous, ``[cells, 2 * kv_heads, head_dim]``; the queries need not be.
         """
         table = cache.view(-1, self._head_dim)
         queries = q.reshape(-1, self._head_dim)

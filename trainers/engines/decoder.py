@@ -1,17 +1,21 @@
-"""The forward pass of the torch engine: a decoder over a flat batch of tokens, with its own weights, keys and values.
+"""What the torch engine computes: the forward pass over a flat batch of tokens, and the draw from its logits.
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
 attention needs rows: there the tokens are split into *groups* of requests with similar lengths. Keys and values live in
 one tensor a layer, ``[blocks * SIZE, 2 * kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share
-(:mod:`.blocks`); a table says where a request's positions lie. Requests that decode on several threads of a CPU read
-them in place (:mod:`.cell_attention`). Any other group gathers its blocks, up to its longest request, just before it
-attends to them: they are in the processor's cache then, which more than pays for the copy.
+(:class:`.scheduler.BlockPool`); a table says where a request's positions lie. Requests that decode on several threads
+of a CPU read them in place (:mod:`.cell_attention`). Any other group gathers its blocks, up to its longest request,
+just before it attends to them: they are in the processor's cache then, which more than pays for the copy.
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
 parameter of the original keeps its name, as a view into them; that is all that a weight update needs. Models of other
 families than :data:`FAMILIES` run through transformers' own modules, on the same blocks (:mod:`.module_decoder`).
 
-Everything is device-agnostic PyTorch, without kernels of its own. It was exercised on the CPU only.
+The randomness of a token is a hash of the request's seed and the token's position in the context, so it does not depend
+on what else is in the batch, on how the prompt was cut into chunks, or on earlier draws; and a generation that was cut
+short goes on as it would have if its tokens come back as a prompt.
+
+All of it is device-agnostic PyTorch, without kernels of its own. It was exercised on the CPU only.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import math
 import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,11 +35,25 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from trainers.engines.blocks import SIZE, blocks_for
 from trainers.engines.cell_attention import CellAttention, is_faster
 from trainers.engines.weights import check_weights, some
 
 FAMILIES = ("qwen2", "qwen3", "llama")
+SIZE = 16  #: positions of a block of keys and values
+
+#: How to draw in a row; see :class:`trainers.engines.base.Sampling`. Aligned, so that a column can be a tensor.
+ROW = np.dtype(
+    [
+        ("temperature", np.float32),
+        ("top_p", np.float32),
+        ("min_p", np.float32),
+        ("return_kept", np.bool_),
+        ("top_k", np.int64),
+        ("seed", np.uint64),
+    ],
+    align=True,
+)
+
 _GROUP_ROWS = 32  # decoding requests of similar lengths: few read far beyond their own, and the cache holds them
 # On a GPU a group is a handful of kernel launches a layer, which cost more than keys beyond a request's own.
 _GROUP_ROWS_GPU = 256
@@ -42,91 +61,63 @@ _GROUP_ROWS_GPU = 256
 # every new shape, which decoding would make at every step.
 _KEYS_STEP_GPU = 64
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """The next ``count`` tokens of the request in row ``row``, at positions ``start, start + 1, ...``."""
-
-    row: int
-    start: int
-    count: int
+def blocks_for(tokens: int) -> int:
+    """How many blocks so many tokens need."""
+    return -(-tokens // SIZE)
 
 
 @dataclass(frozen=True)
 class _Group:
     """A contiguous part of the flat batch that attends together, as ``R`` rows of at most ``Q`` new tokens.
 
-    Args:
-        begin: First token in the flat batch.
-        end: One past the last.
-        shape: ``(R, Q)``.
-        keys: How many positions of each row to read.
-        blocks: int64 ``[R * ceil(keys / SIZE)]``, where they are.
-        queries: int64 ``[R, Q]``, positions of the new tokens.
-        biases: By attention window (``None``: all positions), ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a
-            query may look, ``-inf`` elsewhere. Made for the first layer that asks.
-        place: int64 ``[end - begin]``, where each token stands in ``[R * Q]``; ``None`` if that is ``0, 1, 2, ...``.
-        reads: For a group that reads its cells in place; it needs no ``blocks`` and no biases.
+    One that reads its cells in place has ``reads``, and needs no blocks, queries and biases.
     """
 
-    begin: int
-    end: int
-    shape: tuple[int, int]
-    keys: int
-    blocks: Tensor | None = None
-    queries: Tensor | None = None
-    biases: dict[int | None, Tensor] = field(default_factory=dict)
-    place: Tensor | None = None
+    begin: int  # first token in the flat batch
+    end: int  # one past the last
+    shape: tuple[int, int]  # (R, Q)
+    keys: int  # how many positions of each row to read
+    blocks: Tensor | None = None  # int64 [R * ceil(keys / SIZE)], where they are
+    queries: Tensor | None = None  # int64 [R, Q], positions of the new tokens
+    place: Tensor | None = None  # int64 [end - begin], where each token stands in [R * Q]; None if that is 0, 1, 2, ...
     reads: Tensor | None = None
+    #: By attention window (``None``: all positions), ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may
+    #: look, ``-inf`` elsewhere. Made for the first layer that asks.
+    biases: dict[int | None, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """One step's work: ``n`` tokens of any number of requests (see :meth:`Decoder.plan`).
+    """One step's work: ``n`` tokens of any number of requests."""
 
-    Args:
-        tokens: int64 ``[n]``.
-        positions: int64 ``[n]``.
-        cells: int64 ``[n]``, where each token's keys and values go.
-        groups: The parts that attend together; they cover the batch.
-        last: int64, the last token of each decoding row and then of each chunk, in the order given.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    cells: Tensor
-    groups: Sequence[_Group]
-    last: Tensor
+    tokens: Tensor  # int64 [n]
+    positions: Tensor  # int64 [n]
+    cells: Tensor  # int64 [n], where each token's keys and values go
+    groups: Sequence[_Group]  # the parts that attend together; they cover the batch
+    last: Tensor  # int64, the last token of each request, in the order in which they were given
 
 
-@dataclass
-class _Layer:
-    attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+#: What a layer has, and the model's modules that it is fused of.
+_LAYER = {
+    "attention_norm": ("input_layernorm",),
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "q_norm": ("self_attn.q_norm",),  # Qwen3: over each head
+    "k_norm": ("self_attn.k_norm",),
+    "out": ("self_attn.o_proj",),
+    "mlp_norm": ("post_attention_layernorm",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
 
 
 class Decoder:
-    """A causal language model over blocks of keys and values.
+    """A causal language model, of one of :data:`FAMILIES`, over ``blocks`` blocks of keys and values.
 
-    Args:
-        model: A transformers model with a language-model head, of one of :data:`FAMILIES`. Its weights are copied.
-        blocks: Of :data:`trainers.engines.blocks.SIZE` positions each.
-        max_context: Positions of a request.
-        device: Where to compute; the model's own device by default.
-        dtype: Of weights, keys and values; the model's own by default.
-        threads: How many it will be run with on a CPU; PyTorch's setting by default. It decides which way of attending
-            is the faster one.
+    The weights of ``model``, a transformers model with a language-model head, are copied to ``device`` and ``dtype``,
+    by default the model's own. How many ``threads`` it will be run with on a CPU decides how it attends.
 
     Raises:
         ValueError: An unsupported feature of the architecture; says which are supported.
@@ -169,12 +160,7 @@ class Decoder:
     # Weights
 
     def check_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Refuse weights that are not exactly this model's.
-
-        Raises:
-            ValueError: A name is missing or unknown, a shape differs, a value is not finite, or the two ends of a tied
-                embedding differ.
-        """
+        """Refuse weights that are not exactly this model's; see :func:`trainers.engines.weights.check_weights`."""
         check_weights(weights, {name: value.shape for name, value in self.parameters.items()}, self._tied)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -187,15 +173,14 @@ class Decoder:
         source = model.state_dict()
         left = dict(source)
 
-        def fuse(*names: str) -> Tensor:
+        def fuse(*names: str) -> Any:
+            if names[0] not in left:
+                return None
             parts = [left.pop(name) for name in names]
             fused = torch.cat([part.to(self.device, self.dtype) for part in parts])  # cat always copies
             for name, view in zip(names, fused.split([len(part) for part in parts]), strict=True):
                 self.parameters[name] = view
             return fused
-
-        def fuse_if_any(*names: str) -> Tensor | None:
-            return fuse(*names) if names[0] in left else None
 
         self._embedding = fuse("model.embed_tokens.weight")
         if self._tied:
@@ -204,26 +189,13 @@ class Decoder:
         else:
             self._head = fuse("lm_head.weight")
         self._norm = fuse("model.norm.weight")
-        self._layers: list[_Layer] = []
-        for index in range(model.config.num_hidden_layers):
-            at = f"model.layers.{index}."
-            attention, mlp = at + "self_attn.", at + "mlp."
-            self._layers.append(
-                _Layer(
-                    attention_norm=fuse(at + "input_layernorm.weight"),
-                    qkv=fuse(*(f"{attention}{x}_proj.weight" for x in "qkv")),
-                    qkv_bias=fuse_if_any(*(f"{attention}{x}_proj.bias" for x in "qkv")),
-                    q_norm=fuse_if_any(attention + "q_norm.weight"),  # Qwen3: over each head
-                    k_norm=fuse_if_any(attention + "k_norm.weight"),
-                    out=fuse(attention + "o_proj.weight"),
-                    out_bias=fuse_if_any(attention + "o_proj.bias"),
-                    mlp_norm=fuse(at + "post_attention_layernorm.weight"),
-                    gate_up=fuse(mlp + "gate_proj.weight", mlp + "up_proj.weight"),
-                    gate_up_bias=fuse_if_any(mlp + "gate_proj.bias", mlp + "up_proj.bias"),
-                    down=fuse(mlp + "down_proj.weight"),
-                    down_bias=fuse_if_any(mlp + "down_proj.bias"),
-                )
-            )
+        self._layers = [  # weight and bias
+            {
+                name: [fuse(*(f"model.layers.{index}.{part}.{kind}" for part in parts)) for kind in ("weight", "bias")]
+                for name, parts in _LAYER.items()
+            }
+            for index in range(model.config.num_hidden_layers)
+        ]
         if left:
             raise ValueError(
                 f"the torch engine does not know what to do with the model's {some('weights', sorted(left))}"
@@ -243,63 +215,93 @@ class Decoder:
 
     # One step
 
-    def plan(
+    def logits(
         self,
-        decode_rows: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        chunks: Sequence[Chunk],
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        ids: NDArray[np.int32],
+        table: NDArray[np.int64],
+    ) -> Tensor:
+        """Compute a step: write keys and values of the next tokens of ``m`` requests.
+
+        ``rows`` ``[m]`` says which; ``starts`` and ``counts`` ``[m]`` the first position to compute of each, and how
+        many, at least 1. ``ids`` ``[all rows, max_context]`` has the known tokens, ``table`` ``[all rows,
+        ceil(max_context / SIZE)]`` the block of each ``SIZE`` positions; any block, where a row has none.
+
+        Returns:
+            float32 ``[m, vocab]``, of each request's last token.
+        """
+        return self._forward(self._plan(rows, starts, counts, ids, table))
+
+    def _plan(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
         ids: NDArray[np.int32],
         table: NDArray[np.int64],
     ) -> FlatBatch:
-        """Lay out a step.
-
-        Args:
-            decode_rows: Rows whose last known token alone is to be computed, the shortest first.
-            lengths: For each row, how many tokens are known.
-            chunks: Longer runs of tokens to be computed.
-            ids: ``[rows, max_context]``, the known tokens.
-            table: ``[rows, ceil(max_context / SIZE)]``, the block of each ``SIZE`` positions; any block, where a
-                row has none.
-        """
-        rows, positions = [decode_rows], [lengths[decode_rows] - 1]
-        size = self._group_rows
-        groups = [
-            self._decode_group(at, table[decode_rows[at : at + size]], positions[0][at : at + size])
-            for at in range(0, len(decode_rows), size)
-        ]
-        last = [np.arange(len(decode_rows))]
-        begin = len(decode_rows)
-        ends = np.zeros(len(chunks), np.int64)
-        for members in _similar(chunks):
-            part = [chunks[i] for i in members]
-            counts = np.array([chunk.count for chunk in part])
-            rows.append(np.repeat([chunk.row for chunk in part], counts))
-            positions.append(np.concatenate([np.arange(chunk.start, chunk.start + chunk.count) for chunk in part]))
-            ends[members] = begin + counts.cumsum() - 1
-            groups.append(self._chunk_group(begin, part, counts, positions[-1], table))
-            begin += int(counts.sum())
-        row, position = np.concatenate(rows), np.concatenate(positions)
-        last.append(ends)
+        order = np.lexsort((starts, -counts))
+        rows, starts, counts = rows[order], starts[order], counts[order]
+        ends = counts.cumsum()
+        begins = ends - counts
+        row, position = np.repeat(rows, counts), np.arange(ends[-1]) + np.repeat(starts - begins, counts)
+        # Within a group the longest chunk is less than twice the shortest; those that decode are split by their number.
+        chunks = int(np.count_nonzero(counts > 1))
+        bounds: list[int] = []
+        for at in range(chunks):
+            if not bounds or 2 * counts[at] <= counts[bounds[-1]]:
+                bounds.append(at)
+        bounds += [*range(chunks, len(rows), self._group_rows), len(rows)]
+        last = np.empty_like(ends)
+        last[order] = ends - 1
         return FlatBatch(
             tokens=self._put(ids[row, position].astype(np.int64)),
             positions=self._put(position),
             cells=self._put(table[row, position // SIZE] * SIZE + position % SIZE),
-            groups=groups,
-            last=self._put(np.concatenate(last)),
+            groups=[
+                self._group(int(begins[a]), table[rows[a:b]], counts[a:b], position[begins[a] : ends[b - 1]])
+                for a, b in pairwise(bounds)
+            ],
+            last=self._put(last),
         )
 
-    def logits(self, batch: FlatBatch) -> Tensor:
-        """Compute a step: write keys and values of all its tokens; float32 logits ``[len(batch.last), vocab]``."""
+    def _group(
+        self, begin: int, table: NDArray[np.int64], counts: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> _Group:
+        (size, queries), end = (len(counts), int(counts[0])), begin + len(positions)
+        # Positions of its rows up to its last token, rounded up.
+        keys = min(-(-(int(positions.max()) + 1) // self._keys_step) * self._keys_step, self.max_context)
+        blocks = table[:, : blocks_for(keys)]
+        if queries == 1 and self._cells is not None:
+            cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(size, -1)[:, :keys]
+            return _Group(begin, end, (size, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
+        offsets = np.arange(size) * queries - (counts.cumsum() - counts)
+        place = np.arange(len(positions)) + np.repeat(offsets, counts)
+        query = np.zeros(size * queries, np.int64)
+        query[place] = positions
+        return _Group(
+            begin,
+            end,
+            (size, queries),
+            keys,
+            blocks=self._put(blocks.reshape(-1)),
+            queries=self._put(query.reshape(size, queries)),
+            place=self._put(place) if len(place) < len(query) else None,
+        )
+
+    def _forward(self, batch: FlatBatch) -> Tensor:
         heads, kv_heads, dim = self._heads, self._kv_heads, self._head_dim
         turned = heads + kv_heads  # heads that carry a position: queries and keys
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         x = F.embedding(batch.tokens, self._embedding)
         for layer, cache in zip(self._layers, self._kv, strict=True):
-            normed = F.rms_norm(x, (x.shape[-1],), layer.attention_norm, self._eps)
-            qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(x), turned + kv_heads, dim)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                qkv[:, :heads] = F.rms_norm(qkv[:, :heads], (dim,), layer.q_norm, self._eps)
-                qkv[:, heads:turned] = F.rms_norm(qkv[:, heads:turned], (dim,), layer.k_norm, self._eps)
+            normed = F.rms_norm(x, (x.shape[-1],), layer["attention_norm"][0], self._eps)
+            qkv = F.linear(normed, *layer["qkv"]).view(len(x), turned + kv_heads, dim)
+            if (norm := layer["q_norm"][0]) is not None:
+                qkv[:, :heads] = F.rms_norm(qkv[:, :heads], (dim,), norm, self._eps)
+                qkv[:, heads:turned] = F.rms_norm(qkv[:, heads:turned], (dim,), layer["k_norm"][0], self._eps)
             qk = qkv[:, :turned]
             rolled = qk.roll(dim // 2, dims=-1)
             qk.mul_(cos).add_(rolled.mul_(sin))
@@ -308,10 +310,10 @@ class Decoder:
             attended = parts[0] if len(parts) == 1 else torch.cat(parts)
             if layer is self._layers[-1]:  # from here on, only the tokens whose logits are wanted matter
                 x, attended = x[batch.last], attended[batch.last]
-            x = x + F.linear(attended, layer.out, layer.out_bias)
-            normed = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._eps)
-            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            x = x + F.linear(self._activation(gate).mul_(up), layer.down, layer.down_bias)
+            x = x + F.linear(attended, *layer["out"])
+            normed = F.rms_norm(x, (x.shape[-1],), layer["mlp_norm"][0], self._eps)
+            gate, up = F.linear(normed, *layer["gate_up"]).chunk(2, dim=-1)
+            x = x + F.linear(self._activation(gate).mul_(up), *layer["down"])
         x = F.rms_norm(x, (x.shape[-1],), self._norm, self._eps)
         if x.device.type == "cuda" and x.dtype != torch.float32:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
@@ -345,42 +347,6 @@ class Decoder:
             out = out.view(rows, kv_heads, -1, queries, dim).permute(0, 3, 1, 2, 4)
         out = out.reshape(rows * queries, width)
         return out if group.place is None else out[group.place]
-
-    def _decode_group(self, begin: int, table: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
-        keys, count = self._keys(positions), len(positions)
-        end, blocks = begin + count, table[:, : blocks_for(keys)]
-        if self._cells is not None:
-            cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(count, -1)[:, :keys]
-            return _Group(begin, end, (count, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
-        queries = self._put(positions[:, None])
-        return _Group(begin, end, (count, 1), keys, blocks=self._put(blocks.reshape(-1)), queries=queries)
-
-    def _chunk_group(
-        self,
-        begin: int,
-        chunks: Sequence[Chunk],
-        counts: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        table: NDArray[np.int64],
-    ) -> _Group:
-        queries = int(counts.max())
-        place = np.concatenate([np.arange(count) + row * queries for row, count in enumerate(counts)])
-        query = np.zeros(len(chunks) * queries, np.int64)
-        query[place] = positions
-        keys = self._keys(positions)
-        return _Group(
-            begin=begin,
-            end=begin + len(positions),
-            shape=(len(chunks), queries),
-            blocks=self._put(table[[chunk.row for chunk in chunks], : blocks_for(keys)].reshape(-1)),
-            keys=keys,
-            queries=self._put(query.reshape(len(chunks), queries)),
-            place=self._put(place) if len(place) < len(query) else None,
-        )
-
-    def _keys(self, positions: NDArray[np.int64]) -> int:
-        """How many positions of its rows a group reads: those up to its last token, rounded up."""
-        return min(-(-(int(positions.max()) + 1) // self._keys_step) * self._keys_step, self.max_context)
 
     def _bias(self, group: _Group, window: int | None) -> Tensor:
         window = window if window is not None and window < group.keys else None
@@ -431,22 +397,101 @@ def is_fused(config: Any, max_context: int) -> bool:
 def check_supported(config: Any) -> None:
     """Raises ``ValueError``: the model has no attention, or its angles depend on more than the position."""
     if not hasattr(config, "num_attention_heads"):
-        raise ValueError(f"the torch engine does not support model type {config.model_type!r}, which has no attention")
+        raise unsupported(f"model type {config.model_type!r}, which has no attention")
     ropes = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     for rope in [ropes] if "rope_type" in ropes else ropes.values():  # one, or one for each type of layer
         if rope["rope_type"] not in _ROPE_TYPES:
-            raise ValueError(
-                f"the torch engine does not support rope type {rope['rope_type']!r}; it supports "
-                f"{', '.join(_ROPE_TYPES)}. Use another engine"
-            )
+            raise unsupported(f"rope type {rope['rope_type']!r}; it supports {', '.join(_ROPE_TYPES)}")
 
 
-def _similar(chunks: Sequence[Chunk]) -> list[list[int]]:
-    """Indices grouped so that within a group the longest chunk is less than twice the shortest."""
-    groups: list[list[int]] = []
-    for index in sorted(range(len(chunks)), key=lambda i: -chunks[i].count):
-        if groups and 2 * chunks[index].count > chunks[groups[-1][0]].count:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
+def unsupported(what: str) -> ValueError:
+    return ValueError(f"the torch engine does not support {what}. Use another engine")
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of ``x`` reaches every bit of the result."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """One number in ``[0, 1)`` for each pair, float64 ``[n]``: the position-th output of SplitMix64 from a mixed seed.
+
+    They are multiples of ``2**-52``, so that a product with a positive total stays below that total.
+    """
+    state = mix(seeds + _GOLDEN) + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    return (mix(state) >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+def sample(
+    logits: Tensor, rows: NDArray[np.void], uniform: NDArray[np.float64]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draw a token for each row, by inverting the cumulative distribution at a uniform number in ``[0, 1)``.
+
+    Args:
+        logits: float32 ``[n, vocab]``.
+        rows: How to draw, :data:`ROW` ``[n]``.
+        uniform: ``[n]``.
+
+    Returns:
+        int64 tokens ``[n]``, their float32 log-probs ``[n]`` at the temperature over the full vocabulary, float32
+        log-probs ``[n]`` under the distribution after the cuts (0 for greedy rows), and int64 ``[m, 2]``: row and token
+        of all that the cuts left in the rows with ``return_kept`` that are cut, in order.
+    """
+    device = logits.device
+
+    def put(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    temperature = rows["temperature"]
+    greedy = temperature == 0
+    if ((temperature != 1) & ~greedy).any():
+        logits = logits / put(np.where(greedy, np.float32(1), temperature))[:, None]
+    logprobs = logits.log_softmax(-1)
+    if greedy.all():
+        tokens = logprobs.argmax(-1)
+        logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
+        return tokens, logprob, torch.zeros_like(logprob), tokens.new_zeros(0, 2)
+
+    weights = logprobs.exp()  # of the draw: probabilities, 0 where cut
+    left = torch.zeros(0, 2, dtype=torch.int64, device=device)
+    cut = ((rows["top_k"] > 0) | (rows["top_p"] < 1) | (rows["min_p"] > 0)) & ~greedy
+    if cut.any():
+        which = put(np.flatnonzero(cut))
+        kept = _cut(weights[which], *(put(rows[cut][name]) for name in ("top_k", "top_p", "min_p")))
+        weights = weights.index_copy(0, which, kept)
+        if (reported := rows["return_kept"] & cut).any():
+            left = ((weights > 0) & put(reported)[:, None]).nonzero()
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    # The first token whose cumulative weight exceeds the draw, so never one of weight 0.
+    tokens = torch.searchsorted(cumulative, put(uniform)[:, None] * total, right=True).squeeze(1)
+    if greedy.any():
+        tokens = torch.where(put(greedy), logprobs.argmax(-1), tokens)
+    logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
+    sampled = logprob
+    if cut.any():
+        sampled = torch.where(put(cut), logprob - total.squeeze(1).log().float(), sampled)
+    if greedy.any():
+        sampled = sampled.masked_fill(put(greedy), 0.0)
+    return tokens, logprob, sampled, left
+
+
+def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Set to 0 what the cuts remove; ``probs [n, vocab]``, parameters ``[n]``.
+
+    In this order: the ``k`` most likely; of those, renormalised, the smallest set that reaches ``top_p``; of those, the
+    ones of at least ``min_p`` times the most likely. Ties go to the smaller id. The most likely token always stays.
+    """
+    vocab = probs.shape[-1]
+    ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(vocab, device=probs.device)
+    limit = torch.where(top_k > 0, top_k, vocab)[:, None]
+    ordered = ordered.masked_fill(rank >= limit, 0.0)
+    before = ordered.double().cumsum(-1) - ordered
+    mass = ordered.sum(-1, dtype=torch.float64, keepdim=True)
+    drop = (before >= top_p[:, None].double() * mass) & (top_p < 1)[:, None]
+    drop |= ordered < min_p[:, None] * ordered[:, :1]
+    drop[:, 0] = False
+    return torch.zeros_like(probs).scatter_(1, ids, ordered.masked_fill_(drop, 0.0))

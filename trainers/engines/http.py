@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textenvs.text import excerpt
 from trainers.engines.base import EngineError
@@ -21,29 +21,18 @@ class UnreachableError(EngineError):
     """No answer came: the connection was refused or broke, or the time was over."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An HTTP response.
-
-    Args:
-        status: Its code.
-        body: What its JSON says, or its text where it is no JSON.
-    """
+class Answer(NamedTuple):
+    """An HTTP response; its body is what its JSON says, or its text where it is no JSON."""
 
     status: int
     body: Any
 
 
 class Client:
-    """Requests to ``base_url``; made anywhere, used in one event loop.
-
-    Args:
-        base_url: For example ``http://127.0.0.1:30000``.
-        api_key: Sent as a bearer token, where the server was started with one.
-        extra: Of this project, which installs what this needs.
+    """Requests to ``base_url``; made anywhere, used in one event loop. ``api_key`` is sent as a bearer token.
 
     Raises:
-        ImportError: aiohttp is missing; names the extra.
+        ImportError: aiohttp is missing; names the ``extra`` of this project that installs it.
     """
 
     def __init__(self, base_url: str, api_key: str | None = None, *, extra: str) -> None:
@@ -59,15 +48,11 @@ class Client:
     async def request(
         self, method: str, path: str, body: Any = None, *, timeout: float | None = None, alone: bool = False
     ) -> Answer:
-        """Send one request.
+        """Send one request; ``path`` begins with a slash, ``body`` is sent as JSON.
 
-        Args:
-            method: ``GET`` or ``POST``.
-            path: Begins with a slash.
-            body: JSON; ``None`` sends none.
-            timeout: Seconds for all of it; ``None`` waits as long as the connection stands.
-            alone: On a connection of its own, for what must not be asked twice: a server may close one that it kept at
-                the moment in which it is used again.
+        Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` is on a
+        connection of its own, for what must not be asked twice: a server may close one that it kept at the moment in
+        which it is used again.
 
         Raises:
             UnreachableError: No answer came.
@@ -75,15 +60,17 @@ class Client:
         limit = self._aiohttp.ClientTimeout(total=timeout)
         try:
             async with self._open(alone).request(method, self.base_url + path, json=body, timeout=limit) as response:
-                raw = await response.read()
-                return Answer(response.status, _parse(raw))
+                text = (await response.read()).decode("utf-8", errors="replace")
         except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
             late = isinstance(error, TimeoutError) and timeout is not None
             why = f"no answer within {timeout:g} s" if late else repr(error)
             raise UnreachableError(f"{method} {self.base_url}{path}: {why}") from error
+        try:
+            return Answer(response.status, json.loads(text) if text else "")
+        except ValueError:
+            return Answer(response.status, text)
 
     async def close(self) -> None:
-        """Drop all connections. Safe to call twice."""
         while self._sessions:
             await self._sessions.popitem()[1].close()
 
@@ -106,16 +93,6 @@ def error_text(body: Any) -> str:
     return excerpt(text.strip() or "nothing")
 
 
-def _parse(raw: bytes) -> Any:
-    text = raw.decode("utf-8", errors="replace")
-    try:
-        return json.loads(text) if text else ""
-    except ValueError:
-        return text
-
-
 def refused(error: BaseException) -> bool:
     """Whether the connection was refused, which a busy server never does."""
-    return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
-        getattr(error.__cause__, "os_error", None), ConnectionRefusedError
-    )
+    return getattr(error.__cause__, "errno", None) == errno.ECONNREFUSED

@@ -9,7 +9,6 @@ in the learner. A family whose tokens meet elsewhere too, in a recurrent state o
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from trainers.engines.blocks import blocks_for
-from trainers.engines.decoder import Chunk, Decoder, FlatBatch
+from trainers.engines.decoder import Decoder, FlatBatch, blocks_for, unsupported
 from trainers.engines.weights import tied_names
 
 ATTENTION = "textenvs_blocks"  #: by which transformers finds this attention
@@ -49,41 +47,29 @@ class ModuleDecoder(Decoder):
     @torch.no_grad()
     def _try_out(self) -> None:
         """Two tokens in the first block: whether every layer asks for attention as this supports it."""
-        config, zeros = self._module.config, np.zeros((1, self.max_context), np.int32)
+        config, rows, ids = self._module.config, np.zeros(1, np.int64), np.zeros((1, self.max_context), np.int32)
         table = np.zeros((1, blocks_for(self.max_context)), np.int64)
-        step = _Step(self, self.plan(np.zeros(0, np.int64), np.full(1, 2), [Chunk(0, 0, 2)], zeros, table))
-        self._forward(step)
-        if sorted(step.layers) != list(range(config.num_hidden_layers)):
-            raise ValueError(
-                f"the torch engine does not support model type {config.model_type!r}: its layers "
-                f"{sorted(set(range(config.num_hidden_layers)) - set(step.layers))} do not use transformers' attention "
-                "interface. Use another engine"
+        self.logits(rows, rows, rows + 2, ids, table)
+        if lacking := sorted(set(range(config.num_hidden_layers)) - set(self._attended)):
+            raise unsupported(
+                f"model type {config.model_type!r}: its layers {lacking} do not use transformers' attention interface"
             )
 
-    def logits(self, batch: FlatBatch) -> Tensor:
-        """Compute a step: write keys and values of all its tokens; float32 logits ``[len(batch.last), vocab]``."""
-        return self._forward(_Step(self, batch))
-
-    def _forward(self, step: _Step) -> Tensor:
-        batch = step.batch
+    def _forward(self, batch: FlatBatch) -> Tensor:
+        self._batch = batch
+        self._attended: list[int] = []  # the layers that asked for attention
         output = self._module(
             input_ids=batch.tokens[None],
             position_ids=batch.positions[None],
             use_cache=False,
             logits_to_keep=batch.last,
-            step=step,
+            decoder=self,
         )
         return output.logits[0].float()
 
-    def attend(self, step: _Step, layer: int, qkv: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-        """Attention of one layer, ``[1, n, heads, head_dim]`` from queries, keys, values ``[1, heads, n, head_dim]``.
-
-        Args:
-            step: What is computed.
-            layer: Its index.
-            qkv: Rotated queries and keys, and values.
-            options: Of the attention interface.
-        """
+    def attend(self, layer: int, qkv: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+        """Attention of one layer: ``[1, n, heads, head_dim]`` of queries, keys, values ``[1, heads, n, head_dim]``."""
+        self._attended.append(layer)
         query, key, value = qkv
         wanted = (self._kv_heads, self._head_dim)
         lacks = [f"{name} of attention" for name in ("softcap", "s_aux") if options.get(name) is not None]
@@ -93,11 +79,8 @@ class ModuleDecoder(Decoder):
             if (part.shape[1], part.shape[3]) != wanted
         ]
         if lacks:
-            raise ValueError(
-                f"the torch engine does not support {lacks[0]}, which model type {self._module.config.model_type!r} "
-                "has. Use another engine"
-            )
-        batch, cache = step.batch, self._kv[layer]
+            raise unsupported(f"{lacks[0]}, which model type {self._module.config.model_type!r} has")
+        batch, cache = self._batch, self._kv[layer]
         cache.index_copy_(0, batch.cells, torch.cat([key[0], value[0]]).transpose(0, 1))
         flat = query[0].transpose(0, 1)
         scale, window = options.get("scaling"), options.get("sliding_window")
@@ -105,33 +88,15 @@ class ModuleDecoder(Decoder):
         return torch.cat(parts).view(1, *flat.shape)
 
 
-@dataclass
-class _Step:
-    """What the modules hand through to attention.
-
-    Args:
-        decoder: Whose blocks.
-        batch: What is computed.
-        layers: Those that attended, in order.
-    """
-
-    decoder: ModuleDecoder
-    batch: FlatBatch
-    layers: list[int] = field(default_factory=list)
-
-
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    step: _Step | None = options.get("step")
-    if step is None:
-        raise ValueError(
-            f"the torch engine does not support {type(module).__name__}: it gives attention none of the arguments of "
-            "the model's call. Use another engine"
-        )
+    decoder: ModuleDecoder | None = options.get("decoder")
+    if decoder is None:
+        gives = "it gives attention none of the arguments of the model's call"
+        raise unsupported(f"{type(module).__name__}: {gives}")
     layer: int = module.layer_idx  # type: ignore[assignment]
-    step.layers.append(layer)
-    return step.decoder.attend(step, layer, (query, key, value), options), None
+    return decoder.attend(layer, (query, key, value), options), None
 
 
 AttentionInterface.register(ATTENTION, _attention)

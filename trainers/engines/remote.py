@@ -1,11 +1,9 @@
 """An inference server behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
-The server is a process that this engine starts, or one that runs already. What it is sent, its kind knows
-(:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there; this module keeps the protocol's promises:
-
-* Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
-* A request that is cancelled is aborted on the server.
-* Whoever waits hears of a dead or hung server within seconds: :class:`trainers.engines.server.ServerHealth`.
+What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there. Here:
+requests that come after an update was asked for wait until it is done, and see the new weights alone; a request that is
+cancelled is aborted on the server; whoever waits hears of a dead or hung server within seconds. Whether it also
+computes, and what takes the place of a dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -27,20 +25,26 @@ from transformers import AutoConfig
 from trainers.engines.base import (
     EngineDeadError,
     EngineError,
+    FinishReason,
     Generation,
     RequestError,
     Sampling,
     UpdateMode,
+    check_mode,
     check_request,
+    check_sizes,
 )
-from trainers.engines.http import Client, UnreachableError, error_text
+from trainers.engines.http import Client, UnreachableError, error_text, refused
 from trainers.engines.parameters import read_parameters
-from trainers.engines.server import ServerHealth, ServerOptions, ServerProcess, free_port
+from trainers.engines.server import ServerOptions, ServerProcess, free_port
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
+
+_Result = TypeVar("_Result")
 
 log = logging.getLogger("trainers")
 
 _TRIES = 3  # of a request whose connection broke while the server lives
+_TICK_S = 0.25  # between two looks at the process
 
 
 @dataclass(eq=False)
@@ -49,48 +53,33 @@ class Flight:
 
     prompt: NDArray[np.int32]
     sampling: Sampling
-    outcome: asyncio.Future[Generation]
     rid: str = ""  # the server's name for it
+    seed: int | None = None  # that the server is given
     begun: bool = False  # whether the server may know it
     cancelled: bool = False
     may_abort: bool = False  # an update in mode abort ends it
-    task: asyncio.Task[None] | None = None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    task: asyncio.Task[Generation] | None = None
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What a server is started with, beside its options.
+class Reply:
+    """What a server made of one request; a log-probability and the server's name for its weights for each token."""
 
-    Args:
-        max_slots: How many requests run at once; more wait.
-        dtype: ``float32`` or ``bfloat16``.
-        device: ``cpu`` or ``cuda``.
-        gpu: Which GPU, modulo their number; ``None`` is the server's choice.
-        threads: On the CPU; ``None`` is torch's own choice.
-        kv_cache_gib: For keys and values; ``None`` is the server's choice.
-        seed: Of requests without a seed.
-    """
-
-    max_slots: int = 256
-    dtype: str = "float32"
-    device: str = "cpu"
-    gpu: int | None = None
-    threads: int | None = None
-    kv_cache_gib: float | None = None
-    seed: int = 0
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    labels: Sequence[str]
+    finish_reason: FinishReason
+    cached_tokens: int
+    message: str | None = None  # why it was aborted
 
 
 class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
-    With ``options.base_url`` it talks to a server that runs already; else it starts one with ``options.python``, which
-    ends with the engine or with this process. Starting takes half a minute and more: it runs in the background, and
-    :meth:`ready`, the first request or the first update waits for it.
-
-    KV is shared by all requests with the same prefix; sessions have no meaning of their own.
+    With ``options.base_url`` it talks to a server that runs already; else it starts one with
+    ``options.python``, which ends with the engine or with this process. Starting takes half a minute and more: it runs
+    in the background, and :meth:`ready`, the first request or the first update waits for it. KV is shared by all
+    requests with the same prefix; sessions have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
 
     Args:
         model: Folder of the model that the server serves: its ``config.json`` and the names and shapes in its
@@ -98,13 +87,12 @@ class RemoteEngine(ABC):
         options: Which server, and how to treat it.
         max_context: Prompt and new tokens together are at most this.
         stop_token_ids: Stop tokens of every request, beside its own.
-        launch: Of a server that is started.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request; ``None`` where it has
             them.
 
     Raises:
-        ValueError: An option does not fit, the folder is no model, or its sizes do not fit ``max_context``.
+        ValueError: The folder is no model, or its sizes do not fit ``max_context``.
         ImportError: aiohttp is missing.
         EngineDeadError: The server's program cannot be started.
     """
@@ -120,7 +108,6 @@ class RemoteEngine(ABC):
         *,
         max_context: int,
         stop_token_ids: Sequence[int] = (),
-        launch: Launch | None = None,
         version: int = 0,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -128,26 +115,21 @@ class RemoteEngine(ABC):
         if not (folder / "config.json").is_file():
             raise ValueError(f"{folder} is not a folder with a config.json")
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if not 2 <= max_context <= config.max_position_embeddings:
-            raise ValueError(
-                f"max_context must be from 2 to the model's {config.max_position_embeddings}, not {max_context}"
-            )
         self._vocab_size: int = config.vocab_size
-        self._max_context = max_context
+        self.version, self.max_context = version, max_context
         self._stop_token_ids = tuple(stop_token_ids)
-        check_request(
-            [0], Sampling(stop_token_ids=self._stop_token_ids), vocab_size=self._vocab_size, max_context=max_context
-        )
+        check_sizes(config, max_context, self._stop_token_ids)
         parameters = read_parameters(folder, tied=bool(config.tie_word_embeddings), kv_heads=config.num_key_value_heads)
-        self._options, self._version, self._weights = options, version, weights
+        self._options, self._weights = options, weights
         self._flights: set[Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
         self._work: asyncio.Task[None] | None = None  # an update on the server; continues without a waiter
         self._changed = asyncio.Event()  # replaced at every change; see _change
         self._connecting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
+        self._end: EngineDeadError | None = None  # why the server is dead; then it stays dead
+        self._ended = asyncio.Event()
         self._closed = False
         self._counters = dict.fromkeys(
             ("requests", "generated_tokens", "prefill_tokens", "cached_tokens", "aborted", "updates"), 0
@@ -158,53 +140,49 @@ class RemoteEngine(ABC):
         if options.base_url is None:
             port = free_port()
             self._client = Client(f"http://127.0.0.1:{port}", extra=extra)
-            command, environment = self._command(folder.resolve(), port, launch or Launch())
+            command, environment = self._command(folder.resolve(), port)
             try:
                 self._server = ServerProcess(command, environment)
             except OSError as error:
                 raise EngineDeadError(f"cannot start {command[0]}: {error.strerror}") from error
         else:
             self._client = Client(options.base_url, options.api_key, extra=extra)
-        self._health = ServerHealth(
-            self.kind, self.health_path, self._client, self._server, options, on_death=self._tell_all
-        )
-        first_gpu = ((launch or Launch()).gpu or 0) % max(1, torch.cuda.device_count())
+        first_gpu = (options.gpu or 0) % max(1, torch.cuda.device_count())
         apart = options.base_url is not None or first_gpu > 0  # else it has this process's GPU
         self._updater = self.updater_class(self._client, options, parameters, folder, apart=apart)
 
     # What is different from server to server
 
     @abstractmethod
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
         """The command line of a server, and what its environment has beside this process's own."""
 
     @abstractmethod
     async def _meet(self, answer: Any) -> None:
         """Find out what the server is, and tell the updater; ``answer`` is that of the first health check.
 
-        Raises:
-            EngineError: It cannot do what is wanted; says how to start it.
+        EngineError: it cannot do what is wanted; says how to start it.
         """
 
+    def _check_sampling(self, sampling: Sampling) -> None:  # noqa: B027
+        """Refuse what this server cannot do, with RequestError."""
+
     @abstractmethod
-    async def _generate(self, flight: Flight) -> Generation:
-        """Have the server answer; ``flight.begun`` is set before it is asked."""
+    async def _ask(self, flight: Flight, made: Sequence[int], stops: Sequence[int], room: int) -> Reply:
+        """Ask for at most ``room`` tokens after the prompt and those that were made already."""
+
+    @abstractmethod
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
+        """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own.
+
+        ``stopped``: it ends in a stop token. ``room``: how many more tokens it may have.
+        """
 
     @abstractmethod
     def _withdraw(self, flight: Flight) -> None:
         """Nobody waits for a request any more that has begun."""
 
     # The protocol
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
 
     def stats(self) -> dict[str, float]:
         """Counters since the start; how many requests run, the aborted ones until the server has confirmed it."""
@@ -218,11 +196,11 @@ class RemoteEngine(ABC):
         Raises:
             EngineDeadError: It did not start, or serves something else; with the end of its log where it is ours.
         """
-        self._health.check()
+        self._check_alive()
         if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect())
+            self._connecting = self._spawn(self._connect())
         await asyncio.shield(self._connecting)
-        self._health.check()
+        self._check_alive()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`.
@@ -230,15 +208,15 @@ class RemoteEngine(ABC):
         Raises:
             EngineError: The server refused the request or answered nonsense; others are not affected.
         """
-        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
+        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self.max_context)
         await self.ready()
         self._check_sampling(sampling)
-        flight = Flight(prompt, sampling, asyncio.get_running_loop().create_future())
+        flight = Flight(prompt, sampling)
         self._flights.add(flight)
         self._counters["requests"] += 1
-        flight.task = asyncio.create_task(self._fly(flight))
+        flight.task = self._spawn(self._fly(flight))
         try:
-            return await flight.outcome
+            return await self._while_alive(asyncio.shield(flight.task))
         except asyncio.CancelledError:
             flight.cancelled = True
             if flight.begun:
@@ -258,26 +236,25 @@ class RemoteEngine(ABC):
             EngineDeadError: It failed in the middle, twice: what the server then has is a mixture, and nothing is ever
                 sampled from that.
         """
-        if mode not in ("keep", "wait", "abort"):
-            raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        self._health.check()
+        check_mode(mode)
+        self._check_alive()
         self._updates_asked += 1
         try:
             await self.ready()
             async with self._updating:
                 if self._work is not None:  # of an update that was cancelled
                     await asyncio.wait([self._work])
-                    self._health.check()
-                if version <= self._version:
-                    raise ValueError(f"the new version {version} must be greater than {self._version}")
+                    self._check_alive()
+                if version <= self.version:
+                    raise ValueError(f"the new version {version} must be greater than {self.version}")
                 await asyncio.to_thread(self._updater.check, weights)
                 while mode == "wait" and any(flight.begun for flight in self._flights):
-                    self._health.check()
+                    self._check_alive()
                     await self._changed.wait()
-                self._health.check()
+                self._check_alive()
                 self._work = self._spawn(self._apply(weights, version, mode))
                 # Cancelling or the server's death ends the waiting, not the work.
-                await self._health.while_alive(asyncio.shield(self._work))
+                await self._while_alive(asyncio.shield(self._work))
         finally:
             self._updates_asked -= 1
             self._change()
@@ -290,21 +267,18 @@ class RemoteEngine(ABC):
         if self._closed:
             return
         self._closed = True
-        died = self._health.error is not None  # then the error names the server's log
-        self._health.finish(EngineDeadError(f"the {self.kind} engine is closed"))
-        begun = [flight for flight in self._flights if flight.begun and flight.task is not None]
+        died = self._end is not None  # then the error names the server's log
+        self._finish(EngineDeadError(f"the {self.kind} engine is closed"))
+        begun = [(flight, flight.task) for flight in self._flights if flight.begun and flight.task is not None]
         if self._server is None and begun:
-            for flight in begun:
+            for flight, _ in begun:
                 flight.cancelled = True
                 self._withdraw(flight)
-            tasks = [flight.task for flight in begun if flight.task is not None]
-            await asyncio.wait(tasks, timeout=self._options.health_timeout_s)
-        ending = [*self._background, *(f.task for f in self._flights if f.task), self._watching, self._connecting]
+            await asyncio.wait([task for _, task in begun], timeout=self._options.health_timeout_s)
+        ending = list(self._background)
         for task in ending:
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*(task for task in ending if task is not None), return_exceptions=True)
-        self._flights.clear()
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         if self._server is not None:
             await asyncio.to_thread(self._server.stop, keep_log=died)
         await self._updater.close()
@@ -312,41 +286,46 @@ class RemoteEngine(ABC):
 
     # One request
 
-    def _check_sampling(self, sampling: Sampling) -> None:  # noqa: B027
-        """Refuse what this server cannot do, with RequestError."""
-
-    async def _fly(self, flight: Flight) -> None:
-        """Ask until the request has what it wants; the outcome is set in any case."""
+    async def _fly(self, flight: Flight) -> Generation:
+        sampling, size = flight.sampling, len(flight.prompt)
+        stops = () if sampling.ignore_stop else tuple({*self._stop_token_ids, *sampling.stop_token_ids})
+        room = min(sampling.max_new_tokens, self.max_context - size)
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        cached, reason = 0, None
         try:
             while self._updates_asked or (self._work is not None and not self._work.done()):
-                self._health.check()
+                self._check_alive()
                 await self._changed.wait()
-            self._health.check()
+            self._check_alive()
             flight.begun = True
-            generation = await self._generate(flight)
-        except asyncio.CancelledError:
-            flight.outcome.cancel()
-            raise
-        except Exception as error:  # a bug of ours too: whoever waits must hear of it
-            if not flight.outcome.done():
-                flight.outcome.set_exception(error)
-        else:
-            if not flight.outcome.done():
-                flight.outcome.set_result(generation)
+            while reason is None:
+                reply = await self._ask(flight, tokens, stops, room - len(tokens))
+                cached = cached if tokens else min(reply.cached_tokens, size - 1)
+                tokens += reply.token_ids
+                logprobs += reply.logprobs
+                versions += map(self._updater.version_of, reply.labels)
+                self._counters["generated_tokens"] += len(reply.token_ids)
+                reason = self._over(flight, reply, bool(tokens) and tokens[-1] in stops, room - len(tokens))
         finally:
             self._flights.discard(flight)
-            self._change()
+        self._counters["aborted"] += reason == "abort"
+        self._counters["cached_tokens"] += cached
+        self._counters["prefill_tokens"] += size - cached
+        sampled = np.array(logprobs, np.float32)
+        cut = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+        return Generation(
+            token_ids=np.array(tokens, np.int32),
+            logprobs=sampled,
+            weight_version=np.array(versions, np.int32),
+            finish_reason=reason,
+            sampled_logprobs=np.zeros_like(sampled) if sampling.temperature == 0 else None if cut else sampled,
+            metrics={"cached_tokens": float(cached)},
+        )
 
-    async def _post(self, flight: Flight, path: str, body: Callable[[], Any]) -> Any:
-        """Ask for tokens, again where a connection broke while the server lives.
-
-        Args:
-            flight: The request.
-            path: Of the endpoint.
-            body: Made anew for each attempt.
-
-        Returns:
-            The body of the answer.
+    async def _post(self, path: str, body: Callable[[], Any], flight: Flight) -> Any:
+        """The answer to a request for tokens; asks again, with a new ``body``, where a connection broke.
 
         Raises:
             RequestError: The server refuses the request.
@@ -355,21 +334,18 @@ class RemoteEngine(ABC):
         for attempt in range(_TRIES):
             try:
                 answer = await self._client.request("POST", path, body())
+                break
             except UnreachableError as error:
-                await self._health.suspect(error)
+                await self._suspect(error)
                 if attempt + 1 == _TRIES or flight.cancelled:
                     raise
-                continue
-            break
         if answer.status in (400, 422):
             raise RequestError(f"the {self.kind} server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
             failure = EngineError(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
-            await self._health.suspect(failure)
+            await self._suspect(failure)
             raise failure
         return answer.body
-
-    # An update
 
     async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
@@ -379,56 +355,137 @@ class RemoteEngine(ABC):
             await self._updater.apply(weights, version, abort=mode == "abort")
         except MixedWeightsError as error:
             if isinstance(error.__cause__, UnreachableError):
-                await self._health.suspect(error.__cause__)
-            self._health.finish(EngineDeadError(f"the weights of the {self.kind} server are a mixture: {error}"), error)
-            self._health.check()
+                await self._suspect(error.__cause__)
+            self._finish(EngineDeadError(f"the weights of the {self.kind} server are a mixture: {error}"), error)
+            self._check_alive()
         except EngineError as error:
-            await self._health.suspect(error)
+            await self._suspect(error)
             raise
         else:
-            self._version = version
+            self.version = version
             self._counters["updates"] += 1
 
-    # Its beginning and its end
+    # The server's life
+
+    @property
+    def _name(self) -> str:
+        process = "" if self._server is None else f" (process {self._server.pid})"
+        return f"the {self.kind} server at {self._client.base_url}{process}"
+
+    @property
+    def _tail(self) -> str:
+        """The end of its log on lines of its own, where the process is ours."""
+        return "" if self._server is None else f"\n{self._server.tail()}"
+
+    def _check_alive(self) -> None:
+        if self._end is not None:
+            raise EngineDeadError(str(self._end)) from self._end.__cause__  # one each: raising one writes into it
+
+    def _finish(self, error: EngineDeadError, cause: BaseException | None = None) -> None:
+        """The server is dead, for the reason that is given first; everybody who waits hears why."""
+        if self._end is None:
+            error.__cause__ = cause or error.__cause__
+            self._end = error
+        self._ended.set()
+        self._change()
+
+    async def _while_alive(self, work: Awaitable[_Result]) -> _Result:
+        """Await ``work``, which is cancelled when the server dies first; then raises EngineDeadError."""
+        task, ended = asyncio.ensure_future(work), asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() or task.cancelled():
+                self._check_alive()
+            return task.result()
+        finally:
+            ended.cancel()
+            task.cancel()
 
     async def _connect(self) -> None:
         """Wait for the server, read what it is, begin to watch it."""
-        health = self._health
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._options.start_timeout_s
         try:
-            await self._meet(await health.wait_until_ready())
+            while True:
+                self._check_process("did not start: it")
+                try:
+                    answer = await self._check_health()
+                    break
+                except EngineError as error:
+                    if clock() > deadline:
+                        limit = f"{self._options.start_timeout_s:g} s"
+                        raise EngineError(f"it was not ready after {limit} ({error})") from None
+                await asyncio.sleep(_TICK_S)
+            await self._meet(answer)
             if self._server is None and self._weights is not None:
                 await asyncio.to_thread(self._updater.check, self._weights)
-                await self._updater.apply(self._weights, self._version, abort=False)
+                await self._updater.apply(self._weights, self.version, abort=False)
         except EngineDeadError as error:
-            health.finish(error)
-            return
+            self._finish(error)
         except (EngineError, ValueError) as error:
-            health.finish(EngineDeadError(f"{health.name}: {error}{health.tail}"), error)
-            return
-        self._weights = None
-        self._watching = asyncio.create_task(health.watch())
+            self._finish(EngineDeadError(f"{self._name}: {error}{self._tail}"), error)
+        else:
+            self._weights = None
+            self._spawn(self._watch())
 
-    def _tell_all(self) -> None:
-        """The server's life is over; everybody who waits hears why."""
-        end = self._health.error
-        assert end is not None
-        for flight in self._flights:
-            if not flight.outcome.done():
-                failure = EngineDeadError(str(end))  # one each: raising an exception writes a traceback into it
-                failure.__cause__ = end.__cause__
-                flight.outcome.set_exception(failure)
-        self._change()
+    async def _watch(self) -> None:
+        options, clock = self._options, asyncio.get_running_loop().time
+        checked, failures = clock(), 0
+        try:
+            while self._end is None:
+                await asyncio.sleep(min(_TICK_S, options.health_interval_s))
+                self._check_process("died: it")
+                if clock() - checked < options.health_interval_s:
+                    continue
+                try:
+                    await self._check_health()
+                    failures = 0
+                except EngineError as error:
+                    failures += 1
+                    self._check_process("died: it")
+                    if failures > 1 or refused(error):
+                        raise EngineDeadError(f"{self._name} is gone: {error}{self._tail}") from error
+                checked = clock()
+        except EngineDeadError as error:
+            self._finish(error)
+
+    async def _suspect(self, error: BaseException) -> None:
+        """Something failed: find out whether the server is dead; if it is, raises EngineDeadError."""
+        self._check_alive()
+        try:
+            self._check_process("died: it")
+            await self._check_health()
+        except EngineError:
+            said = "is gone"
+            for _ in range(4 if self._server is not None else 0):
+                if self._server is not None and self._server.ended is not None:
+                    said = f"died: it {self._server.ended}"
+                    break
+                await asyncio.sleep(0.05)  # a killed process is gone a moment after its connections are
+            self._finish(EngineDeadError(f"{self._name} {said}: {error}{self._tail}"), error)
+        self._check_alive()
+
+    async def _check_health(self) -> Any:
+        path = self.health_path
+        answer = await self._client.request("GET", path, timeout=self._options.health_timeout_s)
+        if answer.status != 200:
+            raise EngineError(f"{path} answers {answer.status}: {error_text(answer.body)}")
+        return answer.body
+
+    def _check_process(self, what: str) -> None:
+        if self._server is not None and (ended := self._server.ended) is not None:
+            raise EngineDeadError(f"{self._name} {what} {ended}{self._tail}")
 
     def _change(self) -> None:
         """Wake everybody who waits for the state to change; each waiter rechecks."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.create_task(work)
         self._background.add(task)
 
-        def ended(task: asyncio.Task[None]) -> None:
+        def ended(task: asyncio.Task[_Result]) -> None:
             self._background.discard(task)
             if not task.cancelled():
                 task.exception()  # retrieved, so that asyncio logs no warning; a waiter raises it

@@ -1,10 +1,10 @@
 """Continuous batching: what the torch engine computes at each step, as a synchronous state machine.
 
-No threads, no asyncio, no clock of its own: :mod:`trainers.engines.torch_engine` drives it. For each request that runs
-it knows the tokens so far (``length``) and how many of them have keys and values (``computed``). One rule makes every
-step: compute tokens that are known but not computed, and where the last known token was computed, sample the next. So
-decoding is one token to compute, a new prompt is many, a prompt cut in chunks is many over several steps, and a request
-that lost its keys and values, to an update of the weights or to others that needed the memory, begins at 0 again.
+No threads, no asyncio: :mod:`trainers.engines.torch_engine` drives it. For each request that runs it knows the tokens
+so far (``length``) and how many of them have keys and values (``computed``). One rule makes every step: compute tokens
+that are known but not computed, and where the last known token was computed, sample the next. So decoding is one token
+to compute, a new prompt is many, and a request that lost its keys and values, to an update of the weights or to others
+that needed the memory, begins at 0 again.
 
 Invariants: only a request with blocks for all its tokens computes; a block is found by its name once it is full and
 computed, so siblings that ask together compute a prompt once; KV that older weights computed is never read (after an
@@ -14,9 +14,12 @@ update no request and no session has a block, and none has a name); a request th
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Mapping
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,28 +27,104 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.engines.base import EngineError, FinishReason, Generation, Sampling, UpdateMode
-from trainers.engines.blocks import ROOT, SIZE, BlockPool, Name, blocks_for
-from trainers.engines.decoder import Chunk, Decoder
-from trainers.engines.sampler import SamplingRows, sample, uniforms
+from trainers.engines.decoder import ROW, SIZE, Decoder, blocks_for, sample, uniforms
+
+ROOT = 0  #: what comes before the first block
+
+#: What a block holds: its parent's number (:data:`ROOT` for the first of a sequence), and its own tokens as bytes.
+Name = tuple[int, bytes]
+
+
+class BlockPool:
+    """Allocates ``total`` blocks of keys and values, and records the sessions that keep some between their requests.
+
+    A full block can be *named* by its tokens and all that came before them; who needs the same tokens at the same place
+    then shares it, so that siblings of a group, turns of a session and forks of a conversation keep one copy of what
+    they have in common. Names are compared token by token, never by a hash: a block found is always the right one. A
+    block is free again when nothing refers to it.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = list(range(total))  # a heap: low blocks first, so that little memory is ever touched
+        self._references = [0] * total
+        self._named: dict[Name, tuple[int, int]] = {}  # to the block, and the number by which its children name it
+        self._names: dict[int, Name] = {}  # by block
+        self._numbers = count(ROOT + 1)
+        self._sessions: OrderedDict[str, list[int]] = OrderedDict()  # the one idle for longest first
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    def find(self, name: Name) -> tuple[int, int] | None:
+        """The block of this name, with one more reference, and its number as a parent; ``None`` if there is none."""
+        found = self._named.get(name)
+        if found is not None:
+            self._references[found[0]] += 1
+        return found
+
+    def name(self, block: int, name: Name) -> int:
+        """The block is full, and others may find it. Returns its number as a parent.
+
+        Where another has the name already that one keeps it, and children are named after it.
+        """
+        if name not in self._named:
+            self._named[name] = (block, next(self._numbers))
+            self._names[block] = name
+        return self._named[name][1]
+
+    def take(self, number: int) -> list[int] | None:
+        """So many blocks, each with a reference; idle sessions lose theirs for it. ``None`` if there are too few."""
+        while len(self._free) < number and self._sessions:
+            self.give_back(self._sessions.popitem(last=False)[1])
+        if len(self._free) < number:
+            return None
+        taken = [heapq.heappop(self._free) for _ in range(number)]
+        for block in taken:
+            self._references[block] = 1
+        return taken
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._references[block] -= 1
+            if not self._references[block]:
+                if (name := self._names.pop(block, None)) is not None:
+                    del self._named[name]
+                heapq.heappush(self._free, block)
+
+    def keep(self, session: str, blocks: list[int]) -> None:
+        """A session is idle and keeps these blocks, with the references they have, and none that it kept before."""
+        self.release(session)
+        self._sessions[session] = blocks
+
+    def release(self, session: str) -> None:
+        self.give_back(self._sessions.pop(session, ()))
+
+    def forget(self) -> None:
+        """All keys and values are stale: sessions keep nothing, and no block is found by its name any more."""
+        for session in list(self._sessions):
+            self.release(session)
+        self._named.clear()
+        self._names.clear()
 
 
 @dataclass(eq=False)
 class Request:
-    """One call of ``generate``, by identity.
-
-    Args:
-        prompt: int32, not empty.
-        sampling: How to sample; its seed is set.
-        session: The session's name, if any.
-    """
+    """One call of ``generate``, by identity."""
 
     prompt: NDArray[np.int32]
     sampling: Sampling
     session: str | None = None
     row: int = field(default=-1, init=False)
     cached: int | None = field(default=None, init=False)  # of the prompt's tokens, those that others had computed
-    keeps: bool = field(default=True, init=False)  # what it computed, for its session, when it is done
-    times: list[float] = field(default_factory=list, init=False)  # submitted, admitted, first token
+    kept: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
+    stops: frozenset[int] = field(default=frozenset(), init=False)
+    queued_s: float = field(default=0.0, init=False)  # until it was admitted
 
 
 @dataclass(eq=False)
@@ -61,20 +140,13 @@ Outcome = tuple[Request | Update, Generation | BaseException | None]
 
 
 class Scheduler:
-    """Requests in, generations out, one step at a time.
+    """Requests in, generations out, one step at a time; ``rows`` requests run at once.
 
     A request that runs has a row, and blocks for its tokens. It shares those that others have, waits for the one that
     another is about to compute, and takes the rest. Where there are too few, the one admitted last loses its blocks
-    (``preemptions``) and computes its tokens again when there are enough, in the order of admission.
-
-    Args:
-        decoder: The model, its keys and values.
-        rows: How many requests run at once.
-        stop_token_ids: Stop tokens of every request, beside its own.
-        prefill_budget: At most this many prompt tokens a step, so that long prompts do not hold up those that decode.
-        seed: Of the requests that have none.
-        version: Of the decoder's weights.
-        clock: Seconds, for the metrics.
+    (``preemptions``) and computes its tokens again when there are enough, in the order of admission. A step computes at
+    most ``prefill_budget`` prompt tokens, so that long prompts do not hold up those that decode. ``stop_token_ids`` are
+    every request's, beside its own; ``seed`` is of the requests that have none.
     """
 
     def __init__(
@@ -82,11 +154,11 @@ class Scheduler:
         decoder: Decoder,
         rows: int,
         *,
-        stop_token_ids: tuple[int, ...],
-        prefill_budget: int,
-        seed: int,
-        version: int,
-        clock: Callable[[], float],
+        stop_token_ids: tuple[int, ...] = (),
+        prefill_budget: int = 1024,
+        seed: int = 0,
+        version: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.version = version
         counted = ("requests", "generated_tokens", "prefill_tokens", "cached_tokens", "preemptions", "steps")
@@ -117,18 +189,10 @@ class Scheduler:
         self._named = np.zeros(rows, np.int64)  # of those, how many others can find
         self._parent = [ROOT] * rows  # the number of the last one of them
         self._coming: dict[Name, Request] = {}  # what ready requests are about to compute, a block each
-        self._stops = np.full((rows, 1), -1, np.int64)
-        self._seed = np.zeros(rows, np.uint64)
-        self._temperature = np.zeros(rows, np.float32)
-        self._top_k = np.zeros(rows, np.int64)
-        self._top_p = np.zeros(rows, np.float32)
-        self._min_p = np.zeros(rows, np.float32)
-        self._return_kept = np.zeros(rows, np.bool_)
-        self._kept: list[list[NDArray[np.int32]]] = [[] for _ in range(rows)]  # of each new token, where asked for
+        self._draws = np.zeros(rows, ROW)
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._running or self._waiting or self._updates)
 
     def gauges(self) -> dict[str, float]:
@@ -144,43 +208,33 @@ class Scheduler:
             "kv_use": float(held.mean()),
         }
 
-    def add(self, request: Request) -> None:
-        """Queue a request; it starts at the next step if a row is free."""
-        request.times.append(self._clock())
+    def add(self, item: Request | Update) -> None:
+        """Queue a request, which starts at the next step if a row is free, or an update; updates keep their order."""
+        if isinstance(item, Update):
+            self._updates.append(item)
+            return
+        item.queued_s = -self._clock()
         self.counters["requests"] += 1
-        self._waiting.append(request)
+        self._waiting.append(item)
 
-    def cancel(self, request: Request) -> None:
-        """Drop a request, wherever it is; one that is done already is fine."""
-        if self._running.get(request.row) is request:
-            self._leave(request.row)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+    def cancel(self, item: Request | Update) -> None:
+        """Drop a request, wherever it is, or an update that was not applied yet; one that is done already is fine."""
+        queue: deque[Any] = self._updates if isinstance(item, Update) else self._waiting
+        if item in queue:
+            queue.remove(item)
+        elif isinstance(item, Request) and self._running.get(item.row) is item:
+            self._leave(item.row)
 
     def release(self, session: str) -> None:
-        """Forget a session's KV."""
         self._pool.release(session)
         for request in self._running.values():
             if request.session == session:
-                request.keeps = False
-
-    def add_update(self, update: Update) -> None:
-        """Queue new weights; updates are applied in order."""
-        self._updates.append(update)
-
-    def cancel_update(self, update: Update) -> None:
-        """Withdraw an update that was not applied yet."""
-        if update in self._updates:
-            self._updates.remove(update)
+                request.session = None
 
     def step(self) -> list[Outcome]:
-        """Apply updates that are due, admit requests, compute once.
+        """Apply updates that are due, admit requests, compute once; EngineError if the model's output is not finite.
 
-        Returns:
-            What ended: requests with their generation, updates with ``None`` or the reason they were refused.
-
-        Raises:
-            EngineError: The model's output is not finite.
+        Returns what ended: requests with their generation, updates with ``None`` or the reason they were refused.
         """
         outcomes = self._apply_updates()
         if not self._updates:  # one that waits for those in flight admits no others
@@ -223,31 +277,20 @@ class Scheduler:
             self._ids[row, :size] = prompt
             self._length[row] = self._prompt[row] = size
             self._limit[row] = min(size + sampling.max_new_tokens, self._decoder.max_context)
-            self._set_stops(row, () if sampling.ignore_stop else (*self._stop, *sampling.stop_token_ids))
+            request.stops = frozenset() if sampling.ignore_stop else frozenset((*self._stop, *sampling.stop_token_ids))
             seed = int(self._rng.integers(2**63)) if sampling.seed is None else sampling.seed
-            self._seed[row] = int(seed) % 2**64
-            self._temperature[row] = sampling.temperature
-            self._top_k[row] = min(sampling.top_k, 2**62)
-            self._top_p[row], self._min_p[row] = sampling.top_p, sampling.min_p
-            self._return_kept[row] = sampling.return_kept
-            self._kept[row] = []
+            cuts = (sampling.top_p, sampling.min_p, sampling.return_kept, min(sampling.top_k, 2**62))
+            self._draws[row] = (sampling.temperature, *cuts, int(seed) % 2**64)
             request.row = row
-            request.times.append(self._clock())
+            request.queued_s += self._clock()
             self._running[row] = request
-
-    def _set_stops(self, row: int, stops: tuple[int, ...]) -> None:
-        missing = len(stops) - self._stops.shape[1]
-        if missing > 0:
-            self._stops = np.pad(self._stops, ((0, 0), (0, missing)), constant_values=-1)
-        self._stops[row] = -1
-        self._stops[row, : len(stops)] = stops
 
     def _leave(self, row: int) -> Request:
         request = self._running[row]
-        named = int(self._named[row]) if request.session is not None and request.keeps else 0
+        named = int(self._named[row]) if request.session is not None else 0
         kept = self._table[row, :named].tolist()
         self._drop(row, but=named)
-        if request.session is not None and request.keeps:
+        if request.session is not None:
             self._pool.keep(request.session, kept)
         del self._running[row]
         heapq.heappush(self._free_rows, row)
@@ -256,13 +299,7 @@ class Scheduler:
     def _finish(self, row: int, reason: FinishReason) -> Outcome:
         request = self._leave(row)
         new = slice(self._prompt[row], self._length[row])
-        submitted, admitted, *first = request.times
-        now = self._clock()
-        metrics = {"cached_tokens": float(request.cached or 0), "queue_s": admitted - submitted}
-        if first:
-            metrics |= {"prefill_s": first[0] - admitted, "decode_s": now - first[0]}
-        kept = self._kept[row] if self._return_kept[row] else None
-        self._kept[row] = []
+        kept = request.kept if request.sampling.return_kept else None
         return request, Generation(
             token_ids=self._ids[row, new].copy(),
             logprobs=self._logprobs[row, new].copy(),
@@ -271,7 +308,7 @@ class Scheduler:
             sampled_logprobs=self._sampled[row, new].copy(),
             kept_ids=None if kept is None else np.concatenate([np.zeros(0, np.int32), *kept]),
             kept_counts=None if kept is None else np.array([len(ids) for ids in kept], np.int32),
-            metrics=metrics,
+            metrics={"cached_tokens": float(request.cached or 0), "queue_s": request.queued_s},
         )
 
     # Blocks
@@ -378,65 +415,37 @@ class Scheduler:
     # One step
 
     def _compute(self) -> list[Outcome]:
-        every = self._ready_rows()
-        pending = self._length[every] - self._computed[every]
-        decoding = every[pending == 1]
-        decoding = decoding[np.argsort(self._length[decoding], kind="stable")]
-        chunks = self._chunks(every[pending > 1]) if len(decoding) < len(every) else []
-        logits = self._decoder.logits(self._decoder.plan(decoding, self._length, chunks, self._ids, self._table))
+        rows = self._ready_rows()
+        counts = self._length[rows] - self._computed[rows]
+        if (long := counts > 1).any():  # first come, first served
+            counts[long] = np.diff(np.minimum(counts[long].cumsum(), self._budget), prepend=0)
+            self.counters["prefill_tokens"] += int(counts[long].sum())
+            rows, counts = rows[counts > 0], counts[counts > 0]
+        logits = self._decoder.logits(rows, self._computed[rows], counts, self._ids, self._table)
         self.counters["steps"] += 1
-
-        self._computed[decoding] = self._length[decoding]
-        rows, whole = decoding, None
-        if chunks:
-            for chunk in chunks:
-                self._computed[chunk.row] = chunk.start + chunk.count
-                self.counters["prefill_tokens"] += chunk.count
-            chunk_rows = np.array([chunk.row for chunk in chunks])
-            ended = self._computed[chunk_rows] == self._length[chunk_rows]
-            rows = np.concatenate([decoding, chunk_rows[ended]])
-            whole = np.concatenate([np.ones(len(decoding), bool), ended])
-        self._publish(every)
-        if whole is not None and not whole.all():
-            logits = logits[torch.from_numpy(np.flatnonzero(whole)).to(logits.device)]
+        self._computed[rows] += counts
+        self._publish(rows)
+        if not (whole := self._computed[rows] == self._length[rows]).all():
+            rows, logits = rows[whole], logits[torch.from_numpy(whole).to(logits.device)]
         return self._sample(rows, logits) if len(rows) else []
 
-    def _chunks(self, rows: NDArray[np.int64]) -> list[Chunk]:
-        chunks, budget = [], self._budget
-        for row in rows.tolist():  # first come, first served
-            start = int(self._computed[row])
-            count = min(int(self._length[row]) - start, budget)
-            if count > 0:
-                chunks.append(Chunk(row, start, count))
-                budget -= count
-        return chunks
-
     def _sample(self, rows: NDArray[np.int64], logits: Tensor) -> list[Outcome]:
-        at = self._length[rows]
-        parameters = SamplingRows(
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            min_p=self._min_p[rows],
-            uniform=uniforms(self._seed[rows], at),
-            return_kept=self._return_kept[rows],
-        )
-        tokens, logprobs, sampled, left = (result.cpu().numpy() for result in sample(logits, parameters))
+        at, draws = self._length[rows], self._draws[rows]
+        drawn = sample(logits, draws, uniforms(draws["seed"], at))
+        tokens, logprobs, sampled, left = (result.cpu().numpy() for result in drawn)
         if not np.isfinite(logprobs).all():
             raise EngineError(f"the model's output with weights of version {self.version} is not finite")
         self._ids[rows, at] = tokens
         self._logprobs[rows, at] = logprobs
         self._sampled[rows, at] = sampled
-        for i in np.flatnonzero(self._return_kept[rows]):
+        for i in np.flatnonzero(draws["return_kept"]):
             start, stop = np.searchsorted(left[:, 0], (i, i + 1))
-            self._kept[rows[i]].append(left[start:stop, 1].astype(np.int32))
+            self._running[int(rows[i])].kept.append(left[start:stop, 1].astype(np.int32))
         self._versions[rows, at] = self.version
         self._length[rows] = at + 1
         self.counters["generated_tokens"] += len(rows)
-
-        for row in rows[at == self._prompt[rows]]:
-            self._running[row].times.append(self._clock())
-        stopped = (self._stops[rows] == tokens[:, None]).any(1)
+        pairs = zip(rows.tolist(), tokens.tolist(), strict=True)
+        stopped = np.array([token in self._running[row].stops for row, token in pairs])
         done = np.flatnonzero(stopped | (at + 1 >= self._limit[rows]))
         if len(done):
             for row in self._running.keys() - self._ready:  # while the blocks of those that end are still there

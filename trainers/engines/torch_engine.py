@@ -1,7 +1,7 @@
 """The embedded engine: a transformers model with continuous batching, in a thread of this process.
 
 Requests join at the next step and leave when they are done; nothing waits for a batch. :mod:`.scheduler` decides what a
-step computes, :mod:`.decoder` computes it, :mod:`.sampler` draws; this module is the thread and the asyncio side.
+step computes, :mod:`.decoder` computes it and draws; this module is the thread and the asyncio side.
 
 Written device-agnostic (``device="cuda"``, ``dtype=torch.bfloat16``), but exercised on the CPU only.
 """
@@ -12,45 +12,45 @@ import asyncio
 import contextlib
 import math
 import threading
-import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from textenvs.threads import in_new_thread
 from trainers.engines.adapters import Adapted
-from trainers.engines.base import EngineDeadError, Generation, Sampling, UpdateMode, check_request
-from trainers.engines.blocks import SIZE, blocks_for, default_bytes
-from trainers.engines.decoder import Decoder, check_supported, is_fused, position_bytes
+from trainers.engines.base import (
+    EngineDeadError,
+    Generation,
+    Sampling,
+    UpdateMode,
+    check_mode,
+    check_request,
+    check_sizes,
+    default_kv_bytes,
+)
+from trainers.engines.decoder import SIZE, Decoder, blocks_for, check_supported, is_fused, position_bytes
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import Request, Scheduler, Update
-
-_Item = TypeVar("_Item", Request, Update)
-_Result = TypeVar("_Result")
-_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class TorchEngine:
     """Serves a transformers model; see :class:`trainers.engines.base.Engine` for the protocol.
 
     Qwen2, Qwen3 and Llama have a fused forward pass; other decoders, also with sliding windows and mixtures of experts,
-    run through transformers' modules, more slowly.
-
-    Prompt and new tokens together are at most ``max_context``: a prompt that leaves no room is a ``RequestError``, and
-    a generation that reaches the end has ``finish_reason="length"``. Requests beyond ``max_slots`` wait, first come,
-    first served; an update in mode ``wait`` or ``abort`` concerns those that run, the others start afterwards. Keys and
-    values are kept once for what requests and sessions have in common at their beginning, to blocks of 16 tokens. Where
-    memory for them runs out, idle sessions are forgotten, then requests wait or compute their tokens again.
+    run through transformers' modules, more slowly. Requests beyond ``max_slots`` wait, first come, first served; an
+    update in mode ``wait`` or ``abort`` concerns those that run. Keys and values are kept once for what requests and
+    sessions have in common at their beginning, to blocks of 16 tokens. Where memory for them runs out, idle sessions
+    are forgotten, then requests wait or compute their tokens again.
 
     Args:
         model: Its weights are copied, so training may go on changing it.
         max_slots: How many requests run at once.
-        max_context: Positions of a request; by default the model's own, at most 4096.
+        max_context: Positions of a request, prompt and new tokens; by default the model's own, at most 4096.
         kv_cache_gib: Memory for keys and values, in GiB; a position takes ``layers * 2 * kv_heads * head_dim`` numbers.
             By default what ``max_slots`` requests of ``max_context`` need, and at most 1 on a CPU and a quarter of
             what is free on a GPU. A CPU's memory is taken when it is first used.
@@ -83,20 +83,13 @@ class TorchEngine:
         version: int = 0,
     ) -> None:
         check_supported(model.config)
-        vocab_size = model.config.vocab_size
         if max_context is None:
             max_context = min(model.config.max_position_embeddings, 4096)
         sizes = {"max_slots": max_slots, "prefill_budget": prefill_budget, "threads": 1 if threads is None else threads}
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, not {size}")
-        if not 2 <= max_context <= model.config.max_position_embeddings:
-            raise ValueError(
-                f"max_context must be from 2 to the model's {model.config.max_position_embeddings}, not {max_context}"
-            )
-        check_request(
-            [0], Sampling(stop_token_ids=tuple(stop_token_ids)), vocab_size=vocab_size, max_context=max_context
-        )
+        check_sizes(model.config, max_context, stop_token_ids)
         where = torch.device(device) if device is not None else model.device
         blocks = _blocks(model.config, max_slots, max_context, kv_cache_gib, where, dtype or model.dtype)
         kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
@@ -108,33 +101,26 @@ class TorchEngine:
             prefill_budget=prefill_budget,
             seed=seed,
             version=version,
-            clock=time.perf_counter,
         )
-        self._vocab_size, self._max_context, self._device = vocab_size, max_context, decoder.device
-        self._desk = _Desk()
+        self._vocab_size: int = model.config.vocab_size
+        self.max_context, self._device = max_context, decoder.device
+        self._mailbox = _Mailbox()
         self._thread = threading.Thread(
-            target=_serve, args=(self._scheduler, self._desk, threads), name="torch-engine", daemon=True
+            target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
         )
         self._thread.start()
         # The thread must not outlive the engine, nor be in the middle of a step when the interpreter goes.
-        self._stop = weakref.finalize(self, _stop, self._desk, self._thread)
+        self._stop = weakref.finalize(self, _stop, self._mailbox, self._thread)
 
     @property
     def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
         return self._scheduler.version
 
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
-
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`."""
-        size, context = self._vocab_size, self._max_context
-        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=context, reports_kept=True)
-        request = Request(prompt, sampling, session)
-        return await self._call(request, Scheduler.add, Scheduler.cancel)
+        size = self._vocab_size
+        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=self.max_context, reports_kept=True)
+        generation: Generation = await self._outcome(Request(prompt, sampling, session))
+        return generation
 
     async def update_weights(
         self, weights: Mapping[str, torch.Tensor], version: int, mode: UpdateMode = "keep"
@@ -144,73 +130,62 @@ class TorchEngine:
         The tensors are copied; they must stay unchanged until this returns. Cancelling withdraws an update that has not
         been applied yet.
         """
-        if mode not in ("keep", "wait", "abort"):
-            raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
+        check_mode(mode)
         if not isinstance(weights, Mapping):
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         if isinstance(weights, Adapted):  # in a thread of its own: requests go on meanwhile
-            weights = await _in_a_thread(partial(weights.merged, self._device))
-        await self._call(Update(weights, version, mode), Scheduler.add_update, Scheduler.cancel_update)
+            weights = await asyncio.shield(in_new_thread(partial(weights.merged, self._device)))
+        await self._outcome(Update(weights, version, mode))
 
     async def release(self, session: str) -> None:
-        """See :meth:`trainers.engines.base.Engine.release`."""
         with contextlib.suppress(EngineDeadError):  # nothing is kept any more
-            self._desk.post(lambda scheduler: scheduler.release(session))
+            self._mailbox.post(lambda scheduler: scheduler.release(session))
 
     def stats(self) -> dict[str, float]:
         """Counters since the start (requests, steps, generated, prefill and cached tokens); how many run and wait."""
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
 
     async def close(self) -> None:
-        """See :meth:`trainers.engines.base.Engine.close`."""
-        await _in_a_thread(self._stop)
+        await asyncio.shield(in_new_thread(self._stop))
 
-    async def _call(
-        self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]
-    ) -> Any:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._desk.post(lambda scheduler: add(scheduler, item), item, (loop, future))
+    async def _outcome(self, item: Request | Update) -> Any:
+        future = self._mailbox.post(lambda scheduler: scheduler.add(item), item)
         try:
-            return await future
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            self._desk.withdraw(lambda scheduler: cancel(scheduler, item), item)
+            self._mailbox.withdraw(item)
             raise
 
 
-class _Desk:
-    """What the event loops and the engine's thread share: commands in, and who waits for which outcome."""
+class _Mailbox:
+    """What the event loops and the engine's thread share: commands in, outcomes out."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._commands: list[Callable[[Scheduler], None]] = []
-        self._waiters: dict[Request | Update, _Waiter] = {}
+        self._futures: dict[Request | Update, Future[Any]] = {}
         self._end: EngineDeadError | None = None
 
-    def post(
-        self,
-        command: Callable[[Scheduler], None],
-        item: Request | Update | None = None,
-        waiter: _Waiter | None = None,
-    ) -> None:
-        """Queue a command for the thread.
+    def post(self, command: Callable[[Scheduler], None], item: Request | Update | None = None) -> Future[Any]:
+        """Queue a command for the thread; the outcome of ``item`` will be in the future.
 
         Raises:
             EngineDeadError: The engine is closed or dead.
         """
+        future: Future[Any] = Future()
         with self._changed:
             if self._end is not None:
                 raise EngineDeadError(str(self._end)) from self._end.__cause__
-            if item is not None and waiter is not None:
-                self._waiters[item] = waiter
+            if item is not None:
+                self._futures[item] = future
             self._commands.append(command)
             self._changed.notify()
+        return future
 
-    def withdraw(self, command: Callable[[Scheduler], None], item: Request | Update) -> None:
-        """Nobody waits for this any more."""
+    def withdraw(self, item: Request | Update) -> None:
         with self._changed:
-            if self._waiters.pop(item, None) is not None and self._end is None:
-                self._commands.append(command)
+            if self._futures.pop(item, None) is not None and self._end is None:
+                self._commands.append(lambda scheduler: scheduler.cancel(item))
                 self._changed.notify()
 
     def collect(self, wait: bool) -> list[Callable[[Scheduler], None]] | None:
@@ -224,19 +199,15 @@ class _Desk:
             return commands
 
     def settle(self, outcomes: Sequence[tuple[Request | Update, Generation | BaseException | None]]) -> None:
-        """Hand outcomes to those who wait for them, with one wake-up per event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = defaultdict(list)
         with self._changed:
-            for item, outcome in outcomes:
-                waiter = self._waiters.pop(item, None)
-                if waiter is not None:
-                    by_loop[waiter[0]].append((waiter[1], outcome))
-        for loop, settled in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_set_results, settled)
-            except RuntimeError:
-                if not loop.is_closed():  # a closed loop has no waiters
-                    raise
+            settled = [(self._futures.pop(item, None), outcome) for item, outcome in outcomes]
+        for future, outcome in settled:
+            if future is None or not future.set_running_or_notify_cancel():
+                continue
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
         """Refuse new commands and fail everything that is waited for. Only the first reason counts."""
@@ -244,14 +215,12 @@ class _Desk:
             if self._end is None:
                 self._end = EngineDeadError(reason)
                 self._end.__cause__ = cause
-            items = list(self._waiters)
-            reason, cause = str(self._end), self._end.__cause__
+            outcomes = []
+            for item in self._futures:
+                error = EngineDeadError(str(self._end))  # one each: raising an exception writes a traceback into it
+                error.__cause__ = self._end.__cause__
+                outcomes.append((item, error))
             self._changed.notify()
-        outcomes = []
-        for item in items:
-            error = EngineDeadError(reason)  # one each: raising an exception writes a traceback into it
-            error.__cause__ = cause
-            outcomes.append((item, error))
         self.settle(outcomes)
 
 
@@ -260,7 +229,7 @@ def _blocks(config: Any, slots: int, context: int, gib: float | None, device: to
     size, least = position_bytes(config, dtype) * SIZE, blocks_for(context)
     if gib is None:
         gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-        room = max(default_bytes(gpu) // size, least)
+        room = max(default_kv_bytes(gpu) // size, least)
     else:
         room = int(gib * 2**30) // size
     if room < least:
@@ -271,38 +240,20 @@ def _blocks(config: Any, slots: int, context: int, gib: float | None, device: to
     return min(room, slots * least)
 
 
-def _serve(scheduler: Scheduler, desk: _Desk, threads: int | None) -> None:
+def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None) -> None:
     """The engine's thread: take commands, step, hand out what ended; sleep when there is nothing to do."""
     try:
         if threads is not None:
             torch.set_num_threads(threads)
         with torch.inference_mode():
-            while (commands := desk.collect(wait=not scheduler.has_work)) is not None:
+            while (commands := mailbox.collect(wait=not scheduler.has_work)) is not None:
                 for command in commands:
                     command(scheduler)
-                desk.settle(scheduler.step())
+                mailbox.settle(scheduler.step())
     except BaseException as error:  # whatever it is, those who wait must hear of it
-        desk.end(f"the torch engine died: {type(error).__name__}: {error}", error)
+        mailbox.end(f"the torch engine died: {type(error).__name__}: {error}", error)
 
 
-def _stop(desk: _Desk, thread: threading.Thread) -> None:
-    desk.end("the torch engine is closed")
+def _stop(mailbox: _Mailbox, thread: threading.Thread) -> None:
+    mailbox.end("the torch engine is closed")
     thread.join()
-
-
-async def _in_a_thread(work: Callable[[], _Result]) -> _Result:
-    own = ThreadPoolExecutor(1)  # the loop's own executor may be full of environments that hang
-    try:
-        return await asyncio.get_running_loop().run_in_executor(own, work)
-    finally:
-        own.shutdown(wait=False)  # who is cancelled while a step hangs must not hold the event loop
-
-
-def _set_results(settled: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, outcome in settled:
-        if future.done():  # cancelled in the meantime
-            continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)

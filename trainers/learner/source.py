@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from trainers.untrusted_model import check_model_files
+from trainers.hub import check_model_files
 
 Source = str | Path | PreTrainedModel
 
@@ -39,7 +39,7 @@ class ModelSource:
         source: A folder or name that transformers loads, or a model, which stays its owner's.
 
     Raises:
-        ValueError: See :func:`~trainers.untrusted_model.check_model_files`; or a buffer of an object was rounded.
+        ValueError: See :func:`~trainers.hub.check_model_files`; or a buffer of an object was rounded.
         OSError: There is no such folder, or it has no configuration.
     """
 

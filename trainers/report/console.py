@@ -1,15 +1,25 @@
-"""The console: one line an iteration, and on a terminal a progress bar with the current phase below the lines.
+"""The console: a line an iteration, the current phase below it on a terminal, and conversations to read.
 
-Piped into a file, the same lines come without colour, cursor movements or a bar.
+Piped into a file, the same lines come without colour, cursor movements or a bar. What a model or a user said is never
+read as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from textenvs.messages import Message, text_of
+from textenvs.text import printable
+
+from ..trajectory import Trajectory
+from .metrics import first_reply_solved, solved
 
 # What a line shows of the metrics, where they are there: name, label, format.
 _TRAINING = (
@@ -41,6 +51,8 @@ _TROUBLE = {
     "rollout/replies_cut": 0.05,
     "actor/outside_clip_first": 0.01,
 }
+_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
+_WIDEST = 100  # columns of a conversation
 
 
 class ConsoleLogger:
@@ -65,10 +77,17 @@ class ConsoleLogger:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print a line for the training's metrics, and one for the validation's, if there are such."""
         place = f"{step:>{len(str(self._total))}}/{self._total}"
-        if any(name in metrics for name, _, _ in _TRAINING):
-            self.print(_line(f"iteration  {place}", "bold", _TRAINING, metrics, _times(metrics)))
-        if any(name in metrics for name, _, _ in _VALIDATION):
-            self.print(_line(f"validation {place}", "bold cyan", _VALIDATION, metrics))
+        for head, style, columns in (("iteration ", "bold", _TRAINING), ("validation", "bold cyan", _VALIDATION)):
+            if not any(name in metrics for name, _, _ in columns):
+                continue
+            line = Text().append(f"{head} {place}", style=style)
+            for name, label, form in columns:
+                if name in metrics and (name not in _TROUBLE or metrics[name] > _TROUBLE[name]):
+                    line.append(f"  {label} ", style="dim")
+                    line.append(form.format(metrics[name]))
+            if columns is _TRAINING and "time/iteration_s" in metrics:
+                line.append(f"  {_times(metrics)}", style="dim")
+            self.print(line)
         if self._progress is not None:
             self._progress.update(self._task, completed=step)
 
@@ -77,31 +96,82 @@ class ConsoleLogger:
         self.console.print(what, soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
-        """Take the progress bar away."""
+        """Take the progress bar away; safe to call twice."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
 
-def _line(
-    head: str, style: str, columns: tuple[tuple[str, str, str], ...], metrics: Mapping[str, float], tail: str = ""
-) -> Text:
-    line = Text().append(head, style=style)
-    for name, label, form in columns:
-        if name in metrics and (name not in _TROUBLE or metrics[name] > _TROUBLE[name]):
-            line.append(f"  {label} ", style="dim")
-            line.append(form.format(metrics[name]))
-    if tail:
-        line.append(f"  {tail}", style="dim")
-    return line
-
-
 def _times(metrics: Mapping[str, float]) -> str:
     """The iteration's seconds, and of which phases."""
-    total = metrics.get("time/iteration_s")
-    if total is None:
-        return ""
     phases = [name for name in metrics if name.startswith("time/") and name not in ("time/iteration_s", "time/other_s")]
     longest = sorted((name for name in phases if metrics[name] >= 0.05), key=lambda name: -metrics[name])
     parts = ", ".join(f"{name.removeprefix('time/').removesuffix('_s')} {metrics[name]:.1f}" for name in longest)
-    return f"{total:.1f} s" + (f" ({parts})" if parts else "")
+    return f"{metrics['time/iteration_s']:.1f} s" + (f" ({parts})" if parts else "")
+
+
+def pick(trajectories: Iterable[Trajectory], count: int = 3) -> list[Trajectory]:
+    """At most ``count`` episodes that differ: one of each outcome and number of turns before a second of any.
+
+    Earlier ones are preferred, so the choice is stable.
+    """
+    kinds: defaultdict[tuple[bool, int], list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        kinds[solved(trajectory), trajectory.num_turns].append(trajectory)
+    rounds = zip_longest(*kinds.values())
+    return [episode for each in rounds for episode in each if episode is not None][:count]
+
+
+def print_conversations(trajectories: Sequence[Trajectory], console: Console, title: str = "") -> None:
+    """Print episodes, in a width that can be read."""
+    for number, trajectory in enumerate(trajectories, 1):
+        heading = f"{title} {number}/{len(trajectories)}".strip()
+        console.print(conversation(trajectory, heading), width=min(console.width, _WIDEST))
+
+
+def conversation(trajectory: Trajectory, title: str = "") -> Panel:
+    """One episode as a panel, ``title`` before its task's key: every message, and below each turn its reward by terms.
+
+    The last ``num_turns`` assistant messages are the policy's turns; earlier ones belong to the opening.
+    """
+    assistants = [i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
+    turns = {place: turn for turn, place in enumerate(assistants[max(0, len(assistants) - trajectory.num_turns) :])}
+    parts: list[Text] = []
+    for place, message in enumerate(trajectory.messages):
+        parts.append(_message(message))
+        if place in turns:
+            parts.append(_reward(trajectory, turns[place]))
+    if trajectory.error:
+        parts.append(Text(printable(f"error: {trajectory.error}"), style="red"))
+    outcome = "solved at once" if first_reply_solved(trajectory) else trajectory.stop or trajectory.status.value
+    heading = " ".join(part for part in (title, trajectory.task_key) if part)
+    return Panel(
+        Group(*parts),
+        title=Text(_one_line(heading)),
+        title_align="left",
+        subtitle=Text(f"{_one_line(outcome)}, reward {trajectory.total_reward:+.2f}"),
+        subtitle_align="right",
+        border_style="green" if solved(trajectory) else "yellow",
+    )
+
+
+def _message(message: Message) -> Text:
+    text = Text()
+    text.append(f"{message['role']}: ", style=f"bold {_STYLES[message['role']]}")
+    if reasoning := message.get("reasoning_content"):
+        text.append(f"({printable(reasoning)}) ", style="dim italic")
+    text.append(printable(text_of(message)))
+    for call in message.get("tool_calls", ()):
+        text.append(printable(f"\n-> {call['function']['name']}({call['function']['arguments']})"), style="magenta")
+    return text
+
+
+def _reward(trajectory: Trajectory, turn: int) -> Text:
+    terms = trajectory.turn_terms[turn] if turn < len(trajectory.turn_terms) else {}
+    parts = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items() if value)
+    line = f"    turn {turn + 1}: reward {trajectory.turn_rewards[turn]:+.2f}" + (f" ({parts})" if parts else "")
+    return Text(_one_line(line), style="bold yellow")
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")

@@ -1,8 +1,7 @@
 """Where metrics go: console, JSONL, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
 
-A logger is opened with the first step that it will be given. What earlier runs in the same folder logged from that step
-on is dropped, so a resumed run continues its curves without a step that stands twice. It is dropped when there is
-something to put in its place, the first row, and not before: a run that ends before that has taken nothing away.
+What earlier runs in the same folder logged from a logger's first step on is dropped when the first row comes, and not
+before: a resumed run has no step twice, and a run that ends before that has taken nothing away.
 """
 
 from __future__ import annotations
@@ -11,11 +10,15 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
+
+from ..registry import flattened
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -27,15 +30,10 @@ class MetricsError(ValueError):
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What loggers are told of a run.
+    """What loggers get of a run.
 
-    Args:
-        folder: The run's folder; made if need be.
-        project: What wandb and MLflow call the runs that belong together.
-        name: What they call this run.
-        config: What they show beside it.
-        first_step: The first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
-            and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
+    ``first_step`` is the first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
+    and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
     """
 
     folder: Path
@@ -44,6 +42,10 @@ class LoggedRun:
     config: Mapping[str, Any] = field(default_factory=dict)
     first_step: int | None = 0
 
+    def resumed_id(self, note: Path) -> str | None:
+        """The service's id of the run that this one resumes, as a file in the run's folder has it."""
+        return note.read_text(encoding="utf-8").strip() if self.first_step != 0 and note.is_file() else None
+
 
 class Logger(Protocol):
     """Takes metrics. Steps (iterations; 0 is before the first) never go back; one may be given in several parts."""
@@ -51,8 +53,7 @@ class Logger(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None:
-        """Write out what is left. Safe to call twice."""
-        ...
+        """Write out what is left."""
 
 
 def _missing(logger: str, extra: str) -> ImportError:
@@ -62,55 +63,37 @@ def _missing(logger: str, extra: str) -> ImportError:
 class JsonlLogger:
     """One JSON object a line: ``{"step": 3, "train/reward": 0.5, ...}``, written at once.
 
-    Numbers that are not finite, which JSON does not have, are the strings ``NaN``, ``Infinity`` and ``-Infinity``.
-
-    Args:
-        path: The file; it and its folder are made if need be.
-        first_step: With the first line that is logged, lines of this step and later ones are dropped; ``None`` drops
-            none. A last line that a crash cut short goes in any case.
-
-    Raises:
-        MetricsError: The file has a line that is no metrics, other than a cut last one.
+    Numbers that are not finite, which JSON does not have, are the strings ``NaN``, ``Infinity`` and ``-Infinity``. A
+    last line that a crash cut short is dropped; any other line that is no metrics is a ``MetricsError``.
     """
 
     def __init__(self, path: str | Path, first_step: int | None = 0) -> None:
         self.path, self._first_step = Path(path), first_step
         self._file: TextIO | None = None
-        self._closed = False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
         list(read_jsonl(self.path))  # what is wrong with it is to be known now
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line."""
-        if self._closed:
-            raise ValueError(f"{self.path} is closed")
         if self._file is None:
-            self._file = self._opened()
+            first = math.inf if self._first_step is None else self._first_step
+            fresh = self.path.with_name(self.path.name + ".new")
+            kept = "".join(_line(step, metrics) for step, metrics in read_jsonl(self.path) if step < first)
+            fresh.write_text(kept, encoding="utf-8")
+            os.replace(fresh, self.path)  # a crash in between leaves the old file
+            self._file = self.path.open("a", encoding="utf-8")
         self._file.write(_line(step, metrics))
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._closed = True
         if self._file is not None:
             self._file.close()
 
-    def _opened(self) -> TextIO:
-        first = math.inf if self._first_step is None else self._first_step
-        fresh = self.path.with_name(self.path.name + ".new")
-        kept = "".join(_line(step, metrics) for step, metrics in read_jsonl(self.path) if step < first)
-        fresh.write_text(kept, encoding="utf-8")
-        os.replace(fresh, self.path)  # a crash in between leaves the old file
-        return self.path.open("a", encoding="utf-8")
-
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """The steps and metrics of a file that :class:`JsonlLogger` wrote, in the order of the file.
-
-    Raises:
-        MetricsError: A line other than a cut last one is no metrics; the message names the file and the line.
-    """
+    """The steps and metrics of a file that :class:`JsonlLogger` wrote; ``MetricsError`` names a damaged line."""
     lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
@@ -131,14 +114,7 @@ def _line(step: int, metrics: Mapping[str, float]) -> str:
 
 
 class TensorBoardLogger:
-    """Scalars for TensorBoard, as event files in ``folder``.
-
-    From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from ``first_step``
-    on; ``None`` hides nothing.
-
-    Raises:
-        ImportError: TensorBoard is not installed; the message names the extra.
-    """
+    """Event files in ``folder``; TensorBoard hides what earlier runs logged from ``first_step`` on."""
 
     def __init__(self, folder: str | Path, first_step: int | None = 0) -> None:
         try:
@@ -166,10 +142,6 @@ class WandbLogger:
 
     A run that resumes is the same run there: its id is kept in the folder. wandb takes no step twice: what was logged
     from ``first_step`` on before an interruption stays, and a step that is played again is left out.
-
-    Raises:
-        ImportError: wandb is not installed; the message names the extra.
-        MetricsError: wandb does not take the run: it has no key, for example.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -179,22 +151,16 @@ class WandbLogger:
             raise _missing("wandb", "wandb") from error
         run.folder.mkdir(parents=True, exist_ok=True)
         note = run.folder / "wandb_run.txt"
-        old = note.read_text(encoding="utf-8").strip() if run.first_step != 0 and note.is_file() else None
-        given: dict[str, Any] = {
-            "project": run.project,
-            "name": run.name,
-            "dir": str(run.folder),
-            "config": dict(run.config),
-        }
+        old = run.resumed_id(note)
+        given: dict[str, Any] = {"project": run.project, "name": run.name, "config": dict(run.config)}
         try:
-            self._run = wandb.init(**given, id=old, resume="allow" if old else None)
+            self._run = wandb.init(**given, dir=str(run.folder), id=old, resume="allow" if old else None)
         except wandb.Error as error:
             raise MetricsError(
                 f"trainer.logger has wandb, which says: {error} (WANDB_API_KEY gives it a key; WANDB_MODE=offline does "
                 "without)"
             ) from error
         note.write_text(self._run.id + "\n", encoding="utf-8")
-        self._closed = False
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to each curve."""
@@ -202,9 +168,7 @@ class WandbLogger:
 
     def close(self) -> None:
         """Finish the run there."""
-        if not self._closed:
-            self._closed = True
-            self._run.finish()
+        self._run.finish()
 
 
 class MLflowLogger:
@@ -212,9 +176,6 @@ class MLflowLogger:
 
     The project is MLflow's experiment, the flattened configuration are its parameters, and the id of the run there is
     kept in the run's folder.
-
-    Raises:
-        ImportError: MLflow is not installed; the message names the extra.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -229,52 +190,62 @@ class MLflowLogger:
             from mlflow.entities import Metric, Param
         except ImportError as error:
             raise _missing("mlflow", "mlflow") from error
-        self._metric = Metric
-        self._client = MlflowClient(tracking_uri=uri)
+        self._metric, self._client = Metric, MlflowClient(tracking_uri=uri)
         note = folder / "mlflow_run.txt"
-        if run.first_step != 0 and note.is_file():
-            self._id = note.read_text(encoding="utf-8").strip()
-            self._client.update_run(self._id, status="RUNNING")
-        else:
-            known = self._client.get_experiment_by_name(run.project)
-            experiment = known.experiment_id if known is not None else self._client.create_experiment(run.project)
-            self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
-            note.write_text(self._id + "\n", encoding="utf-8")
-            # A value has 6000 characters there at most, and a call 100 parameters.
-            given = [Param(key, value[:6000]) for key, value in _flattened(run.config)]
-            for start in range(0, len(given), 100):
-                self._client.log_batch(self._id, params=given[start : start + 100])
-        self._closed = False
+        if (old := run.resumed_id(note)) is not None:
+            self._id = old
+            self._client.update_run(old, status="RUNNING")
+            return
+        known = self._client.get_experiment_by_name(run.project)
+        experiment = known.experiment_id if known is not None else self._client.create_experiment(run.project)
+        self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
+        note.write_text(self._id + "\n", encoding="utf-8")
+        given = [Param(key, str(value)[:6000]) for key, value in flattened(run.config)]  # it takes no longer ones
+        self._client.log_batch(self._id, params=given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to each curve."""
         now = int(time.time() * 1000)
         points = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
-        for start in range(0, len(points), 1000):  # a call takes no more
-            self._client.log_batch(self._id, metrics=points[start : start + 1000])
+        self._client.log_batch(self._id, metrics=points)
 
     def close(self) -> None:
         """Mark the run as finished there."""
-        if not self._closed:
-            self._closed = True
-            self._client.set_terminated(self._id)
+        self._client.set_terminated(self._id)
 
 
-def _flattened(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flattened(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", str(value)
+class Loggers:
+    """Several loggers as one, fed in their order; a context manager that closes each once, the last opened first."""
+
+    def __init__(self, loggers: Iterable[Logger]) -> None:
+        self._loggers: list[Logger] = []
+        with ExitStack() as stack:  # where one cannot be opened, those before it are closed
+            for logger in loggers:
+                self._loggers.append(logger)
+                stack.callback(logger.close)
+            self._open = stack.pop_all()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Give the metrics to every logger."""
+        for logger in self._loggers:
+            logger.log(step, metrics)
+
+    def close(self) -> None:
+        """Close every logger; safe to call twice."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] = ()) -> Loggers:
-    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them.
-
-    ``console``, which each command has its own of, is left out.
+    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them. ``console`` is left out.
 
     Raises:
-        ImportError: One is not installed.
+        ImportError: One is not installed; the message names the extra.
     """
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(run.folder / METRICS_FILE, run.first_step),
@@ -282,35 +253,4 @@ def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] 
         "wandb": lambda: WandbLogger(run),
         "mlflow": lambda: MLflowLogger(run),
     }
-    made = list(before)
-    try:
-        made += (makers[name]() for name in names if name in makers)
-    except BaseException:
-        Loggers(made).close()
-        raise
-    return Loggers(made)
-
-
-class Loggers:
-    """Several loggers as one, fed in their order; a context manager that closes them all."""
-
-    def __init__(self, loggers: Sequence[Logger]) -> None:
-        self.loggers = tuple(loggers)
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Give the metrics to every logger."""
-        for logger in self.loggers:
-            logger.log(step, metrics)
-
-    def close(self) -> None:
-        """Close every logger, the last opened first."""
-        for logger in reversed(self.loggers):
-            logger.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Close."""
-        self.close()
+    return Loggers(chain(before, (makers[name]() for name in names if name in makers)))

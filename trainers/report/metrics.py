@@ -61,7 +61,7 @@ def episode_metrics(
     for status, number in sorted(ended.items()):
         metrics[f"status/{status}"] = number / total
     if usable:
-        metrics |= _outcome(usable) | _lengths(usable) | _details(usable)
+        metrics |= _outcome(usable) | _details(usable)
         by_source: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in usable:
             by_source[trajectory.data_source].append(trajectory)
@@ -72,14 +72,10 @@ def episode_metrics(
 
 
 def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False) -> float:
-    """Share of groups without a signal: all episodes earned the same, in all.
+    """Share of groups without a signal: all episodes earned the same, in all (``by_term``: in every term).
 
     Groups of one are compared with each other, as one group. Estimators of turns may still find a difference inside a
     tied group, where the same sum was earned at other turns.
-
-    Args:
-        groups: At least one, of at least one episode each.
-        by_term: Compare every term of the reward, for estimators that do; otherwise their sum.
     """
     if all(len(group) == 1 for group in groups):
         groups = [[episode for group in groups for episode in group]]
@@ -94,23 +90,18 @@ def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    sampled = [int(episode.action_mask.sum()) for episode in episodes]
-    turns = [episode.num_turns for episode in episodes]
-    lengths = {
-        "turns": _mean(turns),
+def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    sampled = sum(int(episode.action_mask.sum()) for episode in episodes)
+    turns, count = sum(episode.num_turns for episode in episodes), len(episodes)
+    details = {
+        "turns": turns / count,
         "episode_tokens": _mean([len(episode.token_ids) for episode in episodes]),
-        "response_tokens": _mean(sampled),
+        "response_tokens": sampled / count,
         "truncated": _mean([episode.truncated for episode in episodes]),
     }
-    if sum(turns):
-        lengths["turn_tokens"] = sum(sampled) / sum(turns)
-    return lengths
-
-
-def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    if turns:
+        details["turn_tokens"] = sampled / turns
     stops = Counter(episode.stop for episode in episodes if episode.stop)
-    details = {f"stop/{stop}": number / len(episodes) for stop, number in sorted(stops.items())}
     terms: defaultdict[str, float] = defaultdict(float)
     reported: defaultdict[str, list[float]] = defaultdict(list)
     for episode in episodes:
@@ -119,9 +110,9 @@ def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
                 terms[name] += value
         for name, value in episode.metrics.items():
             reported[name].append(value)
-    details |= {f"terms/{name}": total / len(episodes) for name, total in sorted(terms.items())}
-    details |= {f"metrics/{name}": _mean(values) for name, values in sorted(reported.items())}
-    return details
+    details |= {f"stop/{stop}": number / count for stop, number in sorted(stops.items())}
+    details |= {f"terms/{name}": total / count for name, total in sorted(terms.items())}
+    return details | {f"metrics/{name}": _mean(values) for name, values in sorted(reported.items())}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -129,14 +120,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Phases:
-    """Seconds spent in each phase of an iteration, and in none of them.
+    """Seconds spent in each phase of an iteration, and in none of them. Phases may repeat (they add up), not nest.
 
-    Phases may repeat (they add up) but not nest: a second would then count twice.
-
-    Args:
-        on_enter: Called with a phase's name when it begins, for a progress display.
-        clock: Seconds, monotonic.
-        on_exit: Called with a phase's name and the seconds at which it began and ended, for a trace.
+    ``on_enter`` is called with a phase's name when it begins, ``on_exit`` with the name and the seconds (of ``clock``,
+    which is monotonic) at which it began and ended.
     """
 
     def __init__(
@@ -148,24 +135,17 @@ class Phases:
         self._on_enter, self._on_exit, self._clock = on_enter, on_exit, clock
         self.seconds: dict[str, float] = {}  # by phase since the last finish()
         self._started = clock()
-        self._current: str | None = None
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time inside the ``with`` block for ``name``, also when it ends in an exception.
-
-        Raises:
-            RuntimeError: Inside another phase.
-        """
-        if self._current is not None:
-            raise RuntimeError(f"phase {name!r} began inside phase {self._current!r}; their times would overlap")
+        """Count the time inside the ``with`` block for ``name``, also when it ends in an exception."""
         if self._on_enter is not None:
             self._on_enter(name)
-        self._current, began = name, self._clock()
+        began = self._clock()
         try:
             yield
         finally:
-            self._current, ended = None, self._clock()
+            ended = self._clock()
             self.seconds[name] = self.seconds.get(name, 0.0) + ended - began
             if self._on_exit is not None:
                 self._on_exit(name, began, ended)
@@ -187,21 +167,16 @@ class SignalWatch:
     """Whether a run has anything to learn from: looks at the first :data:`PATIENCE` iterations, and speaks once."""
 
     def __init__(self) -> None:
-        self._tied = 0
-        self._over = False
+        self._left = PATIENCE  # negative: there was a signal, or it has spoken
 
     def observe(self, tied: float, reward: float) -> str | None:
         """What is wrong and what to do, after the last of those iterations if none had a signal.
 
-        Args:
-            tied: Share of an iteration's groups in which all episodes earned the same.
-            reward: The mean of its episodes.
+        ``tied`` is the share of an iteration's groups in which all episodes earned the same, ``reward`` the mean.
         """
-        self._tied += 1
-        self._over = self._over or tied < 1.0
-        if self._over or self._tied < PATIENCE:
+        self._left = self._left - 1 if tied >= 1.0 else -1
+        if self._left:
             return None
-        self._over = True
         return (
             f"no learning signal in the first {PATIENCE} iterations: in every group all episodes earned the same (the "
             f"last mean reward is {reward:g}), so no reward tells one reply from another. Take easier tasks if nothing "

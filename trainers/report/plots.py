@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -16,35 +16,29 @@ Curves: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any
 
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#2a6f97", "#e07a1f", "#4f8a4b", "#7b5aa6"
 _TRAIN, _VAL = {"linewidth": 1.0}, {"linewidth": 1.8, "marker": "o", "markersize": 4}
+_Line: TypeAlias = tuple[str, str, str]  # metric, label, colour
 
 
-def _both(metric: str) -> tuple[tuple[str, str, str, dict[str, Any]], ...]:
-    return (f"train/{metric}", "training", _BLUE, _TRAIN), (f"val/{metric}", "validation", _ORANGE, _VAL)
+def _both(metric: str) -> tuple[_Line, ...]:
+    return (f"train/{metric}", "training", _BLUE), (f"val/{metric}", "validation", _ORANGE)
 
 
-# Panels of lines: title, then curves as metric, label, colour, style. Panels without data are left out.
-_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, dict[str, Any]], ...]], ...] = (
-    ("Solved within the turns", _both("solved")),
-    ("Solved by the first reply", _both("first_reply")),
-    ("Reward an episode", _both("reward")),
-    (
-        "KL, a token",
-        (
-            ("actor/approx_kl_k3", "of an update", _GREEN, _TRAIN),
-            ("actor/ref_kl", "to the reference", _PURPLE, _TRAIN),
-        ),
+# Panels of lines by their titles. Panels without data are left out.
+_PANELS: Mapping[str, tuple[_Line, ...]] = {
+    "Solved within the turns": _both("solved"),
+    "Solved by the first reply": _both("first_reply"),
+    "Reward an episode": _both("reward"),
+    "KL, a token": (
+        ("actor/approx_kl_k3", "of an update", _GREEN),
+        ("actor/ref_kl", "to the reference", _PURPLE),
     ),
-    ("Entropy, a token", (("actor/entropy", "training", _BLUE, _TRAIN),)),
-    ("Turns an episode", _both("turns")),
-    (
-        "Lengths",
-        (
-            ("train/turn_tokens", "tokens a turn", _GREEN, _TRAIN),
-            ("train/response_tokens", "sampled tokens an episode", _PURPLE, _TRAIN),
-        ),
+    "Entropy, a token": (("actor/entropy", "training", _BLUE),),
+    "Turns an episode": _both("turns"),
+    "Lengths": (
+        ("train/turn_tokens", "tokens a turn", _GREEN),
+        ("train/response_tokens", "sampled tokens an episode", _PURPLE),
     ),
-)
-_SHARES = ("train/solved", "val/solved", "train/first_reply", "val/first_reply")
+}
 
 
 def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
@@ -60,33 +54,23 @@ def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
 
 
 def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, title: str = "") -> Path:
-    """Draw a run as the PNG file ``path``, whose folder is made if need be.
-
-    Args:
-        rows: Steps with metrics, for example from :func:`trainers.report.loggers.read_jsonl`.
-        path: Of the picture, which is returned.
-        title: Above the panels.
-
-    Raises:
-        ValueError: The rows have none of the metrics that are drawn.
-    """
+    """Draw steps with metrics as the PNG file ``path``; raises ``ValueError`` where none of them is drawn."""
     curves = curves_of(rows)
-    panels: list[tuple[str, Callable[[Axes], None]]] = []
-    for name, lines in _PANELS:
-        if present := [line for line in lines if line[0] in curves]:
-            panels.append((name, lambda axes, present=present: _lines(axes, present, curves)))  # type: ignore[misc]
+    present = {title: [line for line in lines if line[0] in curves] for title, lines in _PANELS.items()}
+    panels: list[tuple[str, Callable[[Axes, Curves], None]]] = [
+        (title, partial(_lines, lines)) for title, lines in present.items() if lines
+    ]
     if any(_is_phase(name) for name in curves):
-        panels.append(("Seconds an iteration, by phase", lambda axes: _phases(axes, curves)))
+        panels.append(("Seconds an iteration, by phase", _phases))
     if not panels:
         raise ValueError(f"nothing to draw: the metrics are {sorted(curves) or 'empty'}")
 
     columns = min(len(panels), 4 if len(panels) > 6 else 3)
     rows_of_panels = -(-len(panels) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows_of_panels), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)  # no display, no global state
     for place, (name, draw) in enumerate(panels, 1):
         axes = figure.add_subplot(rows_of_panels, columns, place)
-        draw(axes)
+        draw(axes, curves)
         axes.set_title(name, fontsize=10, loc="left")
         axes.set_xlabel("iteration", fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
@@ -102,15 +86,16 @@ def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, titl
     return path
 
 
-def _lines(axes: Axes, lines: list[tuple[str, str, str, dict[str, Any]]], curves: Curves) -> None:
-    for name, label, colour, style in lines:
+def _lines(lines: Sequence[_Line], axes: Axes, curves: Curves) -> None:
+    for name, label, colour in lines:
         steps, values = curves[name]
-        if style is _TRAIN and len(values) >= 20:
+        validation = name.startswith("val/")
+        if len(values) >= 20 and not validation:
             axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
             axes.plot(steps, _smooth(values), color=colour, linewidth=1.8, label=f"{label} (smoothed)")
         else:
-            axes.plot(steps, values, color=colour, label=label, **(style if len(values) > 1 else _VAL))
-    if lines[0][0] in _SHARES:
+            axes.plot(steps, values, color=colour, label=label, **(_VAL if validation or len(values) < 2 else _TRAIN))
+    if lines[0][0].endswith(("/solved", "/first_reply")):
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     else:
@@ -142,7 +127,5 @@ def _is_phase(name: str) -> bool:
 def _smooth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A centred running mean over about a tenth of the points, over what there is of the window at the ends."""
     half = max(1, len(values) // 20)
-    padded = np.concatenate([[0.0], np.cumsum(values)])
-    where = np.arange(len(values))
-    low, high = np.maximum(0, where - half), np.minimum(len(values), where + half + 1)
-    return (padded[high] - padded[low]) / (high - low)
+    window = np.ones(2 * half + 1)
+    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trainers.trajectory import Trajectory, write_parquet
-
-from .console import ConsoleLogger
-from .conversations import pick, print_conversations
+from ..trajectory import Trajectory, write_parquet
+from .console import ConsoleLogger, pick, print_conversations
 from .loggers import METRICS_FILE, LoggedRun, open_loggers, read_jsonl
 from .metrics import Phases
 from .plots import plot
@@ -37,7 +35,7 @@ class Reporter:
         run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
         loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
         total: Iterations of the whole run.
-        rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
+        rollout_dir: Where training episodes are written, a Parquet file an iteration.
         validation_dir: Likewise those of validations.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
 
@@ -64,11 +62,12 @@ class Reporter:
         self._keeps_conversations = run.first_step is not None
         self.latest: dict[str, float] = {}
         self._validated: Sequence[Trajectory] = ()
-        self._validations: list[tuple[int, Mapping[str, float]]] = []
-        if self._has_jsonl and (self.folder / METRICS_FILE).is_file():  # those before an interruption
-            for step, metrics in read_jsonl(self.folder / METRICS_FILE):
-                if run.first_step is None or step < run.first_step:
-                    self._remember(step, metrics)
+        before = read_jsonl(self.folder / METRICS_FILE) if self._has_jsonl else ()  # those before an interruption
+        self._validations: list[tuple[int, Mapping[str, float]]] = [
+            (step, metrics)
+            for step, metrics in before
+            if (run.first_step is None or step < run.first_step) and any(name.startswith("val/") for name in metrics)
+        ]
 
     def phases(self) -> Phases:
         """A stopwatch whose phases the progress display shows."""
@@ -82,19 +81,25 @@ class Reporter:
 
     def iteration(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Report an iteration."""
-        self._loggers.log(step, metrics)
-        self.latest.update(metrics)
-        self._dump("rollout", step, trajectories)
+        self._report("rollout", step, metrics, trajectories)
 
     def validation(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Report a validation."""
-        self._loggers.log(step, metrics)
-        self.latest.update(metrics)
-        self._dump("validation", step, trajectories)
-        if self._keeps_conversations:
-            self._keep_conversations(step, trajectories)
+        self._report("validation", step, metrics, trajectories)
         self._validated = trajectories
         self._validations.append((step, metrics))
+        if self._keeps_conversations:
+            path = self.folder / CONVERSATIONS / f"{step:06d}.txt"
+            with _optional(f"sample conversations of iteration {step}", path), path.open("w", encoding="utf-8") as file:
+                print_conversations(pick(trajectories), Console(file=file, width=100), f"validation, iteration {step},")
+
+    def _report(self, kind: str, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
+        self._loggers.log(step, metrics)
+        self.latest.update(metrics)
+        if (folder := self._dirs[kind]) is not None:
+            path = Path(folder).expanduser() / f"{step:06d}.parquet"
+            with _optional(f"{kind} episodes of iteration {step}", path):
+                write_parquet(path, trajectories)
 
     def conclude(self, trained_s: float) -> None:
         """Draw the curves, and print sample conversations, before and after, and where everything is."""
@@ -124,29 +129,15 @@ class Reporter:
         """Close the loggers; safe to call twice."""
         self._loggers.close()
 
-    def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
-        if any(name.startswith("val/") for name in metrics):
-            self._validations.append((step, metrics))
 
-    def _keep_conversations(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Write some conversations of a validation into the run's folder, as text; a full disk is only a warning."""
-        path = self.folder / CONVERSATIONS / f"{step:06d}.txt"
-        try:
-            path.parent.mkdir(exist_ok=True)
-            with path.open("w", encoding="utf-8") as file:
-                print_conversations(pick(trajectories), Console(file=file, width=100), f"validation, iteration {step},")
-        except OSError as error:
-            log.warning("the sample conversations of iteration %d are not written to %s: %s", step, path, error)
-
-    def _dump(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Write episodes for whoever wants to read them; the run can do without, so a full disk is only a warning."""
-        if (folder := self._dirs[kind]) is None:
-            return
-        path = Path(folder).expanduser() / f"{step:06d}.parquet"
-        try:
-            write_parquet(path, trajectories)
-        except OSError as error:
-            log.warning("the %s episodes of iteration %d are not written to %s: %s", kind, step, path, error)
+@contextlib.contextmanager
+def _optional(what: str, path: Path) -> Iterator[None]:
+    """Write something that the run can do without: a full disk is only a warning."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        log.warning("the %s are not written to %s: %s", what, path, error)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Rewards from beside the environment: functions of a user's in processes, and services that score many at a time."""
 
-from .asking import reward_of
 from .functions import FunctionError, FunctionPool, ScoreError
 from .service import (
     BackendError,
@@ -10,6 +9,7 @@ from .service import (
     RewardService,
     ScoringRequest,
     UnscoredError,
+    reward_of,
 )
 
 __all__ = [

@@ -1,29 +1,18 @@
-"""Which requests make a batch, and how much of scoring is beside generating: pure, without a clock of its own.
-
-Requests come one by one, and a model computes many at nearly the price of one. A batch is *due* as soon as it is full
-(so many requests, or so many tokens), or its oldest request has waited long enough. Requests leave in the order in
-which they came.
-"""
+"""Which requests make a batch, and how much of scoring is beside generating: pure, without a clock of its own."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
 
-@dataclass
-class _Waiting(Generic[Item]):
-    item: Item
-    tokens: int
-    since: float
-
-
 class Batcher(Generic[Item]):
-    """The queue in front of one model.
+    """The queue in front of one model, first in, first out.
+
+    A batch is *due* as soon as it is full, or its oldest request has waited long enough.
 
     Args:
         max_size: Requests in a batch, at most.
@@ -31,59 +20,50 @@ class Batcher(Generic[Item]):
         max_wait: Maximum batching delay in seconds; 0 takes whatever is there.
     """
 
-    def __init__(self, *, max_size: int, max_tokens: int | None = None, max_wait: float = 0.0) -> None:
-        self.max_size = max_size
-        self.max_tokens = max_tokens
-        self.max_wait = max_wait
-        self._queue: deque[_Waiting[Item]] = deque()
+    def __init__(self, max_size: int, max_tokens: int | None, max_wait: float) -> None:
+        self._max_size, self._max_tokens, self._max_wait = max_size, max_tokens, max_wait
+        self._queue: deque[tuple[Item, int, float]] = deque()  # with tokens, and since when
 
     def __len__(self) -> int:
-        """Requests that wait."""
         return len(self._queue)
 
     def add(self, item: Item, tokens: int, now: float) -> None:
-        """A request comes."""
-        self._queue.append(_Waiting(item, tokens, now))
+        self._queue.append((item, tokens, now))
 
     def remove(self, item: Item) -> None:
-        """A request that waits is not needed any more; nothing happens if it does not wait."""
-        self._queue = deque(waiting for waiting in self._queue if waiting.item is not item)
+        """Nothing happens if it does not wait."""
+        self._queue = deque(waiting for waiting in self._queue if waiting[0] is not item)
 
     def due(self, now: float) -> float | None:
         """Seconds until there is a batch (0: now), if nothing else comes; ``None`` while nothing waits."""
         if not self._queue:
             return None
-        if len(self._fitting()) < len(self._queue) or len(self._queue) == self.max_size:
+        if self._fitting() < len(self._queue) or len(self._queue) == self._max_size:
             return 0.0  # it is full: another would not fit, or does not
-        return max(0.0, self._queue[0].since + self.max_wait - now)
+        return max(0.0, self._queue[0][2] + self._max_wait - now)
 
     def take(self, now: float) -> list[tuple[Item, float]]:
         """The next batch, each request with the seconds it waited; empty unless one is due."""
         if self.due(now) != 0.0:
             return []
-        batch = self._fitting()
-        for _ in batch:
-            self._queue.popleft()
-        return [(waiting.item, now - waiting.since) for waiting in batch]
+        batch = [self._queue.popleft() for _ in range(self._fitting())]
+        return [(item, now - since) for item, _, since in batch]
 
-    def _fitting(self) -> list[_Waiting[Item]]:
-        """As many of the oldest as fit in a batch."""
-        batch: list[_Waiting[Item]] = []
-        tokens = 0
-        for waiting in self._queue:
-            tokens += waiting.tokens
-            if batch and (len(batch) == self.max_size or (self.max_tokens is not None and tokens > self.max_tokens)):
-                break
-            batch.append(waiting)
-        return batch
+    def _fitting(self) -> int:
+        """How many of the oldest fit in a batch."""
+        total = 0
+        for count, (_, tokens, _) in enumerate(self._queue):
+            total += tokens
+            if count and (count == self._max_size or (self._max_tokens is not None and total > self._max_tokens)):
+                return count
+        return len(self._queue)
 
 
 class Overlap:
     """Seconds in which a batch was computed, and those of them in which episodes generated: two clocks, and no timer.
 
-    Batches side by side count once. ``generating_s`` says for how many seconds, so far, anything has been generating
-    (:meth:`trainers.rollout.collector.Collector.generating_s`); the difference between two readings of it is exactly
-    the time in between.
+    Batches side by side count once. The difference between two readings of ``generating_s`` is the time in between in
+    which anything generated (:meth:`trainers.rollout.collector.Collector.generating_s`).
     """
 
     def __init__(self) -> None:
@@ -99,12 +79,10 @@ class Overlap:
         self._since = (now, generating_s())
 
     def begin(self, now: float) -> None:
-        """A batch begins."""
         self._take(now)
         self._running += 1
 
     def end(self, now: float) -> None:
-        """A batch has ended."""
         self._take(now)
         self._running -= 1
 

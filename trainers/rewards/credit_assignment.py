@@ -1,9 +1,5 @@
 """Which turns are paid for what an episode earned: turn rewards moved between the turns of their episode.
 
-Environments pay a turn for what it did, and estimators with a reward-to-go credit every earlier turn with it. That is
-``as_earned``, and right where rewards mean what they say. The others are for rewards that do not: a user who only at
-the end says what was wrong with the second reply, or a score of the whole conversation that came with its last turn.
-
 All but a user's own keep the episode's sum (they are *return-equivalent*: Arjona-Medina et al., RUDDER, arXiv
 1806.07857), and so the best policy by that sum. What estimators with a reward-to-go learn may differ; docs/credit.md
 has the formulas and examples.
@@ -11,10 +7,10 @@ has the formulas and examples.
 
 from __future__ import annotations
 
-import math
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
+from textenvs.options import Share, checked
 from textenvs.text import quoted
-from trainers.trajectory import Trajectory
+from trainers.trajectory import Trajectory, is_reward
 
 from .function_worker import RefusedError, load_function
 
@@ -53,18 +50,15 @@ def spread(rewards: Floats) -> Floats:
     return np.full_like(rewards, rewards.mean() if rewards.size else 0.0)
 
 
-def discounted(rewards: Floats, decay: float) -> Floats:
+@checked
+def discounted(rewards: Floats, decay: Share) -> Floats:
     """Each reward shared by the turns up to its own: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``.
 
     Args:
         rewards: ``[K]``.
         decay: What a turn gets of the next one's share, from 0 to 1.
 
-    Raises:
-        ValueError: ``decay`` is outside 0 to 1.
     """
-    if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"decay must be from 0 to 1, not {decay}")
     turn = np.arange(len(rewards))
     back = turn - turn[:, None]  # [s, t]: how many turns before t the turn s is
     shares = np.where(back >= 0, float(decay) ** np.maximum(back, 0), 0.0)
@@ -93,7 +87,7 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
         "discounted": partial(discounted, decay=decay),
     }
     if (function := built_in.get(name)) is not None:
-        function(np.zeros(1))
+        function(np.zeros(1))  # a decay outside its range is refused now
         return lambda trajectory: moved_to(trajectory, function(trajectory.turn_rewards))
     path, _, function_name = name.rpartition(":")
     if not path:
@@ -102,12 +96,7 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
 
 
 def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Trajectory:
-    """The episode with these turn rewards. What a turn got more is its term :data:`MOVED`, so terms still add up.
-
-    Args:
-        trajectory: With ``K`` turns.
-        rewards: ``K`` numbers.
-    """
+    """The episode with these ``[K]`` turn rewards; what a turn got more is its term :data:`MOVED`, so terms add up."""
     moved = np.asarray(rewards, np.float64)
     terms = tuple(
         {**its, MOVED: its.get(MOVED, 0.0) + float(more)} if more else its
@@ -140,12 +129,11 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
             turns.append(0.0)
         if score is None:
             continue
-        try:
-            finite = math.isfinite(score)
-        except TypeError:
-            finite = False
-        if not finite:
-            raise ValueError(f"the score of message {place} ({role}) is {score!r}; it must be a finite number, or None")
+        if not is_reward(score):
+            raise ValueError(
+                f"the score of message {place} ({role}) is {score!r}; it must be a finite number of at "
+                f"most {LARGEST:g}, or None"
+            )
         if turns:
             turns[-1] += float(score)
         elif score:
@@ -159,19 +147,8 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
 def overlong_penalty(tokens: int, limit: int, buffer: int, factor: float = 1.0) -> float:
     """0 up to ``limit - buffer`` tokens, then evenly down to ``-factor`` at the limit (DAPO, arXiv 2503.14476, eq. 13).
 
-    Args:
-        tokens: That the response has.
-        limit: That it may have.
-        buffer: Over how many of them the penalty grows; at least 1, at most ``limit``.
-        factor: At least 0.
-
-    Raises:
-        ValueError: The buffer or the factor is outside its range.
+    The penalty grows over the last ``buffer`` tokens, at least 1 and at most ``limit``; ``factor`` is at least 0.
     """
-    if not 1 <= buffer <= limit:
-        raise ValueError(f"buffer must be at least 1 and at most limit={limit}, not {buffer}")
-    if not factor >= 0:
-        raise ValueError(f"factor must be at least 0, not {factor!r}")
     over = min(max(tokens - (limit - buffer), 0), buffer)
     return -factor * over / buffer if over else 0.0
 
@@ -181,10 +158,8 @@ def _by_user(function: Callable[[Trajectory], Any], name: str, trajectory: Traje
     if not turns:
         return trajectory
     where = f"{name}, episode {trajectory.episode_id!r}"
-    try:
+    with _reporting(where):
         rewards = function(trajectory)
-    except Exception as error:  # whatever it raises, it is about this episode
-        raise RedistributionError(f"{where}: {''.join(traceback.format_exception(error)).rstrip()}") from error
     try:
         moved = np.array(rewards, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -206,9 +181,15 @@ def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
     if not path.is_file():
         raise RedistributionError(f"there is no file {path}")
     sys.path.append(str(path.resolve().parent))  # for modules beside it
-    try:
+    with _reporting(str(path)):
         return load_function(str(path), name, "reward_credit")
-    except RefusedError as error:
-        raise RedistributionError(f"{path}: {error}") from error
+
+
+@contextmanager
+def _reporting(where: str) -> Iterator[None]:
+    """Whatever is raised inside is about ``where``."""
+    try:
+        yield
     except Exception as error:
-        raise RedistributionError(f"{path}: {''.join(traceback.format_exception(error)).rstrip()}") from error
+        said = str(error) if isinstance(error, RefusedError) else "".join(traceback.format_exception(error)).rstrip()
+        raise RedistributionError(f"{where}: {said}") from error

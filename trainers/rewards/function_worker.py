@@ -1,12 +1,13 @@
 """The program of a scoring process: loads a function from a file, and calls it for each question.
 
-Run by its path, with the file, the function's name, and the file descriptor of a socket. Questions are pickles of
-keyword arguments; answers are JSON.
+Run by its path, with the file, the function's name, and the file descriptor that it prints to. Each question is a line
+of JSON: a pickle of keyword arguments in base 64, or null, which asks whether the function is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
 import inspect
 import json
@@ -16,39 +17,32 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 
-def main(path: str, name: str, descriptor: int) -> None:
-    """Say that it is ready, and then what the function makes of each question, until the socket closes.
-
-    Whatever is raised becomes the answer, as ``error``.
-    """
-    os.set_inheritable(descriptor, False)
-    with Connection(descriptor) as line:
-
-        def say(answer: Mapping[str, Any]) -> None:
-            line.send_bytes(json.dumps(answer).encode())
-
-        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
-        try:
-            function = load_function(path, name, "custom_reward_function")
-        except BaseException as error:
-            say(_failure(error))
-            return
-        say({"ready": True})
-        while True:
+def main(path: str, name: str, prints: int) -> None:
+    """Answer questions until there are no more; whatever is raised becomes the answer, as ``error``."""
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # questions and answers are not the function's to read and write
+    os.dup2(prints, 1)
+    os.dup2(prints, 2)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
+    problem: dict[str, Any] = {}
+    try:
+        function = load_function(path, name, "custom_reward_function")
+    except BaseException as error:
+        problem = _failure(error)
+    print("ready", file=answers, flush=True)
+    for line in questions:
+        question, answer = json.loads(line), problem
+        if question is not None and not problem:
             try:
-                question = line.recv_bytes()
-            except EOFError:
-                return
-            try:
-                answer = _call(function, pickle.loads(question))
+                answer = _call(function, pickle.loads(base64.b64decode(question)))
             except BaseException as error:
                 answer = _failure(error)
-            say(answer)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
@@ -84,26 +78,17 @@ def _call(function: Callable[..., Any], question: Mapping[str, Any]) -> dict[str
         if "score" not in result:
             raise RefusedError(f"it returned a mapping without 'score': {result!r:.200}")
         score = result["score"]
-    number = _number(score)
-    if number is None or not math.isfinite(number):
+    number = score
+    if not isinstance(number, numbers.Real) and callable(item := getattr(number, "item", None)):
+        with suppress(TypeError, ValueError, RuntimeError):  # more than one element
+            number = item()  # of NumPy or torch
+    if not isinstance(number, numbers.Real) or not math.isfinite(number):
         raise RefusedError(f"it returned {score!r:.200}, which is no finite number")
-    return {"score": number}
+    return {"score": float(number)}
 
 
-async def _awaited(value: Any) -> Any:
+async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, numbers.Real):
-        return float(value)
-    item = getattr(value, "item", None)  # a NumPy or torch scalar
-    if callable(item) and getattr(value, "size", None) in (1, None) or callable(getattr(value, "numel", None)):
-        try:
-            return float(item())  # type: ignore[misc]
-        except (TypeError, ValueError, RuntimeError):
-            return None
-    return None
 
 
 if __name__ == "__main__":

@@ -8,19 +8,18 @@ it may is killed with its process, and another process is started.
 from __future__ import annotations
 
 import asyncio
-import json
+import base64
 import os
-import signal
-import socket
+import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from textenvs.sandbox.result import SandboxFailure
+from textenvs.sandbox.worker import Pool, Worker
 
 _START_S = 120.0  # a file may import large libraries
 _PROGRAM = Path(__file__).with_name("function_worker.py")
@@ -51,41 +50,38 @@ class FunctionPool:
 
     Raises:
         FunctionError: The function cannot be had; one process is started at once to find out.
-        ValueError: ``workers`` or ``timeout_s`` is not positive.
     """
 
     def __init__(self, path: str | Path, name: str = "compute_score", *, workers: int = 1, timeout_s: float = 30.0):
-        if workers < 1 or timeout_s <= 0:
-            raise ValueError(f"workers ({workers}) must be at least 1 and timeout_s ({timeout_s}) above 0")
-        self.path, self.name, self.timeout_s = Path(path).expanduser(), name, timeout_s
-        self.workers = workers
+        self.path, self.name, self.timeout_s, self.workers = Path(path).expanduser(), name, timeout_s, workers
         if not self.path.is_file():
             raise FunctionError(f"there is no file {self.path}")
-        self._lock = threading.Lock()
-        self._all: set[_Process] = set()
-        self._idle: list[_Process] = [self._start()]
-        self._closed = False
+        self._starting: set[subprocess.Popen[bytes]] = set()
+        self._pool = Pool(self._start, workers, "textenvs-score")
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="textenvs-score")
+        try:
+            problem = self._pool.ask(None, _START_S).get("error")
+        except (SandboxFailure, TimeoutError) as error:
+            problem = error
+        if problem is not None:
+            self.close()
+            raise FunctionError(f"{self.path}: {problem}")
 
     def submit(self, **question: Any) -> Future[float]:
         """Ask for a score; the arguments are the function's. The future raises :class:`ScoreError`."""
         return self._threads.submit(self._ask, question)
 
     async def score(self, **question: Any) -> float:
-        """Likewise, awaitable."""
+        """As :meth:`submit`."""
         return await asyncio.wrap_future(self.submit(**question))
 
     def close(self) -> None:
         """End the processes; calls that run fail. Safe to call twice."""
-        with self._lock:
-            self._closed = True
-            processes = list(self._all)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        for process in tuple(self._starting):
             process.kill()
+        self._pool.close()
         self._threads.shutdown(wait=True)
-        for process in processes:
-            process.end()
 
     def __enter__(self) -> FunctionPool:
         return self
@@ -93,99 +89,37 @@ class FunctionPool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # ------------------ in the threads
-
     def _ask(self, question: Mapping[str, Any]) -> float:
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
-        if process is None:
-            try:
-                process = self._start()
-            except FunctionError as error:
-                raise ScoreError(str(error), "died") from error
         try:
-            answer = process.ask(question, self.timeout_s)
-        except ScoreError as error:
-            self._end(process)
-            raise ScoreError(f"{self.name} {error}", error.cause) from None
-        with self._lock:
-            self._idle.append(process)
+            # A row may hold what has no JSON. What comes back is JSON, and never unpickled.
+            answer = self._pool.ask(base64.b64encode(pickle.dumps(question)).decode(), self.timeout_s)
+        except TimeoutError:
+            raise ScoreError(f"{self.name} took longer than {self.timeout_s:g} s", "timeout") from None
+        except SandboxFailure as error:
+            raise ScoreError(f"{self.name} died: {error}", "died") from error
         if "error" in answer:
             raise ScoreError(f"{self.name} failed: {answer['error']}", "raised")
-        score: float = answer["score"]
-        return score
+        return float(answer["score"])
 
-    def _start(self) -> _Process:
-        process = _Process(self.path, self.name)
-        with self._lock:
-            self._all.add(process)
+    def _start(self) -> Worker:
+        prints, pipe = os.dup(2), subprocess.PIPE  # where the function prints is where this process reports errors
         try:
-            answer = process.read(_START_S)
-        except ScoreError as error:
-            answer = {"error": f"its process {error}"}
-        if "error" in answer:
-            self._end(process)
-            raise FunctionError(f"{self.path}: {answer['error']}")
-        return process
-
-    def _end(self, process: _Process) -> None:
-        process.end()
-        with self._lock:
-            self._all.discard(process)
-
-
-class _Process:
-    """One process of ``function_worker.py``; asked by one thread at a time, killed by any."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        ours, theirs = socket.socketpair()
-        self._line = Connection(ours.detach())
-        with theirs:
             # -P: the folder of that program is not a place to import from.
             # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_PROGRAM), str(path), name, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what the function prints
-                pass_fds=(theirs.fileno(),),
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(_PROGRAM), str(self.path), self.name, str(prints)],
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                pass_fds=(prints,),
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")])},
             )
-
-    def ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send a question, and wait for its answer.
-
-        Raises:
-            ScoreError: None came; the message continues a sentence about the process.
-        """
+        finally:
+            os.close(prints)
+        self._starting.add(process)
         try:
-            self._line.send(dict(question))  # it waits for questions, so this ends
-        except OSError as error:
-            raise self._died() from error
-        return self.read(timeout_s)
-
-    def read(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer; raises as :meth:`ask`."""
-        try:
-            if not self._line.poll(timeout_s):
-                raise ScoreError(f"took longer than {timeout_s:g} s", "timeout")
-            # JSON: what comes from the process is never unpickled.
-            return json.loads(self._line.recv_bytes())  # type: ignore[no-any-return]
-        except (EOFError, OSError) as error:
-            raise self._died() from error
-
-    def kill(self) -> None:
-        """Kill it, and what it started; from any thread."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Kill it, and free what is left of it here."""
-        self.kill()
-        self._process.wait()
-        self._line.close()
-
-    def _died(self) -> ScoreError:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        return ScoreError(f"died with exit code {self._process.returncode}", "died")
+            return Worker(process, max_bytes=1 << 20, start_s=_START_S)
+        finally:
+            self._starting.discard(process)

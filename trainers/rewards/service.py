@@ -1,21 +1,18 @@
-"""A service that scores single requests as they come, in real batches: for reward models, judges, anything slow.
+"""A service that scores single requests as they come, in batches: for reward models, judges, anything slow.
 
-Scoring starts when a turn or an episode ends, not when a batch of episodes does. Requests of all episodes meet here::
+Scoring starts when a turn or an episode ends. Requests of all episodes meet in one queue a model::
 
-    async with RewardService({"helpful": backend}, {"helpful": ModelOptions(max_batch_size=64)}) as service:
-        score = await service.score("helpful", ScoringRequest(messages))
+    service = RewardService({"helpful": backend}, {"helpful": ModelOptions(max_batch_size=64)})
+    collector = Collector(..., rewards={"helpful": reward_of(service, "helpful")})
+    service.watch(collector.generating_s)
 
-What it promises:
+Guarantees (docs/reward-service.md has the details):
 
-* **The same score, however it came about**: alone or in a batch, from the cache or not, after a failure or not (where
-  the backend's scores are independent of batch composition).
-* **No score is invented.** A request that cannot be scored raises :class:`UnscoredError`; a number that is not finite,
-  or outside the model's range, is a failure like any other.
-* **A backend that is down costs time, not episodes.** While it is not healthy, requests wait, are tried again as soon
-  as it is, and give up after ``patience_s``.
-* **One bad request harms itself alone.** A batch that fails while the backend is healthy is halved until the request
-  that breaks it is found.
-* **Back-pressure.** When ``queue_size`` requests wait for a model, :meth:`RewardService.score` waits before it adds.
+* A score is the same alone or in a batch, cached or not, where the backend is independent of batch composition.
+* No score is invented: what cannot be scored raises :class:`UnscoredError`.
+* While a backend is down, requests wait for it, for at most ``patience_s``.
+* A batch that fails while the backend is healthy is halved until the request that breaks it is found.
+* Back-pressure: while ``queue_size`` requests wait for a model, :meth:`RewardService.score` waits before it adds.
 
 Time is the event loop's, so a simulated clock works.
 """
@@ -27,10 +24,10 @@ import hashlib
 import json
 import logging
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
@@ -40,19 +37,20 @@ from textenvs.text import quoted
 from ..trajectory import is_reward
 from .batching import Batcher, Overlap
 
+if TYPE_CHECKING:
+    from ..rollout.rewards import TurnContext
+
 log = logging.getLogger("trainers")
 
-
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
+_COUNTS = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
 
 
 class BackendError(Exception):
     """A backend could not score: a batch when raised, a single request when returned in its place.
 
-    Args:
-        message: Why.
-        final: Asking for the same again would give the same, so it is not asked.
+    With ``final``, asking again would give the same, so it is not asked.
     """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -74,98 +72,57 @@ class UnscoredError(Exception):
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """What is to be scored.
-
-    Args:
-        messages: The conversation.
-        turn: The assistant's turn that is meant, from 0; ``None`` for the whole conversation.
-        data_source: The task's source.
-        ground_truth: The task's answer, where the backend may know it.
-        tokens: About how long it is, for ``max_batch_tokens``; 0 counts the characters of the messages, by 4.
-    """
+    """What is to be scored."""
 
     messages: Messages
-    turn: int | None = None
-    data_source: str = ""
-    ground_truth: Any = None
-    tokens: int = 0
+    turn: int | None = None  # the assistant's turn that is meant, from 0; ``None`` for the whole conversation
+    data_source: str = ""  # of the task
+    ground_truth: Any = None  # the task's answer, where the backend may know it
 
-    @property
-    def size(self) -> int:
-        return self.tokens or sum(len(text_of(message)) for message in self.messages) // 4
+    def tokens(self) -> int:
+        """About how long it is, for ``max_batch_tokens``: characters of the messages, by 4."""
+        return sum(len(text_of(message)) for message in self.messages) // 4
 
     def key(self) -> str:
-        """The same for the same request, in every process.
-
-        Raises:
-            TypeError: Something in it has no JSON.
-        """
+        """The same for the same request, in every process; a ``TypeError`` where something in it has no JSON."""
         parts = [list(self.messages), self.turn, self.data_source, self.ground_truth]
-        text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class RewardBackend(Protocol):
     """What computes scores: a model, a function, a service."""
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
-        """Score a batch.
-
-        Returns:
-            One result a request, in order.
-
-        Raises:
-            Exception: The batch failed as a whole. It is tried again.
-        """
-        ...
+        """Score a batch: one result a request, in order. An exception means that the whole batch failed."""
 
     async def healthy(self) -> bool:
         """Whether it is worth asking. Exceptions count as no."""
-        ...
 
     async def close(self) -> None:
         """Release what it holds."""
-        ...
 
 
+@checked
 @dataclass(frozen=True)
 class ModelOptions:
-    """How one model is asked. A value outside its range is a ``ValueError``.
+    """How one model is asked. A value outside its range is a ``ValueError``."""
 
-    Args:
-        max_batch_size: Requests in a batch, at most.
-        max_batch_tokens: Tokens in a batch, at most; ``None`` for no limit.
-        max_wait_s: Maximum batching delay while the model is free, in seconds.
-        concurrency: Batches at a time.
-        timeout_s: Seconds that a batch may take.
-        retries: How often one request is tried again after it failed while the backend was healthy.
-        patience_s: Seconds that a request waits for a backend that is down.
-        probe_s: Seconds between two looks at a backend that is down; doubled each time, up to 10.
-        queue_size: Requests that may wait before more must wait to be added.
-        cache_size: Scores that are remembered, the least recently used forgotten first; 0 remembers none.
-        low: No score is below it.
-        high: No score is above it.
-    """
-
-    max_batch_size: PositiveInt = 32
-    max_batch_tokens: PositiveInt | None = None
-    max_wait_s: Price = 0.02
-    concurrency: PositiveInt = 1
-    timeout_s: Seconds = 60.0
-    retries: NonNegativeInt = 2
-    patience_s: Seconds = 300.0
-    probe_s: Seconds = 0.5
-    queue_size: PositiveInt = 4096
-    cache_size: NonNegativeInt = 65536
-    low: float = -math.inf
-    high: float = math.inf
+    max_batch_size: PositiveInt = 32  # requests in a batch, at most
+    max_batch_tokens: PositiveInt | None = None  # tokens in a batch, at most; ``None`` for no limit
+    max_wait_s: Price = 0.02  # maximum batching delay while the model is free, in seconds
+    concurrency: PositiveInt = 1  # batches at a time
+    timeout_s: Seconds = 60.0  # that a batch may take
+    retries: NonNegativeInt = 2  # of one request after it failed while the backend was healthy
+    patience_s: Seconds = 300.0  # that a request waits for a backend that is down
+    probe_s: Seconds = 0.5  # between two looks at a backend that is down; doubled each time, up to 10
+    queue_size: PositiveInt = 4096  # requests that may wait before more must wait to be added
+    cache_size: NonNegativeInt = 65536  # scores that are remembered, the least recently used forgotten first
+    low: float = -math.inf  # no score is below it
+    high: float = math.inf  # no score is above it
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
-
-
-ModelOptions.__init__ = checked(ModelOptions.__init__)  # type: ignore[method-assign]
 
 
 class RewardService:
@@ -208,14 +165,14 @@ class RewardService:
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
 
     def watch(self, generating_s: Callable[[], float]) -> None:
-        """Measure how much of the scoring is beside generating, from now on.
+        """Measure from now on how much of the scoring is beside generating.
 
         Args:
-            generating_s: Says for how many seconds, so far, anything has been generating, on the event loop's clock:
+            generating_s: Seconds so far in which anything has been generating, on the event loop's clock:
                 :meth:`trainers.rollout.collector.Collector.generating_s`.
         """
         for model in self._models.values():
-            model.watch(generating_s)
+            model.overlap.watch(generating_s, asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Give up what waits, and close the backends; safe to call twice."""
@@ -227,6 +184,50 @@ class RewardService:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+
+def reward_of(
+    service: RewardService,
+    model: str,
+    *,
+    per: Literal["episode", "turn"] = "episode",
+    weight: float = 1.0,
+    truth: Callable[[TurnContext], Any] | None = None,
+) -> Callable[[TurnContext, int], Awaitable[float] | None]:
+    """A model as a reward that comes later, for ``Collector(rewards=...)``; scoring starts when it is called.
+
+    Args:
+        service: Where the model is.
+        model: Its name there.
+        per: ``episode``: once, when it is over, the whole conversation; the reward is that of the last turn. ``turn``:
+            after each reply, the conversation up to it; the reward is that turn's.
+        weight: What the score is multiplied by.
+        truth: Finds the task's ground truth, where the model wants it.
+
+    Raises:
+        ValueError: An option outside the above.
+    """
+    if per not in ("episode", "turn"):
+        raise ValueError(f"per must be episode or turn, not {per!r}")
+    if not math.isfinite(weight):
+        raise ValueError(f"weight must be finite, not {weight}")
+
+    def reward(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
+        if per == "episode" and not so_far.over:
+            return None
+        messages, said = so_far.messages, None
+        if per == "turn":
+            places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+            if not places:
+                raise ValueError("the environment's conversation has no reply of the assistant's to score")
+            messages, said = messages[: places[-1] + 1], len(places) - 1
+        known = None if truth is None else truth(so_far)
+        return asked(ScoringRequest(messages, said, so_far.data_source, known))
+
+    async def asked(request: ScoringRequest) -> float:
+        return weight * await service.score(model, request)
+
+    return reward
 
 
 @dataclass(eq=False)
@@ -247,36 +248,36 @@ class _Model:
 
     def __init__(self, name: str, backend: RewardBackend, options: ModelOptions) -> None:
         self._name, self._backend, self._options = name, backend, options
-        self._queue: Batcher[_Asked] = Batcher(
-            max_size=options.max_batch_size, max_tokens=options.max_batch_tokens, max_wait=options.max_wait_s
-        )
+        self._queue: Batcher[_Asked] = Batcher(options.max_batch_size, options.max_batch_tokens, options.max_wait_s)
         self._asked: dict[str, _Asked] = {}
         self._cache: OrderedDict[str, float] = OrderedDict()
         self._room = asyncio.Event()  # something has left the queue
         self._places = options.concurrency
-        self._batches: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._up: asyncio.Task[None] | None = None  # waits until the backend is healthy again
         self._closed = False
-        self._counts: Counter[str] = Counter()
-        self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
-        self._overlap = Overlap()
+        self._sums = dict.fromkeys((*_COUNTS, "served", "waited_s", "busy_s", "down_s"), 0.0)
+        self.overlap = Overlap()
 
     async def score(self, request: ScoringRequest) -> float:
-        key = request.key()
-        self._counts["requests"] += 1
+        key, loop = request.key(), asyncio.get_running_loop()
+        self._sums["requests"] += 1
         while True:
-            self._check_open()
+            if self._closed:
+                raise UnscoredError(f"the reward model {self._name!r} is closed", "closed")
             if (known := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
-                self._counts["cache_hits"] += 1
+                self._sums["cache_hits"] += 1
                 return known
-            asked = self._asked.get(key)
-            if asked is not None:
-                self._counts["joined"] += 1
+            if (asked := self._asked.get(key)) is not None:
+                self._sums["joined"] += 1
                 break
             if len(self._queue) < self._options.queue_size:
-                asked = self._add(request, key)
+                asked = _Asked(request, key, loop.create_future(), loop.time() + self._options.patience_s)
+                self._asked[key] = asked
+                self._queue.add(asked, request.tokens(), loop.time())
+                self._pump()
                 break
             self._room.clear()
             await self._room.wait()
@@ -286,22 +287,8 @@ class _Model:
         finally:
             asked.wanted -= 1
             if not asked.wanted and not asked.answer.done():  # its last waiter was cancelled
-                self._queue.remove(asked)
-                self._room.set()
-                self._forget(asked)
+                self._withdraw(asked)
                 asked.answer.cancel()
-
-    def _add(self, request: ScoringRequest, key: str) -> _Asked:
-        loop = asyncio.get_running_loop()
-        asked = _Asked(request, key, loop.create_future(), loop.time() + self._options.patience_s)
-        self._asked[key] = asked
-        self._queue.add(asked, request.size, loop.time())
-        self._pump()
-        return asked
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise UnscoredError(f"the reward model {self._name!r} is closed", "closed")
 
     # ------------------------------------------------------------------ batches
 
@@ -312,18 +299,16 @@ class _Model:
             self._alarm.cancel()
             self._alarm = None
         while not self._closed and self._up is None and self._places:
-            batch = self._queue.take(loop.time())
-            if not batch:
-                break
+            if not (batch := self._queue.take(loop.time())):
+                if due := self._queue.due(loop.time()):
+                    self._alarm = loop.call_later(due, self._pump)
+                return
             self._room.set()
             self._places -= 1
-            self._counts["batches"] += 1
-            self._sums["batch_size"] += len(batch)
-            self._sums["wait_s"] += sum(waited for _, waited in batch)
-            self._keep(asyncio.ensure_future(self._serve([asked for asked, _ in batch])))
-        due = self._queue.due(loop.time())
-        if due and not self._closed and self._up is None and self._places:
-            self._alarm = loop.call_later(due, self._pump)
+            self._sums["batches"] += 1
+            self._sums["served"] += len(batch)
+            self._sums["waited_s"] += sum(waited for _, waited in batch)
+            self._start(self._serve([asked for asked, _ in batch]))
 
     async def _serve(self, batch: list[_Asked]) -> None:
         """One batch, from sending to its last answer."""
@@ -337,9 +322,11 @@ class _Model:
             self._places += 1
             self._pump()
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._batches.add(task)
-        task.add_done_callback(self._batches.discard)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _send(self, batch: list[_Asked]) -> None:
         """Have a batch computed; what fails is halved, tried again, or given up."""
@@ -348,7 +335,7 @@ class _Model:
         try:
             results = await self._compute([asked.request for asked in batch])
         except Exception as error:
-            self._counts["failures"] += 1
+            self._sums["failures"] += 1
             waited = await self._wait_until_healthy(error)
             if len(batch) == 1:
                 await self._again(batch[0], error, waited)
@@ -371,8 +358,9 @@ class _Model:
             await self._again(asked, problem, waited and isinstance(problem, OutageError))
 
     async def _compute(self, requests: list[ScoringRequest]) -> Sequence[Any]:
-        began = asyncio.get_running_loop().time()
-        self._overlap.begin(began)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.overlap.begin(began)
         try:
             async with asyncio.timeout(self._options.timeout_s) as clock:
                 results = await self._backend.score(requests)
@@ -381,9 +369,8 @@ class _Model:
                 raise BackendError(f"a batch took longer than {self._options.timeout_s:g} s") from error
             raise
         finally:
-            ended = asyncio.get_running_loop().time()
-            self._sums["busy_s"] += ended - began
-            self._overlap.end(ended)
+            self._sums["busy_s"] += loop.time() - began
+            self.overlap.end(loop.time())
         if len(results) != len(requests):
             raise BackendError(f"{len(requests)} requests got {len(results)} scores")
         return results
@@ -426,15 +413,19 @@ class _Model:
 
     def _give_up(self, asked: _Asked, problem: str, cause: str) -> None:
         self._forget(asked)
-        if not asked.answer.done():
-            self._counts["unscored"] += 1
-            if (count := self._counts["unscored"]) & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
-                log.warning("the reward model %r gave no score (%d so far), last: %s", self._name, count, problem)
-            asked.answer.set_exception(
-                UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause)
-            )
-            if not asked.wanted:
-                asked.answer.exception()  # no waiter is left to retrieve it
+        if asked.answer.done():
+            return
+        self._sums["unscored"] += 1
+        if (count := int(self._sums["unscored"])).bit_count() == 1:  # the 1st, 2nd, 4th, 8th, ...
+            log.warning("the reward model %r gave no score (%d so far), last: %s", self._name, count, problem)
+        asked.answer.set_exception(UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause))
+        if not asked.wanted:
+            asked.answer.exception()  # no waiter is left to retrieve it
+
+    def _withdraw(self, asked: _Asked) -> None:
+        self._queue.remove(asked)
+        self._room.set()
+        self._forget(asked)
 
     def _forget(self, asked: _Asked) -> None:
         if self._asked.get(asked.key) is asked:
@@ -443,7 +434,7 @@ class _Model:
     # ------------------------------------------------------------------ a backend that is down
 
     async def _wait_until_healthy(self, error: BaseException) -> bool:
-        """Wait until the backend is healthy; whether it was down. Requests past their deadline fail meanwhile."""
+        """Wait until the backend is healthy; whether it was down."""
         waited = False
         while not await self._healthy():
             waited = True
@@ -454,8 +445,7 @@ class _Model:
                     self._options.patience_s,
                     _said(error),
                 )
-                self._up = asyncio.ensure_future(self._watch())
-                self._keep(self._up)
+                self._up = self._start(self._watch())
             await asyncio.wait({self._up})
         return waited
 
@@ -472,8 +462,7 @@ class _Model:
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 for asked in [asked for asked in self._asked.values() if asked.deadline <= loop.time()]:
-                    self._queue.remove(asked)
-                    self._room.set()
+                    self._withdraw(asked)
                     self._give_up(asked, f"it was down for {self._options.patience_s:g} s", "unavailable")
         finally:
             self._sums["down_s"] += loop.time() - began
@@ -487,21 +476,13 @@ class _Model:
         except Exception:
             return False
 
-    # ------------------------------------------------------------------ the rest
-
-    def watch(self, generating_s: Callable[[], float]) -> None:
-        self._overlap.watch(generating_s, asyncio.get_running_loop().time())
-
     def stats(self) -> dict[str, float]:
-        batches, served = self._counts["batches"], self._sums["batch_size"]
-        names = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
-        return {name: float(self._counts[name]) for name in names} | {
-            "batch_size": served / batches if batches else 0.0,
-            "wait_s": self._sums["wait_s"] / served if served else 0.0,
-            "busy_s": self._sums["busy_s"],
-            "down_s": self._sums["down_s"],
+        sums = self._sums
+        return {name: sums[name] for name in (*_COUNTS, "busy_s", "down_s")} | {
+            "batch_size": sums["served"] / max(sums["batches"], 1.0),
+            "wait_s": sums["waited_s"] / max(sums["served"], 1.0),
             "waiting": float(len(self._queue)),
-            **self._overlap.stats(_time()),
+            **self.overlap.stats(_time()),
         }
 
     async def close(self) -> None:
@@ -510,7 +491,7 @@ class _Model:
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        running = list(self._batches)
+        running = list(self._tasks)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

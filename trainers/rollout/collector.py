@@ -35,9 +35,8 @@ from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
 from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
 from .rewards import Score
-from .stats import LengthBias, Stats, ages
+from .stats import LengthBias, Load, LoopLag, Stats, Timeline, TraceFile, ages, loop_time
 from .tasks import TaskOrder, derive_seed
-from .timeline import Load, LoopLag, Timeline, TraceFile, loop_time
 
 log = logging.getLogger("trainers")
 
@@ -319,8 +318,8 @@ class Collector:
 
         A batch's stats have these too, over the time since the batch before: ``wait_s`` (seconds :meth:`next_batch`
         waited) and ``bubble_trainer`` (their share of all); ``engine_busy``, ``bubble_environment`` and
-        ``bubble_books`` (see :class:`~trainers.rollout.timeline.Load`); ``time_<phase>_s`` (mean an episode, see
-        :mod:`~trainers.rollout.timeline`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
+        ``bubble_books`` (see :class:`~trainers.rollout.stats.Load`); ``time_<phase>_s`` (mean an episode, see
+        :mod:`~trainers.rollout.stats`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
         ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_cut``; ``replies_continued``;
         ``staleness_mean``, ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
         (:class:`~trainers.rollout.stats.LengthBias`).

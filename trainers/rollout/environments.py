@@ -1,13 +1,11 @@
 """Environments for the collector: made once, lent to one episode at a time, replaced when they break.
 
-Four kinds, one interface (:mod:`trainers.rollout.workers` has the details):
+Four kinds, one interface:
 
 * ``inline``: async hooks on the event loop; the cheapest. Nothing in them may block.
 * ``thread``: one thread an environment. It may block; a hang is abandoned, because a thread cannot be killed.
 * ``process``: one process an environment. It may do anything, crash included; a hang is killed.
 * ``ray``: one Ray actor an environment, on any machine of a cluster; else like a process. Needs the extra ``ray``.
-
-An environment that raises, hangs or returns nonsense costs its own episode, never another one.
 """
 
 from __future__ import annotations
@@ -15,22 +13,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, check_conversation
+from textenvs.options import PositiveInt, Seconds, checked
 from textenvs.text import quoted
 from textenvs.tools.formats import Native
 
 from ..trajectory import is_reward
-from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, RayWorker, ThreadWorker, Worker
+from .workers import EnvError, EnvSpec, EnvTimeoutError, Host, InlineWorker, ProcessHost, RayHost, ThreadWorker, Worker
 
 __all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease", "tools_of"]
 
 Kind = Literal["inline", "thread", "process", "ray"]
-_WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]]
-_WORKERS = {"inline": InlineWorker, "thread": ThreadWorker, "process": ProcessWorker, "ray": RayWorker}
+_WORKERS: dict[str, Callable[[], Worker]] = {
+    "inline": InlineWorker,
+    "thread": lambda: ThreadWorker(Host()),
+    "process": lambda: ThreadWorker(ProcessHost()),
+    "ray": lambda: ThreadWorker(RayHost()),
+}
 
 
 def tools_of(env: Any) -> Sequence[Mapping[str, Any]] | None:
@@ -63,11 +66,7 @@ class Lease:
         return self._worker.env if isinstance(self._worker, InlineWorker) else None
 
     async def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Messages, dict[str, Any]]:
-        """Start an episode: ``env.reset(seed=..., options=...)``.
-
-        Raises:
-            EnvError: The environment raised, died, timed out, or returned what it may not.
-        """
+        """``env.reset(seed=..., options=...)``; an ``EnvError`` as :meth:`step`."""
         result = await self._worker.call("reset", self._reset_timeout, seed=seed, options=dict(options or {}))
         with self._checking("reset"):
             conversation, info = _parts(result, "(observation, info)", 2)
@@ -75,7 +74,7 @@ class Lease:
             return self._seen, info
 
     async def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
-        """Play a turn: ``env.step(action)``. Where an environment sets both, ``terminated`` wins over ``truncated``.
+        """``env.step(action)``. Where an environment sets both, ``terminated`` wins over ``truncated``.
 
         Raises:
             EnvError: The environment raised, died, timed out, or returned what it may not.
@@ -99,9 +98,7 @@ class Lease:
 
 
 class Backend:
-    """A pool of equal environments.
-
-    Environments are made when they are first needed. Close it (or use it as an async context manager).
+    """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
     Args:
         spec: How to make one.
@@ -117,30 +114,25 @@ class Backend:
         ValueError: An unknown kind, a limit that is not positive, or actors without a limit.
     """
 
+    @checked
     def __init__(
         self,
         spec: EnvSpec,
         kind: Kind = "inline",
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        workers: int | None = None,
-        make_timeout: float | None = 120.0,
-        reset_timeout: float | None = 60.0,
-        step_timeout: float | None = 120.0,
+        workers: PositiveInt | None = None,
+        make_timeout: Seconds | None = 120.0,
+        reset_timeout: Seconds | None = 60.0,
+        step_timeout: Seconds | None = 120.0,
     ) -> None:
-        if kind not in _WORKERS:
-            raise ValueError(f"kind must be one of {', '.join(_WORKERS)}, not {kind!r}")
-        timeouts = {"make_timeout": make_timeout, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
-        for name, limit in ({"workers": workers} | timeouts).items():
-            if limit is not None and limit <= 0:
-                raise ValueError(f"{name} must be above 0 or None, not {limit}")
         if kind == "ray" and workers is None:
             raise ValueError("kind='ray' needs workers: how many actors the cluster is to hold at most")
         if kind == "process" and workers is None:
             workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.spec, self.kind, self.tools, self.workers = spec, kind, tools, workers
         self._make_timeout, self._reset_timeout, self._step_timeout = make_timeout, reset_timeout, step_timeout
-        self._places = None if self.workers is None else asyncio.Semaphore(self.workers)
+        self._places = None if workers is None else asyncio.Semaphore(workers)
         self._idle: list[Worker] = []
         self._leased: set[Worker] = set()
         self._retired: dict[Worker, asyncio.Task[None]] = {}  # told to end; each with a task that waits for that
@@ -195,11 +187,9 @@ class Backend:
             watch.cancel()
 
     async def __aenter__(self) -> Self:
-        """The backend itself."""
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Close it."""
         await self.close()
 
     def _retire(self, worker: Worker) -> None:

@@ -24,8 +24,8 @@ from .environments import Backend, EnvSpec, Lease
 from .episode import EpisodeTokens
 from .renderer import Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
+from .stats import Load, Timeline
 from .tasks import derive_seed
-from .timeline import Load, Timeline
 
 
 @dataclass(frozen=True)

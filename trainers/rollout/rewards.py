@@ -36,7 +36,7 @@ from textenvs.text import quoted
 from ..trajectory import EpisodeError, Status, is_reward
 from .environments import EnvSpec
 from .group_scheduler import CollectionError
-from .timeline import Timeline
+from .stats import Timeline
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """Where one environment lives: on the event loop, in a thread, in a process, or in a Ray actor of its own.
 
 A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``). Whatever goes wrong comes
-out as :class:`EnvError`, and the worker is then not ``healthy``: nobody knows what state its environment is in.
+out as :class:`EnvError`, and the worker is then not ``healthy``: the state of its environment is unknown.
 
-A worker may be retired while its call still runs. A process is then killed, and so is an actor. A coroutine is
-cancelled; one that swallows that is left alone (and holds up the end of its event loop, as any such task does). A
-thread cannot be stopped: it is left alone, and ends when its call returns, or with the program (it is a daemon).
+A worker may be retired while its call still runs. A process or an actor is then killed, and a coroutine cancelled; one
+that swallows that is left behind. So is a thread, which ends when its call returns, or with the program (a daemon).
 """
 
 from __future__ import annotations
@@ -50,13 +49,9 @@ class EnvTimeoutError(EnvError):
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How to make an environment; picklable when its parts are.
+    """How to make an environment; picklable when its parts are."""
 
-    Args:
-        target: An id for ``textenvs.make``, or a callable that returns an environment (for processes: importable).
-        kwargs: Keyword arguments for it.
-    """
-
+    #: An id for ``textenvs.make``, or a callable that returns an environment (for processes: importable).
     target: str | Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -70,22 +65,17 @@ class EnvSpec:
 
 
 class Worker(ABC):
-    """One environment, wherever it lives. Used from one event loop.
+    """One environment, wherever it lives. Used from one event loop."""
 
-    Attributes:
-        healthy: Whether its environment may be used for another call.
-        killable: Whether :meth:`kill` ends a call that is running.
-    """
-
-    killable = True
+    killable = True  # whether `kill` ends a call that is running
 
     def __init__(self) -> None:
-        self.healthy = True
+        self.healthy = True  # its environment may be used for another call
         self._job: asyncio.Future[Any] | None = None  # the call that runs, or the last one
 
     @property
     def busy(self) -> bool:
-        """Whether a call is running, perhaps one that nobody waits for any more."""
+        """Whether a call is running, perhaps an abandoned one."""
         return self._job is not None and not self._job.done()
 
     async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
@@ -122,12 +112,12 @@ class Worker(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Put an end to a call that is running, where that is possible."""
+        """End a call that is running, where that is possible."""
 
 
 def _mark_as_seen(job: asyncio.Future[Any]) -> None:
     if not job.cancelled():
-        job.exception()  # nobody waits for the call of an abandoned environment
+        job.exception()  # an abandoned call has no waiter
 
 
 def _told(error: BaseException) -> str:
@@ -163,19 +153,16 @@ class InlineWorker(Worker):
         return None
 
     def retire(self) -> None:
-        """See :meth:`Worker.retire`."""
         self.healthy = False
         self.kill()
         if self.env is not None and self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
 
     async def ended(self) -> None:
-        """See :meth:`Worker.ended`."""
         if self._closing is not None:
             await asyncio.shield(self._closing)
 
     def kill(self) -> None:
-        """See :meth:`Worker.kill`."""
         if self._job is not None:
             self._job.cancel()
 
@@ -189,8 +176,9 @@ class InlineWorker(Worker):
 
 
 class Host:
-    """Where the environment of a :class:`ThreadWorker` is: in its thread. All but ``kill`` come from that thread."""
+    """Where the environment of a :class:`ThreadWorker` is: in its thread. All but ``kill`` is called there."""
 
+    killable = False
     env: Any = None
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,19 +194,17 @@ class Host:
             self.env.close()
 
     def kill(self) -> None:
-        """End a call that is running, where that is possible; a thread cannot be killed. Called from any thread."""
+        """End a call that is running, where that is possible. Called from any thread."""
 
 
 class ThreadWorker(Worker):
-    """An environment in a thread of its own, from its making to its end: safe for what is bound to its thread."""
+    """A thread from an environment's making to its end: the environment is in it, or it waits for where that is."""
 
-    killable = False
-    host: type[Host] = Host
-
-    def __init__(self) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__()
+        self.killable = host.killable
         self._loop = asyncio.get_running_loop()
-        self._host = self.host()
+        self._host = host
         self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], str, tuple[Any, ...], dict[str, Any]] | None]
         self._jobs = queue.SimpleQueue()
         self._end: asyncio.Future[None] = self._loop.create_future()
@@ -231,7 +217,6 @@ class ThreadWorker(Worker):
         return job
 
     def retire(self) -> None:
-        """See :meth:`Worker.retire`."""
         self.healthy = False
         if self._retired:
             return
@@ -241,11 +226,9 @@ class ThreadWorker(Worker):
             self.kill()
 
     async def ended(self) -> None:
-        """See :meth:`Worker.ended`."""
         await asyncio.shield(self._end)
 
     def kill(self) -> None:
-        """See :meth:`Worker.kill`."""
         self._host.kill()
 
     # ------------------------------------------------------------------ in the thread
@@ -270,10 +253,11 @@ class ThreadWorker(Worker):
             self._loop.call_soon_threadsafe(function, *args)
 
 
-# ------------------------------------------------------------------------------------------------ processes
+class ProcessHost(Host):
+    """An environment in a process of its own, which can be killed."""
 
+    killable = True
 
-class _InProcess(Host):
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -286,13 +270,10 @@ class _InProcess(Host):
         assert self._process is not None
         try:
             self._pipe.send((method, args, kwargs))
-            good, result = self._pipe.recv()
+            return _result(*self._pipe.recv())
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)
             raise EnvError(f"its process died with exit code {self._process.exitcode}", "died") from None
-        if not good:
-            raise EnvError(result, "raised")
-        return result
 
     def close(self) -> None:
         if self._process is None or self._pipe is None:  # it was never made
@@ -324,63 +305,63 @@ class _InProcess(Host):
             self.kill()
 
 
+class _Remote(Host):
+    """What lives in the process or the actor."""
+
+    def answer(self, *call: Any) -> tuple[bool, Any]:
+        try:
+            return True, self.call(*call)
+        except BaseException as error:  # even SystemExit, or it would end without a word
+            return False, _told(error)
+
+
+def _result(good: bool, result: Any) -> Any:
+    if not good:
+        raise EnvError(result, "raised")
+    return result
+
+
 def _child(pipe: Connection) -> None:
     """The whole life of an environment's process: answer calls until the pipe ends."""
     os.setsid()  # a group of its own, to be killed as one; and Ctrl-C is for the parent alone
-    host = Host()
+    host = _Remote()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            call = pipe.recv()
+            answer = host.answer(*pipe.recv())
             try:
-                pipe.send((True, host.call(*call)))
+                pipe.send(answer)
             except ConnectionError:
                 raise
-            except BaseException as error:
+            except Exception as error:  # it cannot be pickled
                 pipe.send((False, _told(error)))
     host.close()
 
 
-class ProcessWorker(ThreadWorker):
-    """An environment in a process of its own, which can be killed; a thread here waits for its answers."""
-
-    killable = True
-    host = _InProcess
-
-
-# ------------------------------------------------------------------------------------------------ Ray
-
 _CLOSE_S = 2.0
-
-
-def _uncounted() -> Mapping[str, Any]:
-    return {"num_cpus": 0}
-
-
-_options: Callable[[], Mapping[str, Any]] = _uncounted
+# Actors mostly wait, so they take no CPU from what Ray hands out.
+_options: Callable[[], Mapping[str, Any]] = lambda: {"num_cpus": 0}  # noqa: E731
 
 
 @contextlib.contextmanager
 def placed(options: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
     """Make the actors inside with these options of Ray (a placement group, and what they take of it)."""
     global _options
-    _options = options
+    before, _options = _options, options
     try:
         yield
     finally:
-        _options = _uncounted
+        _options = before
 
 
-class _Actor(Host):
-    """What lives in the actor."""
+class RayHost(Host):
+    """An environment in a Ray actor, on any machine of a cluster.
 
-    def answer(self, *call: Any) -> tuple[bool, Any]:
-        try:
-            return True, self.call(*call)
-        except BaseException as error:  # even SystemExit, or the actor would end without a word
-            return False, _told(error)
+    Where this process has no Ray yet, one is started, or joined if ``RAY_ADDRESS`` names a cluster. What environments
+    import must be importable there (for clusters: Ray's ``runtime_env``).
+    """
 
+    killable = True
 
-class _OnRay(Host):
     def __init__(self) -> None:
         self._actor: Any = None
         self._killed = False
@@ -388,18 +369,15 @@ class _OnRay(Host):
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ray = _ray()
         if method == "make":
-            self._actor = ray.remote(max_restarts=0, **_options())(_Actor).remote()
+            self._actor = ray.remote(max_restarts=0, **_options())(_Remote).remote()
             if self._killed:
                 self.kill()
         try:
-            good, result = ray.get(self._actor.answer.remote(method, args, kwargs))
+            return _result(*ray.get(self._actor.answer.remote(method, args, kwargs)))
         except ray.exceptions.RayActorError as error:
             raise EnvError(f"its Ray actor died: {error}", "died") from None
         except (ray.exceptions.RayError, TypeError) as error:  # its answer, or its spec, cannot be sent
             raise EnvError(_told(error), "raised") from None
-        if not good:
-            raise EnvError(result, "raised")
-        return result
 
     def close(self) -> None:
         if self._actor is None:  # it was never made
@@ -417,24 +395,8 @@ class _OnRay(Host):
                 ray.kill(self._actor, no_restart=True)
 
 
-class RayWorker(ThreadWorker):
-    """An environment in a Ray actor, on any machine of a cluster; a thread here waits for its answers.
-
-    Where this process has no Ray yet, one is started, or joined if ``RAY_ADDRESS`` names a cluster. An actor takes no
-    CPU from what Ray hands out while it lives (it mostly waits), so ``workers`` is what bounds how many there are. What
-    the environment imports must be importable there (for clusters: Ray's ``runtime_env``).
-    """
-
-    killable = True
-    host = _OnRay
-
-
 def _ray() -> Any:
-    """Ray, running.
-
-    Raises:
-        ImportError: It is not installed; the message names the extra.
-    """
+    """Ray, running."""
     try:
         import ray
         import ray.exceptions

@@ -325,4 +325,4 @@ def test_options_out_of_range(options, config, tokenizer, server):
 
 
 def test_it_is_registered_under_its_name():
-    assert _agent_loop_registry["textenv"]["_target_"] == "trainers.integrations.verl.agent_loop.TextEnvAgentLoop"
+    assert _agent_loop_registry["textenv"]["_target_"] == "trainers.integrations.verl.TextEnvAgentLoop"

@@ -13,8 +13,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "chat"))
 from fake_service import FakeService, Reply, status  # noqa: E402
 
 from textenvs.chat import ChatSpec  # noqa: E402
-from textenvs.evaluate.endpoint import EndpointPolicy  # noqa: E402
 from textenvs.evaluate.plan import Job, jobs  # noqa: E402
+from textenvs.evaluate.policies import EndpointPolicy  # noqa: E402
 from textenvs.evaluate.runner import Stopped, play, run  # noqa: E402
 from textenvs.threads import Calls  # noqa: E402
 

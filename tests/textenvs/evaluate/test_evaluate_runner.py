@@ -22,8 +22,7 @@ from textenvs.evaluate.policies import (
     Stopped,
     load_function,
 )
-from textenvs.evaluate.progress import Stats, shown
-from textenvs.evaluate.runner import play, run, tools_of
+from textenvs.evaluate.runner import Stats, play, run, shown, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
 from textenvs.threads import Calls
@@ -483,8 +482,8 @@ def test_a_terminal_has_one_line_and_a_file_whole_ones(monkeypatch):
             while stream.getvalue().count("0/3 episodes, 0 running, 0 turns") < 3:
                 await asyncio.sleep(0.001)
 
-    monkeypatch.setattr("textenvs.evaluate.progress.ON_TERMINAL_S", 0.001)
-    monkeypatch.setattr("textenvs.evaluate.progress.ELSEWHERE_S", 0.001)
+    monkeypatch.setattr("textenvs.evaluate.runner._ON_TERMINAL_S", 0.001)
+    monkeypatch.setattr("textenvs.evaluate.runner._ELSEWHERE_S", 0.001)
     for stream, between in ((Terminal(), "\r"), (io.StringIO(), "\n")):
         asyncio.run(watched(stream))
         assert ("\n" in stream.getvalue()) == (between == "\n")

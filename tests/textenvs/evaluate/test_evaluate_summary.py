@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.evaluate.records import Record
-from textenvs.evaluate.report import report, table
-from textenvs.evaluate.summary import summarize
+from textenvs.evaluate.summary import report, summarize, table
 
 
 def record(task, sample, success=False, *, source="a", **changes):

@@ -22,10 +22,9 @@ from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.engines.base import MIN_TEMPERATURE, Engine
-from trainers.engines.blocks import SIZE
+from trainers.engines.decoder import SIZE
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.routing import Router
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm.engine import MIN_TEMPERATURE as VLLM_COLDEST
@@ -153,8 +152,11 @@ def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
 
         async def make(model: PreTrainedModel, max_slots: int = 64) -> Replicas:
             engines = [await kit.make(model, max_slots=max_slots) for _ in range(2)]
-            # Nothing moves for balance, so that a session's KV is where it is looked for.
-            return Replicas(engines, router=Router(2, slack=1000.0), limits=Limits(probe_interval=60.0))
+            replicas = Replicas(engines, limits=Limits(probe_interval=60.0))
+            replicas._router.slack = (
+                1000.0  # nothing moves for balance, so that a session's KV is where it is looked for
+            )
+            return replicas
 
         def kill(engine: Replicas) -> None:
             for replica in engine._replicas:

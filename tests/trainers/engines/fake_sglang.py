@@ -57,7 +57,6 @@ class Request:
         self.tokens: list[int] = []
         self.spans: list[list[Any]] = [[version, 0]]
         self.aborted = False
-        self.retractions = 0
 
 
 class FakeSGLang:
@@ -169,7 +168,6 @@ class FakeSGLang:
             "finish_reason": reason,
             "completion_tokens": len(request.tokens),
             "cached_tokens": 0,
-            "num_retractions": request.retractions,
             "weight_version": self.weight_version,
             "output_token_logprobs": [[-0.5 - token / 100, token, None] for token in request.tokens],
         }
@@ -195,8 +193,6 @@ class FakeSGLang:
                 await asyncio.sleep(0.005)
         else:
             self.paused = mode
-            for request in self.live.values():
-                request.retractions += 1
         return web.json_response({"message": "paused", "status": "ok"})
 
     async def _continue_generation(self, _: Any) -> web.Response:

@@ -21,17 +21,7 @@ class Server(RealServer):
     """SGLang's own."""
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        arguments = {
-            "--model-path": str(self.folder),
-            "--host": "127.0.0.1",
-            "--port": str(self.port),
-            "--device": "cpu",
-            "--dtype": "float32",
-            "--context-length": str(self.context + 8),
-            "--max-running-requests": "256",
-            "--random-seed": "0",
-        }
-        return SGLangOptions(python=str(PYTHON)).command(arguments)
+        return SGLangOptions(python=str(PYTHON)).command(self.folder, self.port, self.context)
 
     def options(self, **more: object) -> SGLangOptions:
         return SGLangOptions(base_url=self.url, **PATIENT | more)

@@ -108,13 +108,13 @@ async def test_adapters_that_do_not_fit_are_refused_and_the_old_weights_stay(fau
 async def test_a_replica_that_comes_later_has_base_and_adapters() -> None:
     # What replicas are made of is not the base: as after a resumption, where it is what a checkpoint merged.
     base = build_model(64, hidden=32, layers=2, seed=5).state_dict()
-    replicas = Replicas([an_engine(), an_engine()], restart=lambda _: an_engine(), copy_weights=False)
+    replicas = Replicas([an_engine(), an_engine()], restart=lambda _: an_engine())
     await replicas.update_weights(adapted(base, 0), 1)
     await replicas.update_weights(adapted(base, 1), 2)
     wanted = await reply_of(replicas)
     lost = [replica.engine for replica in replicas._replicas]
     for engine in lost:
-        engine._desk.end("injected")  # type: ignore[attr-defined]
+        engine._mailbox.end("injected")  # type: ignore[attr-defined]
     again = await asyncio.wait_for(reply_of(replicas), 60)
     assert_same(again, wanted)
     assert set(again.weight_version.tolist()) == {2}

@@ -21,7 +21,6 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError, EngineError, Generation, RequestError
 from trainers.engines.replicas import Replicas
-from trainers.engines.routing import Router
 
 # ---------------------------------------------------------------- requests
 
@@ -211,14 +210,15 @@ async def test_cancelling_leaves_nothing_behind() -> None:
 
 @simulated
 async def test_a_session_that_moves_is_forgotten_where_it_was() -> None:
-    replicas, engines = pair(router=Router(2, slack=1.0, high=1.5))
+    replicas, engines = pair()
+    replicas._router.slack = 1.0
     await replicas.generate([1], ANY, "s")
     crowd = [asyncio.create_task(replicas.generate([9] * 32, ANY)) for _ in range(4)]
     await asyncio.sleep(0)
     home = next(i for i, engine in enumerate(engines) if engine.calls and engine.calls[0].session == "s")
     others = [asyncio.create_task(replicas.generate([9] * 32, ANY)) for _ in range(2)]
     await asyncio.gather(*crowd, *others)
-    assert replicas._router.home("s") == home
+    assert replicas._router.sessions["s"].home == home
     await replicas.release("s")
     assert engines[home].released == ["s"]
     assert engines[1 - home].released == []
@@ -238,7 +238,8 @@ async def test_episodes_leave_a_replica_that_is_slow_and_do_not_run_to_and_fro()
     seconds, moves = [], []
     for slack in (4.0, 1e9):
         engines = [Fragile(lambda call, pace=pace: Reply([1] * 10, per_token=pace)) for pace in (1.0, 0.1)]
-        replicas = Replicas(engines, router=Router(2, slack=slack, settle=4))
+        replicas = Replicas(engines)
+        replicas._router.slack = slack
         began = now()
         await asyncio.gather(*(episode(replicas, number) for number in range(24)))
         seconds.append(now() - began)
@@ -266,7 +267,7 @@ def test_whatever_happens_every_request_ends_once(faults: Any, mode: Any, restar
 
     async def restart(index: int) -> Fragile:
         await asyncio.sleep(5)
-        return Fragile(slow, version=-1)
+        return Fragile(slow)
 
     async def episode(replicas: Replicas, number: int) -> None:
         history = [number + 1]
@@ -307,8 +308,7 @@ def test_whatever_happens_every_request_ends_once(faults: Any, mode: Any, restar
             assert {engine.version for engine in up} <= {replicas.version}, "never mixed"
 
     async def run() -> None:
-        options: dict[str, Any] = {"restart": restart if restarts else None, "weights": "first"}
-        replicas, _ = pair(count=3, update_timeout=50.0, **options)
+        replicas, _ = pair(count=3, update_timeout=50.0, restart=restart if restarts else None)
         beside = [asyncio.create_task(trouble(replicas, *fault)) for fault in faults]
         async with asyncio.timeout(3000):
             await asyncio.gather(*(episode(replicas, number) for number in range(12)), *beside)
@@ -362,7 +362,6 @@ async def test_closing_ends_requests_updates_and_restarts() -> None:
         ({"engines": []}, "at least one engine"),
         ({"engines": [Fragile(slow), Fragile(slow, version=2)]}, "same weights"),
         ({"stall_timeout": 10.0}, "stall_timeout must be above probe_timeout=20.0, not 10.0"),
-        ({"router": Router(3)}, "the router is for 3 replicas, and there are 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:

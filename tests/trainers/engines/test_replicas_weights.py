@@ -135,10 +135,10 @@ async def test_a_lost_replica_comes_back_with_the_current_weights() -> None:
 
     async def restart(index: int) -> Fragile:
         await asyncio.sleep(100)
-        born.append(Fragile(slow, version=-1))
+        born.append(Fragile(slow))
         return born[-1]
 
-    replicas, engines = pair(restart=restart, weights="first")
+    replicas, engines = pair(restart=restart)
     engines[1].die()
     tasks = start(replicas, 4)
     await asyncio.sleep(90)
@@ -154,19 +154,6 @@ async def test_a_lost_replica_comes_back_with_the_current_weights() -> None:
     assert stats["generated_tokens"] == stats["replica0_generated_tokens"] + stats["replica1_generated_tokens"] == 100
     await replicas.close()
     assert born[0].closed
-
-
-@simulated
-async def test_before_the_first_update_it_gets_what_the_others_were_made_with() -> None:
-    async def restart(index: int) -> Fragile:
-        return Fragile(slow, version=-1)
-
-    replicas, engines = pair(restart=restart, weights="first")
-    engines[0].die()
-    await asyncio.gather(*start(replicas, 3))
-    assert replicas._replicas[0].engine.weights == "first"  # type: ignore[attr-defined]
-    assert replicas._replicas[0].engine.version == replicas.version == 0
-    await replicas.close()
 
 
 @simulated
@@ -192,7 +179,7 @@ async def test_an_update_that_takes_all_down_meets_those_that_come_after() -> No
     async def restart(index: int) -> Fragile:
         return Fragile(slow)
 
-    replicas, engines = pair(restart=restart, weights="first")
+    replicas, engines = pair(restart=restart)
     for engine in engines:
         engine.fail_update = RuntimeError("out of memory")
     await replicas.update_weights("new", 3)
@@ -210,7 +197,7 @@ async def test_an_update_that_nobody_survives_ends_as_an_error() -> None:
         engine.fail_update = RuntimeError("out of memory")
         return engine
 
-    replicas, engines = pair(restart=restart, weights="first", max_restarts=2)
+    replicas, engines = pair(restart=restart, max_restarts=2)
     for engine in engines:
         engine.fail_update = RuntimeError("out of memory")
     with pytest.raises(EngineError, match=r"replica 0: .*out of memory.*replica 1: .*out of memory"):
@@ -251,13 +238,15 @@ async def test_a_replica_that_dies_again_and_again_is_given_up() -> None:
 
 
 @simulated
-async def test_a_restart_that_hangs_has_its_time_and_its_engine_is_closed_when_it_comes() -> None:
-    made: list[Fragile] = []
+async def test_a_restart_that_hangs_is_cancelled() -> None:
+    cancelled = []
 
     async def restart(index: int) -> Fragile:
-        await asyncio.sleep(1000)
-        made.append(Fragile(slow))
-        return made[-1]
+        try:
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+        except asyncio.CancelledError:
+            cancelled.append(index)
+            raise
 
     replicas, engines = pair(restart=restart, restart_timeout=100.0, max_restarts=1)
     for engine in engines:
@@ -265,37 +254,7 @@ async def test_a_restart_that_hangs_has_its_time_and_its_engine_is_closed_when_i
     with pytest.raises(EngineDeadError, match="longer than 100 s"):
         await replicas.generate([1], ANY)
     assert now() < 200
-    await asyncio.sleep(1000)
-    assert [engine.closed for engine in made] == [True, True]
-    await replicas.close()
-
-
-class Tensor:
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def detach(self) -> Tensor:
-        return self
-
-    def clone(self) -> Tensor:
-        return Tensor(self.value)
-
-
-@pytest.mark.parametrize(("copies", "given"), [(True, 1), (False, 2)])
-async def test_what_a_later_replica_gets_is_a_copy(copies: bool, given: int) -> None:
-    async def restart(index: int) -> Fragile:
-        return Fragile(lambda call: Reply([1]))
-
-    replicas, engines = pair(lambda call: Reply([1]), restart=restart, copy_weights=copies)
-    weights = {"w": Tensor(1)}
-    await replicas.update_weights(weights, 1)
-    weights["w"].value = 2  # the trainer goes on
-    engines[0].die()
-    async with asyncio.timeout(20):
-        while replicas.stats()["replicas_restarted"] < 1:
-            await replicas.generate([1], ANY)
-            await asyncio.sleep(0.01)
-    assert replicas._replicas[0].engine.weights["w"].value == given  # type: ignore[attr-defined]
+    assert sorted(cancelled) == [0, 1]
     await replicas.close()
 
 

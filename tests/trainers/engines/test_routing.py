@@ -8,18 +8,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainers.engines.prefixes import PrefixIndex
-from trainers.engines.routing import PREFILL_WEIGHT, Placement, Router
+from trainers.engines.routing import PREFILL_WEIGHT, Placement, PrefixIndex, Router
 
 
 def ids(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
-def placed(router: Router, *args, **kwargs) -> Placement:
-    placement = router.place(*args, **kwargs)
-    assert placement is not None
-    return placement
+def an_index(replicas: int, block: int, max_blocks: int = 10**6) -> PrefixIndex:
+    index = PrefixIndex(replicas)
+    index.block, index.max_blocks = block, max_blocks
+    return index
+
+
+def a_router(replicas: int, block: int = 16, max_blocks: int = 10**6, **settings: float) -> Router:
+    router = Router(replicas)
+    router.index = an_index(replicas, block, max_blocks)
+    for name, value in settings.items():
+        setattr(router, name, value)
+    return router
+
+
+def home_of(router: Router, session: str | None) -> int | None:
+    known = None if session is None else router.sessions.get(session)
+    return None if known is None else known.home
 
 
 # ---------------------------------------------------------------- prefixes
@@ -34,7 +46,7 @@ SEQUENCES = st.lists(st.integers(0, 2), max_size=14)  # few tokens, so that pref
     lost=st.integers(0, 3),
 )
 def test_the_index_knows_the_longest_shared_prefix_of_each_replica(block, served, asked, lost):
-    index = PrefixIndex(3, block=block)
+    index = an_index(3, block)
     for replica, tokens in served:
         index.add(index.keys(tokens), replica)
     index.forget(lost) if lost < 3 else None
@@ -53,7 +65,7 @@ def test_the_index_knows_the_longest_shared_prefix_of_each_replica(block, served
 
 @given(served=st.lists(st.tuples(st.integers(0, 1), SEQUENCES), max_size=20), most=st.integers(1, 9))
 def test_the_index_is_bounded_and_never_claims_what_was_not_served(served, most):
-    index, free = PrefixIndex(2, block=2, max_blocks=most), PrefixIndex(2, block=2)
+    index, free = an_index(2, 2, most), an_index(2, 2)
     for replica, tokens in served:
         index.add(index.keys(tokens), replica)
         free.add(free.keys(tokens), replica)
@@ -61,12 +73,6 @@ def test_the_index_is_bounded_and_never_claims_what_was_not_served(served, most)
         believed, true = index.shared(index.keys(tokens)), free.shared(free.keys(tokens))
         assert all(b <= t for b, t in zip(believed, true, strict=True))
         assert believed[replica] == min(len(tokens) // 2, most) * 2, "the newest is known, from its beginning"
-
-
-@pytest.mark.parametrize("size", ["replicas", "block", "max_blocks"])
-def test_sizes_of_the_index(size):
-    with pytest.raises(ValueError, match=f"{size} must be at least 1"):
-        PrefixIndex(**({"replicas": 2} | {size: 0}))
 
 
 # ---------------------------------------------------------------- the invariants, under any order of events
@@ -79,38 +85,31 @@ class Books(RuleBasedStateMachine):
         replicas=st.integers(1, 4),
         settle=st.integers(1, 3),
         slack=st.sampled_from([0.5, 2.0]),
-        most=st.integers(1, 4),
         blocks=st.integers(1, 12),
     )
-    def begin(self, replicas, settle, slack, most, blocks):
-        self.settle, self.most, self.blocks = settle, most, blocks
-        self.router = Router(
-            replicas, block=2, settle=settle, slack=slack, max_sessions=most, max_blocks=blocks, high=1.5, low=1.1
-        )
+    def begin(self, replicas, settle, slack, blocks):
+        self.settle, self.blocks = settle, blocks
+        self.router = a_router(replicas, 2, blocks, settle=settle, slack=slack)
         self.up = set(range(replicas))
         self.flights: list[Placement] = []
         self.moved: dict[str, int] = {}  # session -> requests since it moved for balance
-        self.peak = 0  # sessions in flight at a time
 
+    @precondition(lambda self: self.up)
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9), limit=st.integers(1, 40), data=st.data())
     def request(self, tokens, limit, data):
         session = data.draw(st.sampled_from([None, "a", "b", "c", "d", "e", "f"]))
-        avoid = data.draw(st.sets(st.integers(0, self.router.replicas - 1), max_size=2))
-        home = None if session is None else self.router.home(session)
+        avoid = data.draw(st.sets(st.integers(0, len(self.router.load) - 1), max_size=2))
+        home = home_of(self.router, session)
         busy = any(flight.session == session for flight in self.flights)
         shedding = set(self.router.shedding)
         loads = {replica: self.router.load[replica] for replica in self.up}
         placement = self.router.place(ids(*tokens), limit, session, avoid)
-        if not self.up:
-            assert placement is None
-            return
-        assert placement is not None
         candidates = self.up - avoid or self.up
         assert placement.replica in candidates, "never a replica that is down"
         assert 0 < placement.charge <= PREFILL_WEIGHT * len(tokens) + limit
         self.flights.append(placement)
         if session is not None:
-            assert self.router.home(session) == placement.replica
+            assert home_of(self.router, session) == placement.replica
             if placement.reason == "balance":
                 assert home in shedding
                 assert not busy
@@ -133,14 +132,14 @@ class Books(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def down(self, data):
-        replica = data.draw(st.integers(0, self.router.replicas - 1))
+        replica = data.draw(st.integers(0, len(self.router.load) - 1))
         self.router.down(replica)
         self.up.discard(replica)
         assert self.router.at_home[replica] == 0
 
     @rule(data=st.data())
     def come_up(self, data):
-        replica = data.draw(st.integers(0, self.router.replicas - 1))
+        replica = data.draw(st.integers(0, len(self.router.load) - 1))
         if replica not in self.up:
             self.router.up(replica)
             self.up.add(replica)
@@ -153,12 +152,12 @@ class Books(RuleBasedStateMachine):
             if flight.session == session and flight.replica in self.up:
                 break
         else:
-            assert self.router.home(session) is None or any(f.session == session for f in self.flights)
+            assert home_of(self.router, session) is None or any(f.session == session for f in self.flights)
 
     @rule()
     def update(self):
         self.router.forget_computed()
-        assert len(self.router._index) == 0
+        assert len(self.router.index) == 0
         self.moved.clear()
 
     @invariant()
@@ -167,14 +166,12 @@ class Books(RuleBasedStateMachine):
             return
         router = self.router
         assert router.healthy == self.up
-        for replica in range(router.replicas):
+        for replica in range(len(router.load)):
             mine = [flight for flight in self.flights if flight.replica == replica]
             assert router.in_flight[replica] == len(mine)
             assert router.load[replica] == pytest.approx(sum(flight.charge for flight in mine))
             assert mine or router.load[replica] == 0, "what is added is taken off, to the last bit"
-        self.peak = max(self.peak, len({flight.session for flight in self.flights} - {None}))
-        assert len(router._sessions) <= max(self.most, self.peak)
-        assert len(router._index) <= self.blocks
+        assert len(router.index) <= self.blocks
         assert set(router.shedding) < self.up or not router.shedding, "never all that are up"
 
 
@@ -187,40 +184,40 @@ TestBooks = Books.TestCase
 
 def test_a_session_goes_home_and_others_to_the_least_loaded():
     router = Router(3)
-    homes = [placed(router, ids(i, i, i), 10, f"s{i}").replica for i in range(3)]
+    homes = [router.place(ids(i, i, i), 10, f"s{i}").replica for i in range(3)]
     assert sorted(homes) == [0, 1, 2]
     for i in (2, 0, 1):
-        again = placed(router, ids(i, i, i, i), 10, f"s{i}")
+        again = router.place(ids(i, i, i, i), 10, f"s{i}")
         assert (again.replica, again.reason) == (homes[i], "home")
-    heavy = placed(router, ids(9), 100)
-    assert placed(router, ids(8), 1).replica != heavy.replica
+    heavy = router.place(ids(9), 100)
+    assert router.place(ids(8), 1).replica != heavy.replica
 
 
 def test_sessions_spread_also_when_nothing_is_in_flight():
     router = Router(2)
     for i in range(6):
-        router.finish(placed(router, ids(i), 5, f"s{i}"), ids(1, 2))
+        router.finish(router.place(ids(i), 5, f"s{i}"), ids(1, 2))
     assert [router.at_home[replica] for replica in range(2)] == [3, 3]
 
 
 def test_a_new_session_follows_the_longest_prefix_worth_following():
-    router = Router(2, block=4, min_share=0.5)
-    router.finish(placed(router, ids(*[1] * 8), 4, "a"), ids(7, 7, 7, 7))
-    router.finish(placed(router, ids(*[2] * 8), 4, "b"), ids(7, 7, 7, 7))
-    home = router.home("a")
-    follower = placed(router, ids(*[1] * 8, 7, 7, 7, 7, 3), 4, "c")
+    router = a_router(2, block=4)
+    router.finish(router.place(ids(*[1] * 8), 4, "a"), ids(7, 7, 7, 7))
+    router.finish(router.place(ids(*[2] * 8), 4, "b"), ids(7, 7, 7, 7))
+    home = home_of(router, "a")
+    follower = router.place(ids(*[1] * 8, 7, 7, 7, 7, 3), 4, "c")
     assert (follower.replica, follower.reason) == (home, "prefix")
     assert follower.charge == pytest.approx(PREFILL_WEIGHT * 1 + 4), "what was computed before is not to be computed"
     assert router.counters == {"prefix_hits": 1, "prefix_tokens": 12, "moves": 0}
-    stranger = placed(router, ids(*[1] * 4, *[5] * 8), 4, "d")
+    stranger = router.place(ids(*[1] * 4, *[5] * 8), 4, "d")
     assert (stranger.replica, stranger.reason) == (1 - home, "load"), "a third of the prompt is not worth it"
     router.forget_computed()
-    assert placed(router, ids(*[2] * 8), 4, "e").reason == "load", "new weights: nothing is computed"
+    assert router.place(ids(*[2] * 8), 4, "e").reason == "load", "new weights: nothing is computed"
 
 
 def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
-    router = Router(2, slack=2.0, high=1.5, low=1.1, settle=3)
-    flights = [placed(router, ids(1), 16, f"s{i}") for i in range(8)]
+    router = a_router(2, slack=2.0, settle=3)
+    flights = [router.place(ids(1), 16, f"s{i}") for i in range(8)]
     at_zero = [flight for flight in flights if flight.replica == 0]
     for flight in flights:
         if flight.replica == 1:
@@ -228,10 +225,10 @@ def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
     assert router.shedding == {0}, "4 requests against none"
     router.finish(at_zero[0], ids(*[1] * 16))
     assert router.shedding == {0}
-    moving = placed(router, ids(1, 2), 16, at_zero[0].session)
+    moving = router.place(ids(1, 2), 16, at_zero[0].session)
     assert (moving.replica, moving.reason, moving.left) == (1, "balance", 0)
-    assert placed(router, ids(5), 16, "new").replica == 1
-    busy = placed(router, ids(1, 2), 16, at_zero[1].session)
+    assert router.place(ids(5), 16, "new").replica == 1
+    busy = router.place(ids(1, 2), 16, at_zero[1].session)
     assert busy.replica == 0, "a session in flight does not move"
     router.finish(busy)
     for flight in at_zero[1:]:
@@ -242,14 +239,14 @@ def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
 
 def test_what_swings_does_not_make_a_session_move_to_and_fro():
     """Load that swings from one side to the other at every request: a session moves once in ``settle``."""
-    router = Router(2, settle=5, slack=1.0)
-    router.finish(placed(router, ids(1), 8, "s"), ids(1))
+    router = a_router(2, settle=5, slack=1.0)
+    router.finish(router.place(ids(1), 8, "s"), ids(1))
     for _ in range(60):
-        home = router.home("s")
+        home = home_of(router, "s")
         assert home is not None
-        others = [placed(router, ids(3), 8, avoid={1 - home}) for _ in range(6)]
+        others = [router.place(ids(3), 8, avoid={1 - home}) for _ in range(6)]
         assert router.shedding == {home}
-        router.finish(placed(router, ids(1, 2, 3), 8, "s"), ids(1))
+        router.finish(router.place(ids(1, 2, 3), 8, "s"), ids(1))
         for other in others:
             router.finish(other)
     assert 5 <= router.counters["moves"] <= 60 // 5 + 1
@@ -258,50 +255,39 @@ def test_what_swings_does_not_make_a_session_move_to_and_fro():
 def test_the_sessions_of_a_lost_replica_find_a_new_home_and_stay_there():
     router = Router(2)
     for i in range(4):
-        router.finish(placed(router, ids(i), 5, f"s{i}"), ids(1))
-    gone = [f"s{i}" for i in range(4) if router.home(f"s{i}") == 0]
+        router.finish(router.place(ids(i), 5, f"s{i}"), ids(1))
+    gone = [f"s{i}" for i in range(4) if home_of(router, f"s{i}") == 0]
     router.down(0)
     assert router.release(gone[0]) == [], "nothing is left of it"
-    moved = placed(router, ids(1, 2), 5, gone[1])
+    moved = router.place(ids(1, 2), 5, gone[1])
     assert (moved.replica, router.counters["moves"]) == (1, 1)
     router.finish(moved, ids(1))
     router.up(0)
-    assert placed(router, ids(1, 2, 3), 5, gone[1]).replica == 1
-    assert placed(router, ids(9), 5, "new").replica == 0
+    assert router.place(ids(1, 2, 3), 5, gone[1]).replica == 1
+    assert router.place(ids(9), 5, "new").replica == 0
     assert router.release("never heard of") == [0, 1]
 
 
-def test_a_session_that_moved_is_released_wherever_it_was():
+def test_a_session_that_moves_is_released_where_it_was_and_then_at_home():
     router = Router(2)
-    router.finish(placed(router, ids(1), 5, "s"), ids(1))
-    first = router.home("s")
-    router.finish(placed(router, ids(1), 5, "s", avoid={first}), ids(1))
-    assert router.home("s") == 1 - first
-    assert router.release("s") == [0, 1]
-    assert router.home("s") is None
+    router.finish(router.place(ids(1), 5, "s"), ids(1))
+    first = home_of(router, "s")
+    moved = router.place(ids(1), 5, "s", avoid={first})
+    router.finish(moved, ids(1))
+    assert moved.left == first
+    assert home_of(router, "s") == 1 - first
+    assert router.release("s") == [1 - first]
+    assert home_of(router, "s") is None
     assert [router.at_home[replica] for replica in range(2)] == [0, 0]
 
 
 def test_replies_teach_how_much_a_request_will_be():
     router = Router(1)
-    first = placed(router, ids(1), 1000)
+    first = router.place(ids(1), 1000)
     assert first.charge == pytest.approx(PREFILL_WEIGHT + 1000)
     router.finish(first, ids(*[1] * 10))
-    assert placed(router, ids(2), 1000).charge == pytest.approx(PREFILL_WEIGHT + 10)
-    assert placed(router, ids(2), 4).charge == pytest.approx(PREFILL_WEIGHT + 4)
-    silent = Router(1, block=1)
-    silent.finish(placed(silent, ids(1), 1000), ids())
-    assert placed(silent, ids(1), 1000).charge == 1, "nothing to compute and nothing to expect is still a request"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"high": 1.0, "low": 1.0}, "high above 1"),
-        ({"low": 2.0}, "low=2.0"),
-        ({"low": 0.5}, "1 <= low"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        Router(2, **options)
+    assert router.place(ids(2), 1000).charge == pytest.approx(PREFILL_WEIGHT + 10)
+    assert router.place(ids(2), 4).charge == pytest.approx(PREFILL_WEIGHT + 4)
+    silent = a_router(1, block=1)
+    silent.finish(silent.place(ids(1), 1000), ids())
+    assert silent.place(ids(1), 1000).charge == 1, "nothing to compute and nothing to expect is still a request"

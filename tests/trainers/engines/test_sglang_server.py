@@ -14,7 +14,6 @@ from sglang_server import PYTHON, Server
 from test_conformance import forward, picked
 
 from trainers.engines.base import EngineDeadError, Sampling
-from trainers.engines.remote import Launch
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]
@@ -62,8 +61,9 @@ async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> No
 async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_path: Path) -> None:
     """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
     lively_model().save_pretrained(tmp_path)
-    options = SGLangOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **PATIENT)
-    engine = SGLangEngine(tmp_path, options, max_context=256, launch=Launch(max_slots=4, threads=1))
+    small: dict[str, Any] = {"max_slots": 4, "threads": 1}
+    options = SGLangOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **small, **PATIENT)
+    engine = SGLangEngine(tmp_path, options, max_context=256)
     try:
         for version, seed in ((0, 0), (1, 1), (2, 2)):
             model = lively_model(seed=seed)

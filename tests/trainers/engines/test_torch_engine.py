@@ -29,8 +29,7 @@ from transformers import (
 )
 
 from trainers.engines.base import Generation, Sampling
-from trainers.engines.blocks import SIZE, blocks_for
-from trainers.engines.decoder import Decoder
+from trainers.engines.decoder import SIZE, Decoder, blocks_for
 from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.torch_engine import TorchEngine
 
@@ -47,10 +46,7 @@ def scheduler(
     blocks: int | None = None,
 ) -> Scheduler:
     decoder = Decoder(model or lively_model(), blocks or slots * blocks_for(context), context, threads=threads)
-    ticks = iter(range(10**9))
-    return Scheduler(
-        decoder, slots, stop_token_ids=(), prefill_budget=budget, seed=seed, version=0, clock=lambda: float(next(ticks))
-    )
+    return Scheduler(decoder, slots, prefill_budget=budget, seed=seed)
 
 
 def resident_bytes() -> int:
@@ -166,7 +162,7 @@ def test_new_weights_while_siblings_wait_are_used_for_all_of_the_prompt() -> Non
         for _ in range(steps):
             machine.step()
         sampled = [int(machine._length[each.row]) - 40 for each in requests]
-        machine.add_update(Update(new.state_dict(), 1, "keep"))
+        machine.add(Update(new.state_dict(), 1, "keep"))
         done = drain(machine)
         for each, alone, before in zip(requests, expected, sampled, strict=True):
             if not before:  # nothing was drawn with the old weights
@@ -356,9 +352,9 @@ def test_updates_are_applied_in_order_and_can_be_withdrawn() -> None:
     first, withdrawn, second = (Update(weights, v, "wait") for v in (1, 2, 3))
     late = request([1])
     for update in (first, withdrawn, second):
-        machine.add_update(update)
+        machine.add(update)
     machine.add(late)
-    machine.cancel_update(withdrawn)
+    machine.cancel(withdrawn)
     outcomes = []
     while machine.has_work:
         outcomes += machine.step()

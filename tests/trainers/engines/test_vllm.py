@@ -20,7 +20,6 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.remote import Launch
 from trainers.engines.vllm.checksum import block, checksum, checksums, differing
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
@@ -88,7 +87,6 @@ async def test_a_server_that_was_started_otherwise_is_told_how(
     ("options", "said"),
     [
         ({"base_url": "localhost:8000"}, "http://"),
-        ({"base_url": "http://x", "python": "python"}, "start one"),
         ({"python": "/nowhere/python"}, "make venv-vllm"),
         ({}, "make venv-vllm"),
         ({"base_url": "http://x", "args": {"logprobs_mode": "raw_logits"}}, r"engine\.vllm\.args\.logprobs_mode"),
@@ -107,8 +105,8 @@ def test_arguments_become_words_of_the_command_line() -> None:
         "compilation_config": {"mode": 0},
         "x": None,
     }
-    options = VLLMOptions(python=sys.executable, tensor_parallel=2, args=args)
-    command, environment = options.command(Path("m"), Path("p"), 1234, 256, Launch(threads=3))
+    options = VLLMOptions(python=sys.executable, tensor_parallel=2, threads=3, args=args)
+    command, environment = options.command(Path("m"), Path("p"), 1234, 256)
     words = " ".join(command)
     for said in (
         "--model m",

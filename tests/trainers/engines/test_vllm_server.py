@@ -16,7 +16,6 @@ from test_conformance import forward, picked
 from vllm_server import PYTHON, Server
 
 from trainers.engines.base import EngineDeadError, Sampling
-from trainers.engines.remote import Launch
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 
@@ -111,9 +110,9 @@ async def test_a_server_that_cannot_be_given_its_weights_serves_no_more(vllm: Se
 async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_path: Path) -> None:
     """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
     lively_model(**SERVED).save_pretrained(tmp_path)
-    options = VLLMOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **PATIENT)
-    launch = Launch(max_slots=4, threads=1, kv_cache_gib=0.1)
-    engine = VLLMEngine(tmp_path, options, max_context=256, launch=launch)
+    small: dict[str, Any] = {"max_slots": 4, "threads": 1, "kv_cache_gib": 0.1}
+    options = VLLMOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **small, **PATIENT)
+    engine = VLLMEngine(tmp_path, options, max_context=256)
     try:
         await learns(engine, 1, 1)
         await learns(engine, 2, 2)

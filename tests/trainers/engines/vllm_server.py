@@ -13,7 +13,6 @@ from real_server import PATIENT, RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
 import trainers
-from trainers.engines.remote import Launch
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 
@@ -25,9 +24,8 @@ class Server(RealServer):
     """vLLM's own."""
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        options = VLLMOptions(python=str(PYTHON), block_size=BLOCK)
-        launch = Launch(max_slots=32, threads=1, kv_cache_gib=0.25)
-        return options.command(self.folder / "model", self.folder / "packages", self.port, self.context, launch)
+        options = VLLMOptions(python=str(PYTHON), block_size=BLOCK, max_slots=32, threads=1, kv_cache_gib=0.25)
+        return options.command(self.folder / "model", self.folder / "packages", self.port, self.context)
 
     def options(self, **more: object) -> VLLMOptions:
         return VLLMOptions(base_url=self.url, **PATIENT | {"transport": "process_group"} | more)

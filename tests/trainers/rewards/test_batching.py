@@ -13,7 +13,7 @@ events = st.lists(st.tuples(st.floats(0, 2), st.one_of(st.integers(0, 12), st.ju
 
 @given(events, st.integers(1, 4), st.one_of(st.none(), st.integers(1, 10)), st.sampled_from([0.0, 1.0, 3.0]))
 def test_every_request_leaves_once_in_order_within_the_limits_and_in_time(sequence, size, tokens, wait):
-    batcher: Batcher[list[int]] = Batcher(max_size=size, max_tokens=tokens, max_wait=wait)
+    batcher: Batcher[list[int]] = Batcher(size, tokens, wait)
     now, waiting, numbers = 0.0, [], iter(range(10**6))  # waiting: (item, tokens, since)
     for passed, what in sequence:
         now += passed

@@ -279,6 +279,6 @@ def test_positions_that_no_token_gets_are_not_counted(tmp_path: Path) -> None:
     RobertaForSequenceClassification(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(save_model(tmp_path / "words")).save_pretrained(tmp_path)
     model = Classifier(ClassifierSection(path=str(tmp_path), overlong="left"))
-    assert model._longest == 37
+    assert model._tokens._max_length == 37
     (score,) = model.score([(user("the cat sat on " * 40), assistant("on the mat"))])
     assert isinstance(score, float)

@@ -79,7 +79,7 @@ def test_the_ends_of_the_decay():
     assert discounted(rewards, 1.0).tolist() == pytest.approx([1.0 - 1.0 + 2.0, -1.0 + 2.0, 2.0])
     assert last(rewards).tolist() == [0.0, 0.0, 5.0]
     assert spread(rewards).tolist() == pytest.approx([5 / 3] * 3)
-    with pytest.raises(ValueError, match="from 0 to 1"):
+    with pytest.raises(ValueError, match="decay should be less than or equal to 1, not 1.5"):
         discounted(rewards, 1.5)
 
 

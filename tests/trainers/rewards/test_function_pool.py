@@ -103,7 +103,7 @@ def test_a_failure_is_said_and_the_next_call_works(by_order, order, cause, said)
 def test_a_process_serves_many_calls_and_as_many_run_at_once_as_are_allowed(file):
     with FunctionPool(file, "by_order", workers=2) as pool:
         pids = {int(ask(pool, "pid").result()) for _ in range(5)}
-        assert pids <= {process._process.pid for process in pool._all}
+        assert pids <= {worker.process.pid for worker in pool._pool._started}
         futures = [ask(pool, "pid") for _ in range(40)]
         assert len({future.result() for future in futures}) <= 2
 
@@ -112,7 +112,7 @@ def test_closing_ends_what_runs_and_leaves_no_process(file):
     pool = FunctionPool(file, "by_order", workers=1, timeout_s=100)
     running = ask(pool, "hang")
     waiting = ask(pool, "pid")
-    pid = next(iter(pool._all))._process.pid
+    (pid,) = {worker.process.pid for worker in pool._pool._started}
     while not running.running():
         time.sleep(0.01)
     closer = threading.Thread(target=pool.close)
@@ -154,3 +154,19 @@ def echo(file):
 @given(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9) | st.booleans(), st.text(max_size=50))
 def test_what_goes_in_comes_out(echo, value, text):
     assert ask(echo, text, extra_info=value).result() == float(value)
+
+
+def test_closing_does_not_wait_for_a_file_that_loads(tmp_path):
+    (tmp_path / "f.py").write_text(
+        "import os, time\n"
+        "if os.path.exists(__file__ + '.slow'): time.sleep(1000)\n"
+        "def compute_score(**question): os._exit(7)\n"
+    )
+    pool = FunctionPool(tmp_path / "f.py")
+    (tmp_path / "f.py.slow").touch()
+    asked = ask(pool, "")  # its process dies, and another is started
+    while not pool._starting:
+        time.sleep(0.01)
+    pool.close()
+    with pytest.raises(ScoreError):
+        asked.result(timeout=10)

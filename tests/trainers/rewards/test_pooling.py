@@ -281,7 +281,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 async def _ready(url: str, process: ServerProcess) -> None:
     for _ in range(3000):
-        assert process.returncode is None, process.tail()
+        assert process.ended is None, process.tail()
         try:
             backend = await PoolingBackend.connect(ServiceSection(url=url, input="messages"))
         except OutageError:

@@ -121,8 +121,9 @@ def test_tokens_limit_a_batch() -> None:
     async def run() -> None:
         model = Model()
         async with service(model, max_batch_tokens=8, max_wait_s=0.1) as door:  # two of four just fit
-            await ask(door, *(request(str(i), tokens=4) for i in range(4)), request("long", tokens=99))
-        assert model.batches == [["0", "1"], ["2", "3"], ["long"]]
+            four, long = [str(i) * 15 for i in range(4)], "x" * 400  # 4 tokens each with the "?", and 100
+            await ask(door, *map(request, four), request(long))
+        assert model.batches == [four[:2], four[2:], [long]]
 
     run_simulated(run())
 

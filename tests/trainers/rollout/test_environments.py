@@ -239,7 +239,7 @@ async def test_close_closes_what_is_idle_and_survives_what_cannot_close() -> Non
 
 
 async def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ValueError, match="kind must be one of inline, thread, process"):
+    with pytest.raises(ValueError, match="kind should be 'inline', 'thread', 'process' or 'ray', not 'fiber'"):
         Backend(EnvSpec(AsyncEnv), "fiber")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="step_timeout must be above 0"):
+    with pytest.raises(ValueError, match="step_timeout should be greater than 0, not 0.0"):
         Backend(EnvSpec(AsyncEnv), step_timeout=0.0)

@@ -26,8 +26,7 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.stats import LengthBias
-from trainers.rollout.timeline import PHASES, Load, LoopLag, Timeline, TraceFile
+from trainers.rollout.stats import PHASES, LengthBias, Load, LoopLag, Timeline, TraceFile
 from trainers.trajectory import Trajectory
 
 
@@ -382,7 +381,7 @@ def test_what_a_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     program = f"""
         import time
-        from trainers.rollout.timeline import TraceFile
+        from trainers.rollout.stats import TraceFile
         trace = TraceFile({str(path)!r})
         while True:
             lane = trace.lane("episodes")

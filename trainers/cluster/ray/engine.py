@@ -193,7 +193,7 @@ class RayEngine:
         await self._call("wake")
 
     async def probe(self) -> int:
-        """See :class:`trainers.engines.base.Probed`."""
+        """See :func:`trainers.engines.base.probe`."""
         count: int = await self._call("probe")
         return count
 

@@ -20,73 +20,48 @@ from trainers.rewards.backends.classifier_pool import WorkerLostError
 
 
 class _RewardActor:
-    """The actor: methods return a :class:`Failure`, or what they mean."""
-
     def __init__(self, gpus: Sequence[int]) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         self._model: Any = None
 
-    def load(self, options: ClassifierSection, device: str) -> Any:
-        try:
-            import torch
+    def load(self, options: ClassifierSection, device: str) -> None:
+        import torch
 
-            torch.set_num_threads(options.threads)
-            self._model = Classifier(options, device)
-        except Exception as error:
-            return Failure.of(error)
-        return None
+        torch.set_num_threads(options.threads)
+        self._model = Classifier(options, device)
 
     def call(self, method: str, arguments: Sequence[Any]) -> Any:
+        """What the method returns, or a :class:`Failure`."""
         try:
-            return getattr(self._model, method)(*arguments)
+            return getattr(self if method == "load" else self._model, method)(*arguments)
         except Exception as error:
             return Failure.of(error)
 
 
 class RayWorker:
-    """See :class:`trainers.rewards.backends.Worker`. Ray must be running.
+    """See :class:`trainers.rewards.backends.Worker`. Ray must be running, and the model's files where the actor is.
 
-    Args:
-        options: The model; its files must be where the actor is.
-        device: As of :class:`~trainers.rewards.backends.classifier.Classifier`.
-        placement: Options of Ray for the actor: what it takes (``num_gpus``), and its placement group.
-        gpus: CUDA numbers of GPUs that it shares with others and takes none of.
-
-    Raises:
-        ImportError: Ray is not installed.
+    ``placement`` are options of Ray for the actor: what it takes (``num_gpus``), and its placement group. ``gpus`` are
+    CUDA numbers of GPUs that it shares with others and takes none of.
     """
 
     def __init__(
-        self,
-        options: ClassifierSection,
-        device: str = "auto",
-        *,
-        placement: Mapping[str, Any] | None = None,
-        gpus: Sequence[int] = (),
+        self, options: ClassifierSection, device: str, *, placement: Mapping[str, Any], gpus: Sequence[int] = ()
     ) -> None:
         self.lost = False
         self.actor: Any = None
         self._ray = import_ray()
-        self._options, self._device, self._gpus = options, device, list(gpus)
-        self._placement = dict(placement or {})
+        self._options, self._device, self._placement, self._gpus = options, device, placement, gpus
 
     async def start(self) -> None:
         remote = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor)
         self.actor = remote.remote(self._gpus)
-        await self._answer(self.actor.load.remote(self._options, self._device))
+        await self.call("load", self._options, self._device)
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        return await self._answer(self.actor.call.remote(method, arguments))
-
-    async def close(self) -> None:
-        if self.actor is not None:
-            with contextlib.suppress(Exception):  # Ray may be gone itself
-                self._ray.kill(self.actor, no_restart=True)
-
-    async def _answer(self, ref: Any) -> Any:
         try:
-            answer = await ref
+            answer = await self.actor.call.remote(method, arguments)
         except self._ray.exceptions.RayActorError as error:
             self.lost = True
             raise WorkerLostError(f"its actor died: {said(error)}") from error
@@ -101,3 +76,8 @@ class RayWorker:
                 raise answer.error
             raise BackendError(f"its actor raised:\n{answer.text}")
         return answer
+
+    async def close(self) -> None:
+        if self.actor is not None:
+            with contextlib.suppress(Exception):  # Ray may be gone itself
+                self._ray.kill(self.actor, no_restart=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .engine import SGLangEngine
-from .options import SGLangOptions
+from .engine import SGLangEngine, SGLangOptions
 
 __all__ = ["SGLangEngine", "SGLangOptions"]

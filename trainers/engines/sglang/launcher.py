@@ -30,11 +30,7 @@ class _MissingKernels(ModuleType):
 
 
 def _prepare_cpu() -> list[Any]:
-    """Put the stand-ins in place.
-
-    Returns:
-        What must stay alive for as long as they are needed.
-    """
+    """Put the stand-ins in place; returns what must stay alive for as long as they are needed."""
     import torch
 
     kernels = _MissingKernels("sgl_kernel")
@@ -56,13 +52,8 @@ def _prepare_cpu() -> list[Any]:
 def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
     """MurmurHash3 (x86, 32 bits, hash seed 0) of four words: the seed's low and high half, position, column.
 
-    Args:
-        seed: uint64 ``[n]``.
-        positions: Integers ``[n]``.
-        columns: Integers ``[m]``.
-
-    Returns:
-        uint32 ``[n, m]``. Computed in int64, because torch has little arithmetic on unsigned integers.
+    ``seed`` is uint64 ``[n]``, ``positions`` integers ``[n]``, ``columns`` integers ``[m]``; the result is uint32
+    ``[n, m]``, computed in int64, because torch has little arithmetic on unsigned integers.
     """
     import torch
 
@@ -89,9 +80,7 @@ def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
 def _allow_seeds() -> None:
     """Let SGLang honour seeds on the CPU, which it does in its deterministic mode, which it has for GPUs alone.
 
-    What the mode would replace are kernels of the GPU whose results depend on the size of the batch. Plain torch on the
-    CPU needs no replacing: ``torch_native`` attends each sequence by itself, and float32 products differ in the last
-    bit at most.
+    What the mode would replace are kernels of the GPU whose results depend on the size of the batch.
     """
     from sglang.srt import batch_invariant_ops  # type: ignore[import-not-found]
     from sglang.srt.arg_groups import choices  # type: ignore[import-not-found]

@@ -10,20 +10,15 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from textenvs.text import excerpt
 from trainers.engines.base import EngineError, Sampling
+from trainers.engines.remote import Reply
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
 
 _ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "half": torch.float16}
-
-
-class AnswerError(EngineError):
-    """The server's answer does not fit the request."""
 
 
 class _Span(BaseModel):
@@ -37,19 +32,16 @@ class _Reason(BaseModel):
     message: str | None = None
 
 
-class Reply(BaseModel):
-    """``meta_info`` of an answer to ``POST /generate``; its tokens stand in ``output_token_logprobs``."""
-
+class _Meta(BaseModel):
     finish_reason: _Reason
     #: ``[log-probability, token id, text or null]``, one a token.
     output_token_logprobs: list[tuple[Annotated[float, Field(allow_inf_nan=False)], int, Any]] = []
     weight_versions: list[_Span] = []
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens whose KV was reused
-    num_retractions: int = 0  # how often its KV was dropped and computed again
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Reply:
+    def _is_whole(self) -> _Meta:
         count = len(self.output_token_logprobs)
         # An abort may come between a token and its log-probability.
         if count != self.completion_tokens and self.finish_reason.type != "abort":
@@ -59,31 +51,13 @@ class Reply(BaseModel):
             raise ValueError(f"weight_versions do not cover the {count} tokens")
         return self
 
-    @property
-    def token_ids(self) -> list[int]:
-        """Of the reply, in order."""
-        return [token for _, token, _ in self.output_token_logprobs]
-
-    @property
-    def logprobs(self) -> list[float]:
-        """One a token."""
-        return [value for value, _, _ in self.output_token_logprobs]
-
-    @property
-    def versions(self) -> list[str]:
-        """The server's name for the weights of each token."""
-        names = [span.version for span in self.weight_versions for _ in range(span.end - span.start)]
-        return names[: len(self.output_token_logprobs)]
-
 
 class _Answer(BaseModel):
-    meta_info: Reply
+    meta_info: _Meta
 
 
 class ServerInfo(BaseModel):
     """What ``GET /server_info`` says."""
-
-    model_config = ConfigDict(frozen=True)
 
     version: str
     device: str
@@ -92,11 +66,6 @@ class ServerInfo(BaseModel):
     dp_size: int = 1
     max_req_input_len: int | None = None  # prompts are shorter
     enable_deterministic_inference: bool = False
-
-    @property
-    def torch_dtype(self) -> torch.dtype | None:
-        """Of its weights; ``None`` where it does not say."""
-        return _DTYPES.get(self.dtype)
 
     def check(self, max_context: int) -> None:
         """Refuse a server that cannot do what is wanted.
@@ -127,40 +96,30 @@ class Checksums(BaseModel):
     ranks: list[_Rank] = Field(min_length=1)
 
     def by_name(self) -> dict[str, tuple[str, ...]]:
-        """Each parameter's checksums, in the order of the ranks."""
         return {name: tuple(rank.checksums.get(name, "") for rank in self.ranks) for name in self.ranks[0].checksums}
 
 
 def generate_body(
-    rid: str, token_ids: Sequence[int], sampling: Sampling, *, max_new_tokens: int, vocab_size: int, seed: int | None
+    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int, seed: int | None
 ) -> dict[str, Any]:
-    """The body of ``POST /generate``.
-
-    Args:
-        rid: Names the request.
-        token_ids: The prompt.
-        sampling: How to sample; its own seed and ``max_new_tokens`` are not used.
-        max_new_tokens: At most so many tokens.
-        vocab_size: Of the model; ``top_k`` above it keeps all.
-        seed: What the server is to seed the request with; ``None`` sends none.
-    """
+    """The body of ``POST /generate`` for at most ``room`` tokens up to one of ``stops``, without the request's name."""
     top_p, top_k = sampling.top_p, sampling.top_k if 0 < sampling.top_k < vocab_size else -1
     if top_k == 1 and sampling.temperature > 0:
         # SGLang takes a batch of nothing but top_k = 1 for greedy decoding, whose log-probs are without temperature.
         top_p, top_k = _ONLY_THE_BEST, -1
     parameters: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
+        "max_new_tokens": room,
         "temperature": sampling.temperature,
         "top_p": top_p,
         "top_k": top_k,
         "min_p": sampling.min_p,
-        "stop_token_ids": list(sampling.stop_token_ids),
+        "stop_token_ids": list(stops),
         "ignore_eos": sampling.ignore_stop,
         "skip_special_tokens": False,
     }
     if seed is not None:
         parameters["sampling_seed"] = seed
-    return {"rid": rid, "input_ids": list(token_ids), "sampling_params": parameters, "return_logprob": True}
+    return {"input_ids": list(token_ids), "sampling_params": parameters, "return_logprob": True}
 
 
 def server_seed(seed: int) -> int:
@@ -172,26 +131,32 @@ def read_reply(answer: Any, vocab_size: int) -> Reply:
     """The answer to ``POST /generate``.
 
     Raises:
-        AnswerError: It is none, or its parts contradict each other.
+        EngineError: It is none, or its parts contradict each other.
     """
-    reply = read(_Answer, answer).meta_info
-    if not all(0 <= token < vocab_size for token in reply.token_ids):
-        raise AnswerError(f"the SGLang server's answer has tokens outside a vocabulary of {vocab_size}")
-    return reply
+    meta = read(_Answer, answer).meta_info
+    tokens, logprobs = (
+        [each[1] for each in meta.output_token_logprobs],
+        [each[0] for each in meta.output_token_logprobs],
+    )
+    if not all(0 <= token < vocab_size for token in tokens):
+        raise EngineError(f"the SGLang server's answer has tokens outside a vocabulary of {vocab_size}")
+    labels = [span.version for span in meta.weight_versions for _ in range(span.start, span.end)][: len(tokens)]
+    reason = meta.finish_reason
+    return Reply(tokens, logprobs, labels, reason.type, meta.cached_tokens, reason.message)
 
 
 def read(shape: type[_Shape], answer: Any) -> _Shape:
     """An answer, checked.
 
     Raises:
-        AnswerError: It has another shape; quotes both.
+        EngineError: It has another shape; quotes both.
     """
     try:
         return shape.model_validate(answer)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise AnswerError(
+        raise EngineError(
             f"the SGLang server's answer does not fit: {where or 'it'}: {first['msg']}: "
             f"{excerpt(json.dumps(answer, default=str))}"
         ) from None

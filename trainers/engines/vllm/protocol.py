@@ -1,4 +1,4 @@
-"""What vLLM's HTTP server is sent and what it answers (0.32), as pure functions and types.
+"""What vLLM's HTTP server is sent and what it answers (0.32), as pure functions.
 
 Tokens come from ``/inference/v1/generate``; weights, pauses and sleep are vLLM's endpoints for reinforcement learning,
 which exist with ``VLLM_SERVER_DEV_MODE=1``.
@@ -7,13 +7,14 @@ which exist with ``VLLM_SERVER_DEV_MODE=1``.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from textenvs.text import excerpt
 from trainers.engines.base import EngineError, FinishReason, Sampling
 from trainers.engines.http import Answer, error_text
+from trainers.engines.remote import Reply
 
 from .options import EXTENSION
 
@@ -27,29 +28,10 @@ _METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What vLLM made of one request; a log-probability and the server's name for its weights for each token."""
-
-    token_ids: Sequence[int]
-    logprobs: Sequence[float]
-    labels: Sequence[str]
-    finish_reason: FinishReason
-    cached_tokens: int
-
-
 def generate_body(
-    token_ids: Sequence[int], sampling: Sampling, *, stops: set[int], room: int, vocab_size: int
+    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int
 ) -> dict[str, Any]:
-    """The body of ``POST /inference/v1/generate``.
-
-    Args:
-        token_ids: The prompt.
-        sampling: How to sample; its own stop tokens and ``max_new_tokens`` are not used.
-        stops: Tokens to stop after.
-        room: At most so many tokens.
-        vocab_size: Of the model.
-    """
+    """The body of ``POST /inference/v1/generate`` for at most ``room`` tokens up to one of ``stops``."""
     parameters: dict[str, Any] = {
         "temperature": float(sampling.temperature),
         "top_p": float(sampling.top_p),
@@ -90,26 +72,21 @@ def read_reply(body: Any) -> Reply:
 
 def read_metrics(text: str) -> dict[str, float]:
     """The numbers that ``Engine.stats`` has, of Prometheus' text format."""
-    sums: dict[str, float] = {}
+    sums: Counter[str] = Counter()
     for line in text.splitlines():
         name, brace, rest = line.partition("{")
         if brace and name in _METRICS:
             with contextlib.suppress(ValueError):
-                key = _METRICS[name]
-                sums[key] = sums.get(key, 0.0) + float(rest.rpartition("} ")[2])
-    return sums
+                sums[_METRICS[name]] += float(rest.rpartition("} ")[2])  # type: ignore[assignment]
+    return dict(sums)
 
 
 def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict[str, Any]:
-    """What the server's first worker says of itself; see :class:`.server.extension.WorkerExtension`.
-
-    Args:
-        answer: Of ``POST /collective_rpc``.
-        vocab_size: What it must be.
-        max_context: What it must be, at least.
+    """What the server's first worker says of itself in ``POST /collective_rpc``.
 
     Raises:
-        EngineError: The server was started without what is needed; says with what.
+        EngineError: The server was started without what is needed, with another vocabulary, or with a shorter context;
+            says with what to start it.
     """
     if answer.status == 404:
         raise EngineError("it has no endpoints for weights; start it with VLLM_SERVER_DEV_MODE=1")
@@ -120,26 +97,25 @@ def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict
         raise EngineError(f"/collective_rpc answers {answer.status}: {problem}")
     described = dict(answer.body["results"][0])
     vocab, context = described["vocab_size"], described["max_context"]
-    problems = (
-        (not described["sampler"], "its sampler is not ours; start it with VLLM_USE_V2_MODEL_RUNNER=0"),
-        (not described["transfer"], 'start it with --weight-transfer-config \'{"backend": "textenvs"}\''),
+    for good, problem in (
+        (described["sampler"], "its sampler is not ours; start it with VLLM_USE_V2_MODEL_RUNNER=0"),
+        (described["transfer"], 'start it with --weight-transfer-config \'{"backend": "textenvs"}\''),
         (
-            not described["reads_prompts"],
+            described["reads_prompts"],
             "on a CPU it dies of a seeded prompt that it reads in parts; start it with --no-enable-chunked-prefill "
             f"--max-num-batched-tokens {max(4096, context)}",
         ),
         (
-            vocab != vocab_size,
+            vocab == vocab_size,
             f"it serves a model with {vocab} tokens, and this one has {vocab_size}; start it with a folder of the same "
             "model",
         ),
         (
-            context < max_context,
+            context >= max_context,
             f"its context is {context} tokens, and max_context is {max_context}; start it with "
             f"--max-model-len {max_context}",
         ),
-    )
-    for found, problem in problems:
-        if found:
+    ):
+        if not good:
             raise EngineError(problem)
     return described

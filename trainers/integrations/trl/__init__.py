@@ -5,7 +5,6 @@
 that last one imports TRL.
 """
 
-from .rewards import term_rewards, textenv_reward
-from .rollout import RolloutError, TextEnvRollout
+from .rollout import RolloutError, TextEnvRollout, term_rewards, textenv_reward
 
 __all__ = ["RolloutError", "TextEnvRollout", "term_rewards", "textenv_reward"]

@@ -1,13 +1,10 @@
 """A ``GRPOTrainer`` in which each turn's tokens have an advantage of their own.
 
-TRL adds an episode's rewards up and gives all its tokens the same advantage. Its loss, however, takes advantages of
-shape ``[episodes, tokens]`` "to support subclasses that provide" them (trl 1.16, ``GRPOTrainer._compute_loss``). This
-subclass provides them: the turn rewards that :class:`.TextEnvRollout` brought along go through an estimator of
-:mod:`trainers.algorithms.advantages`.
-
-It replaces the advantages in what ``_generate_and_score_completions`` returns, masks the tokens there that the
-estimator leaves out of the policy's training, and listens to ``_calculate_rewards``; the tests hold it against the
-estimators on TRL's own loss.
+TRL adds an episode's rewards up and gives all its tokens the same advantage; its loss takes advantages of shape
+``[episodes, tokens]`` as well (trl 1.16, ``GRPOTrainer._compute_loss``). This subclass replaces them in what
+``_generate_and_score_completions`` returns, masks the tokens there that the estimator leaves out of the policy's
+training, and listens to ``_calculate_rewards``. The turn rewards that :class:`.TextEnvRollout` brought along go through
+an estimator of :mod:`trainers.algorithms.advantages`.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...algorithms.advantages import Advantages, normalize, turn_grpo
 from ...algorithms.batch import ActionBatch
-from .rewards import textenv_reward
+from .rollout import textenv_reward
 
 try:
     from accelerate.utils import gather_object
@@ -91,23 +88,18 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         by_episode, trained = token_advantages(everyone, self._rewards_of(everyone), group, self._estimate)
         advantages = torch.zeros(output["completion_ids"].shape)
         keep = torch.ones(output["completion_ids"].shape, dtype=torch.bool)
-        for number, row in enumerate(inputs):
+        for number, row in enumerate(inputs, first):
             sampled = torch.tensor([turn >= 0 for turn in row["turn_ids"]])
-            values = torch.from_numpy(by_episode[first + number].astype(np.float32))
-            if values.numel():
-                advantages[number, : len(sampled)][sampled] = values
-                keep[number, : len(sampled)][sampled] = torch.from_numpy(trained[first + number])
+            if by_episode[number].size:
+                advantages[number - first, : len(sampled)][sampled] = torch.from_numpy(by_episode[number]).float()
+                keep[number - first, : len(sampled)][sampled] = torch.from_numpy(trained[number])
         output["advantages"] = advantages.to(output["advantages"].device)
         if not all(mask.all() for mask in trained):  # of all processes: they gather together
-            self._mask(output, keep)
+            # Left out of the loss, and of the number that it divides by.
+            mask = output["tool_mask"] = output["tool_mask"] * keep.to(output["tool_mask"])
+            counted = (output["completion_mask"] * mask).sum()
+            output["num_items_in_batch"] = self.accelerator.gather(counted).sum()
         return output
-
-    def _mask(self, output: dict[str, Any], keep: torch.Tensor) -> None:
-        """Leave tokens out of the loss and of the number that it divides by."""
-        mask = output["tool_mask"]
-        output["tool_mask"] = mask = mask * keep.to(mask.device, mask.dtype)
-        counted = (output["completion_mask"] * mask).sum()
-        output["num_items_in_batch"] = self.accelerator.gather(counted).sum()
 
     def _rewards_of(self, episodes: Sequence[dict[str, Any]]) -> list[NDArray[np.float64]]:
         """Each episode's turn rewards: weighted, with what other reward functions say at the last turn."""
@@ -115,12 +107,9 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         weights = self.reward_weights.cpu()
         others = [i for i in range(len(self.reward_funcs)) if i != self._own]
         rest = (self._per_function * weights)[:, others].nansum(dim=1).tolist()
-        rewards = []
-        for episode, more in zip(episodes, rest, strict=True):
-            turns = float(weights[self._own]) * np.array(episode["turn_rewards"], np.float64)
-            if len(turns):
-                turns[-1] += more
-            rewards.append(turns)
+        rewards = [float(weights[self._own]) * np.array(each["turn_rewards"], np.float64) for each in episodes]
+        for turns, more in zip(rewards, rest, strict=True):
+            turns[-1:] += more
         return rewards
 
 
@@ -141,18 +130,14 @@ def token_advantages(
     """The advantage of each sampled token of each episode, and whether the policy is trained on it.
 
     Args:
-        episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups follow each other.
+        episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups of ``group`` follow each other.
         rewards: Of each episode's turns.
         group: Episodes of a group.
-        estimate: The estimator. Episodes without turns are not shown to it.
-
-    Returns:
-        Two arrays for each episode, empty where it has no turn.
+        estimate: The estimator. Episodes without turns are not shown to it; their arrays are empty.
     """
     played = [number for number, episode in enumerate(episodes) if episode["turn_sizes"]]
     sizes = [np.array(episodes[number]["turn_sizes"], np.int64) for number in played]
-    result: list[NDArray[np.float64]] = [np.zeros(0) for _ in episodes]
-    trained: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_) for _ in episodes]
+    result, trained = [np.zeros(0) for _ in episodes], [np.zeros(0, np.bool_) for _ in episodes]
     if not played:
         return result, trained
     token_offsets = np.cumsum([0, *(int(each.sum()) for each in sizes)])

@@ -1,4 +1,4 @@
-"""TRL's ``rollout_func``: a batch of prompts in, played episodes out.
+"""TRL's ``rollout_func`` (a batch of prompts in, played episodes out), and the reward functions that read its rows.
 
 Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`): sampled ids are never tokenised
 again, what the environment says is bridged, and an episode whose next turn has no room ends as truncated at the end of
@@ -12,33 +12,30 @@ import contextlib
 import json
 import logging
 import queue
-import threading
 import weakref
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
+from textenvs.event_loop import submit, wait_for
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import same_messages
-from textenvs.integrations.trl import spec_of
+from textenvs.integrations.trl import log_terms, spec_of
 from textenvs.trust import Environments
 
-from ...engines.base import Engine, Sampling
 from ...engines.torch_engine import TorchEngine
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
 from ...rollout.play import Episode, EpisodeLimits, Player
 from ...rollout.renderer import Renderer
 from ...rollout.tasks import derive_seed
 from ...trajectory import Trajectory
-from .engine import engine_for, sampling_of, weights_of
-from .rounds import RoundEngine, answer
+from .generation import RoundEngine, answer, engine_for, own_engine, sampling_of, weights_of
 
 log = logging.getLogger("trainers")
-
-T = TypeVar("T")
 
 _CLOSING_S = 10.0  # that episodes may take to end when their batch has failed
 
@@ -47,6 +44,7 @@ class RolloutError(RuntimeError):
     """A batch cannot be played, or what was played cannot be given to TRL; says why and what to do."""
 
 
+@dataclass(kw_only=True, eq=False)
 class TextEnvRollout:
     """Plays the episodes of a dataset for a ``GRPOTrainer``.
 
@@ -90,52 +88,35 @@ class TextEnvRollout:
         ValueError: A value outside its range.
     """
 
-    __name__ = "TextEnvRollout"  # TRL and loggers ask functions for their names
+    engine: Literal["auto", "torch", "trl"] = "auto"
+    backend: Kind = "inline"
+    workers: int | None = None
+    max_running: int = 128
+    max_turn_tokens: int | None = None
+    max_context: int | None = None
+    threads: int | None = None
+    retries: int = 1
+    step_timeout: float = 60.0
+    generation_timeout: float | None = None
+    episode_timeout: float | None = None
+    environments: Environments | None = None
 
-    def __init__(
-        self,
-        *,
-        engine: Literal["auto", "torch", "trl"] = "auto",
-        backend: Kind = "inline",
-        workers: int | None = None,
-        max_running: int = 128,
-        max_turn_tokens: int | None = None,
-        max_context: int | None = None,
-        threads: int | None = None,
-        retries: int = 1,
-        step_timeout: float = 60.0,
-        generation_timeout: float | None = None,
-        episode_timeout: float | None = None,
-        environments: Environments | None = None,
-    ) -> None:
-        if engine not in ("auto", "torch", "trl"):
-            raise ValueError(f"engine must be auto, torch or trl, not {engine!r}")
-        at_least_one = {"max_running": max_running, "max_turn_tokens": max_turn_tokens, "max_context": max_context}
-        for name, number in at_least_one.items():
-            if number is not None and number < 1:
-                raise ValueError(f"{name} must be at least 1, not {number}")
-        if retries < 0:
-            raise ValueError(f"retries must be at least 0, not {retries}")
-        self._engine_kind, self._backend_kind, self._workers = engine, backend, workers
-        self._max_running, self._max_turn_tokens, self._max_context = max_running, max_turn_tokens, max_context
-        self._threads, self._retries, self._step_timeout = threads, retries, step_timeout
-        self._generation_timeout, self._episode_timeout = generation_timeout, episode_timeout
-        self._environments = environments
-        self._loop = _Loop()
+    def __post_init__(self) -> None:
+        if self.engine not in ("auto", "torch", "trl"):
+            raise ValueError(f"engine must be auto, torch or trl, not {self.engine!r}")
+        for name, least in (("max_running", 1), ("max_turn_tokens", 1), ("max_context", 1), ("retries", 0)):
+            if (number := getattr(self, name)) is not None and number < least:
+                raise ValueError(f"{name} must be at least {least}, not {number}")
+        self.__name__ = type(self).__name__  # TRL and loggers ask functions for their names
         self._backends: dict[tuple[str, str], Backend] = {}
         self._trainer: weakref.ref[Any] | None = None
-        self._engine: Engine | None = None
-        self._renderer: Renderer | None = None
+        self._engine: TorchEngine | RoundEngine | None = None
         self._calls = (-1, 0)  # the optimizer's step of the last training batch, and batches of it before
 
     # ------------------------------------------------------------------ what TRL calls
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """Play one episode for each prompt.
-
-        Args:
-            prompts: The prompts of this process, repeated for the members of a group.
-            trainer: Who asks.
+        """Play one episode for each prompt of this process, repeated for the members of a group.
 
         Returns:
             What TRL wants of a ``rollout_func``, and more; see the class.
@@ -150,57 +131,50 @@ class TextEnvRollout:
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
         player = self._player(trainer)
         episodes = self._episodes(specs, trainer, training)
-        if isinstance(player.engine, RoundEngine):
-            trajectories, has_logprobs = self._in_rounds(player, specs, episodes, trainer)
-        else:
-            trajectories, has_logprobs = self._loop.run(self._play_all(player, specs, episodes)), True
+        trajectories, has_logprobs = self._play(player, specs, episodes, trainer)
         self._check(prompts, trajectories, training)
-        assert self._renderer is not None
-        rows = [row_of(trajectory, self._renderer.stop_token_ids[0]) for trajectory in trajectories]
+        rows = [row_of(trajectory, player.renderer.stop_token_ids[0]) for trajectory in trajectories]
         columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         if not has_logprobs:
             columns["logprobs"] = None
         return columns
 
     def close(self) -> None:
-        """End the engine, the environments and the thread; a later call would start them again."""
-        if self._loop.running or self._engine is not None:
-            self._loop.run(self._close_all())
-            self._loop.stop()
+        """End the engine and the environments; a later call would start them again."""
+        if self._engine is not None:
+            wait_for(self._engine.close())  # type: ignore[arg-type]  # mypy finds no T for None
+        for backend in self._backends.values():
+            wait_for(backend.close())  # type: ignore[arg-type]
+        self._engine, self._trainer, self._backends = None, None, {}
 
     def __enter__(self) -> Self:
-        """For ``with``."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
         self.close()
 
     # ------------------------------------------------------------------ what plays
 
     def _player(self, trainer: Any) -> Player:
         """The player for this trainer, with its weights as they are now."""
-        fresh = self._trainer is None or self._trainer() is not trainer
-        if fresh:
+        if self._trainer is None or self._trainer() is not trainer:
             self._bind(trainer)
-        engine = self._engine
-        assert engine is not None
-        assert self._renderer is not None
-        if isinstance(engine, TorchEngine) and not fresh:
+        elif isinstance(self._engine, TorchEngine):
             # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
-            self._loop.run(engine.update_weights(weights_of(trainer), engine.version + 1))
+            wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))  # type: ignore[arg-type]
+        assert self._engine is not None
         limits = EpisodeLimits(
-            max_context=self._max_context,
+            max_context=self.max_context,
             max_response_tokens=trainer.args.max_completion_length,
-            generation_timeout=self._generation_timeout,
-            episode_timeout=self._episode_timeout,
+            generation_timeout=self.generation_timeout,
+            episode_timeout=self.episode_timeout,
         )
-        return Player(engine, self._renderer, limits)
+        return Player(self._engine, self._renderer, limits)
 
     def _bind(self, trainer: Any) -> None:
         former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
         if former is not None:
-            self._loop.run(former.close())
+            wait_for(former.close())  # type: ignore[arg-type]
         tokenizer = trainer.processing_class
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise RolloutError("text environments need a tokenizer as processing_class, not a processor of images")
@@ -208,21 +182,15 @@ class TextEnvRollout:
             tokenizer, template_kwargs=trainer.chat_template_kwargs, stop_token_ids=trainer.eos_token_ids
         )
         args, positions = trainer.args, int(trainer.model.config.get_text_config().max_position_embeddings)
-        own = args.use_vllm or args.use_transformers_continuous_batching
-        kind = ("trl" if own else "torch") if self._engine_kind == "auto" else self._engine_kind
-        if kind == "trl":
+        if self.engine == "trl" or (self.engine == "auto" and own_engine(args)):
             check_lockstep(trainer)
             if args.use_vllm and args.vllm_mode == "colocate":
                 positions = int(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
-            self._engine = RoundEngine(min(positions, self._max_context or positions))
+            self._engine = RoundEngine(min(positions, self.max_context or positions))
         else:
             rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-            self._engine = engine_for(
-                trainer,
-                max_slots=min(self._max_running, rows),
-                max_context=min(positions, self._max_context or 4096),
-                threads=self._threads,
-            )
+            slots, context = min(self.max_running, rows), min(positions, self.max_context or 4096)
+            self._engine = engine_for(trainer, max_slots=slots, max_context=context, threads=self.threads)
         self._trainer, self._calls = weakref.ref(trainer), (-1, 0)
 
     def _backend(self, spec: EpisodeSpec) -> Backend:
@@ -234,17 +202,17 @@ class TextEnvRollout:
                 tools = tools_of(env)
             except ValueError as error:
                 raise RolloutError(f"{spec.env}: {error}") from error
-            if env.blocking and self._backend_kind == "inline":
+            if env.blocking and self.backend == "inline":
                 raise RolloutError(
                     f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'"
                 )
             self._backends[key] = Backend(
                 EnvSpec(spec.env, dict(spec.env_kwargs)),
-                self._backend_kind,
+                self.backend,
                 tools=tools,
-                workers=self._workers,
-                reset_timeout=self._step_timeout,
-                step_timeout=self._step_timeout,
+                workers=self.workers,
+                reset_timeout=self.step_timeout,
+                step_timeout=self.step_timeout,
             )
         return self._backends[key]
 
@@ -252,18 +220,16 @@ class TextEnvRollout:
 
     def _specs(self, prompts: Sequence[Any]) -> list[EpisodeSpec]:
         return [
-            spec_of(prompt, f"prompt {number} of the batch", self._environments)
-            for number, prompt in enumerate(prompts)
+            spec_of(each, f"prompt {number} of the batch", self.environments) for number, each in enumerate(prompts)
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run goes on as it would have.
+        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run samples what it would have.
 
         An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
         """
-        stops = tuple(dict.fromkeys((*self._stops, *trainer.eos_token_ids)))
-        limit = self._max_turn_tokens or trainer.args.max_completion_length
-        sampling: Sampling = sampling_of(trainer, stops, limit)
+        stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
+        sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
         if training:
             self._calls = (step, self._calls[1] + 1) if self._calls[0] == step else (step, 0)
@@ -290,16 +256,41 @@ class TextEnvRollout:
             )
         return episodes
 
-    @property
-    def _stops(self) -> tuple[int, ...]:
-        assert self._renderer is not None
-        return self._renderer.stop_token_ids
+    def _play(
+        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
+    ) -> tuple[list[Trajectory], bool]:
+        """The episodes, and whether there are log-probabilities.
+
+        They are played on the event loop's thread. TRL generates on this one, which has its CUDA and autocast state.
+        """
+        playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
+        if not isinstance(engine, RoundEngine):
+            return wait_for(playing), True
+        rounds = engine.open()
+
+        async def play() -> list[Trajectory]:
+            try:
+                return await playing
+            finally:
+                rounds.put(None)
+
+        has_logprobs, future = True, submit(play())
+        try:
+            while (batch := rounds.get()) is not None:
+                has_logprobs = answer(trainer, batch) and has_logprobs
+            return future.result(), has_logprobs
+        except BaseException:
+            future.cancel()
+            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
+                while rounds.get(timeout=_CLOSING_S) is not None:
+                    pass
+            raise
 
     async def _play_all(
-        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode]
+        self, player: Player, backends: Sequence[Backend], episodes: Sequence[Episode]
     ) -> list[Trajectory]:
-        backends = [self._backend(spec) for spec in specs]
-        limit = self._limit(backends)
+        # A round must not wait for an episode that waits for an environment.
+        limit = min([self.max_running, *(each.workers for each in backends if each.workers is not None)])
         rounds = player.engine if isinstance(player.engine, RoundEngine) else None
         if rounds is not None:
             rounds.begin(len(episodes), limit)
@@ -309,7 +300,7 @@ class TextEnvRollout:
             async with places:
                 try:
                     trajectory = await player.play(backend, episode)
-                    for attempt in range(1, self._retries + 1):
+                    for attempt in range(1, self.retries + 1):
                         if trajectory.status.trainable:
                             break
                         again = derive_seed(episode.sampling_seed, "attempt", attempt)
@@ -327,38 +318,6 @@ class TextEnvRollout:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _limit(self, backends: Sequence[Backend]) -> int:
-        """Episodes at a time; a round must not wait for one that waits for an environment."""
-        workers = [backend.workers for backend in backends if backend.workers is not None]
-        return min([self._max_running, *workers])
-
-    def _in_rounds(
-        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
-    ) -> tuple[list[Trajectory], bool]:
-        """Episodes on the loop's thread, and TRL's generation on this one, which has its CUDA and autocast state."""
-        engine = player.engine
-        assert isinstance(engine, RoundEngine)
-        rounds = engine.open()
-
-        async def play() -> list[Trajectory]:
-            try:
-                return await self._play_all(player, specs, episodes)
-            finally:
-                rounds.put(None)
-
-        has_logprobs = True
-        future = self._loop.submit(play())
-        try:
-            while (batch := rounds.get()) is not None:
-                has_logprobs = answer(trainer, batch) and has_logprobs
-            return future.result(), has_logprobs
-        except BaseException:
-            future.cancel()
-            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
-                while rounds.get(timeout=_CLOSING_S) is not None:
-                    pass
-            raise
-
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
         failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
         for each in failed[:1]:
@@ -373,34 +332,16 @@ class TextEnvRollout:
                     "instead of the column 'prompt'"
                 )
 
-    async def _close_all(self) -> None:
-        if self._engine is not None:
-            await self._engine.close()
-        for backend in self._backends.values():
-            await backend.close()
-        self._engine, self._trainer, self._backends = None, None, {}
-
 
 # ------------------------------------------------------------------ checks, and the rows for TRL
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
-    """See that TRL repeats each prompt for the members of its group: versions differ in who repeats.
+    """Raise ``RolloutError`` where TRL does not repeat each prompt for the ``group`` members of its group.
 
-    Args:
-        specs: Of the prompts, as they were given.
-        group: How many equal ones are expected.
-        whole: Whether these are all; one of several processes may have parts of its first and its last group.
-
-    Raises:
-        RolloutError: It does not.
+    ``whole``: these are all prompts; one of several processes may have parts of its first and its last group.
     """
-    runs: list[int] = []
-    for number, spec in enumerate(specs):
-        if number and spec == specs[number - 1]:
-            runs[-1] += 1
-        else:
-            runs.append(1)
+    runs = [len(list(equal)) for _, equal in groupby(specs)]
     if any(run % group for run in (runs if whole else runs[1:-1])):
         raise RolloutError(
             f"TRL gave {len(specs)} prompts in runs of {runs}, where groups of {group} equal ones are expected: this "
@@ -409,11 +350,7 @@ def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> No
 
 
 def check_lockstep(trainer: Any) -> None:
-    """Refuse what cannot be generated in rounds.
-
-    Raises:
-        RolloutError: Several processes would have to take part in every round; each has rounds of its own.
-    """
+    """Raise ``RolloutError`` where several processes would have to take part in every round."""
     args, processes = trainer.args, trainer.accelerator.num_processes
     if processes == 1:
         return
@@ -429,11 +366,7 @@ def check_lockstep(trainer: Any) -> None:
 
 
 def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
-    """One episode as TRL wants it.
-
-    Args:
-        trajectory: The episode.
-        filler: The only token of a completion that has none of its own, or whose own are not to be trained on.
+    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on.
 
     Raises:
         RolloutError: The chat template rewrote history, so that the episode is more than one token sequence.
@@ -445,70 +378,92 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
             "chat_template_kwargs={'enable_thinking': False}, or trl.chat_template_utils.get_training_chat_template)"
         )
     mask = trajectory.action_mask
-    failed = not trajectory.status.trainable
-    outcome = {
+    failed = not trajectory.status.trainable or not mask.any()
+    start = int(mask.argmax()) if mask.any() else len(mask)
+    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
+    return {
+        "prompt_ids": trajectory.token_ids[:start].tolist() or [filler],
+        "completion_ids": [filler] if failed else trajectory.token_ids[kept].tolist(),
+        "logprobs": [0.0] if failed else trajectory.logprobs[kept].tolist(),
+        "env_mask": [0] if failed else mask[kept].astype(int).tolist(),
+        "turn_ids": [-1] if failed else trajectory.turn_id[kept].tolist(),
         "turn_rewards": trajectory.turn_rewards.tolist(),
         "terms": [dict(terms) for terms in trajectory.turn_terms],
         "stop": trajectory.stop,
         "status": str(trajectory.status),
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated,
-        "failed": failed or not mask.any(),
+        "failed": failed,
         "messages": [dict(message) for message in trajectory.messages],
         "episode_id": trajectory.episode_id,
     }
-    start = int(mask.argmax()) if mask.any() else len(mask)
-    prompt = trajectory.token_ids[:start].tolist() or [filler]
-    if outcome["failed"]:
-        return {
-            "prompt_ids": prompt,
-            "completion_ids": [filler],
-            "logprobs": [0.0],
-            "env_mask": [0],
-            "turn_ids": [-1],
-            **outcome,
-        }
-    end = len(mask) - int(mask[::-1].argmax())  # what follows the last reply nobody answered
-    return {
-        "prompt_ids": prompt,
-        "completion_ids": trajectory.token_ids[start:end].tolist(),
-        "logprobs": trajectory.logprobs[start:end].tolist(),
-        "env_mask": mask[start:end].astype(int).tolist(),
-        "turn_ids": trajectory.turn_id[start:end].tolist(),
-        **outcome,
-    }
 
 
-class _Loop:
-    """An event loop in a thread: it works under a notebook's own, and what is bound to it stays usable."""
+# ------------------------------------------------------------------ reward functions
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread()
+LogMetric = Callable[[str, float], None]
 
-    @property
-    def running(self) -> bool:
-        return self._loop is not None
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Any:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="textenvs-trl", daemon=True)
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+def textenv_reward(
+    turn_rewards: Sequence[Sequence[float]],
+    failed: Sequence[bool],
+    episode_id: Sequence[str],
+    terms: Sequence[Sequence[Mapping[str, float]]] = (),
+    stop: Sequence[str | None] = (),
+    log_metric: LogMetric | None = None,
+    **_: Any,
+) -> list[float | None]:
+    """What each episode earned: the sum of its turn rewards, and ``None`` for one that failed.
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self.submit(work)
-        try:
-            result: T = future.result()
-            return result
-        except BaseException:
-            future.cancel()
-            raise
+    TRL leaves a ``None`` out of the group's mean and gives it no advantage. Where TRL offers ``log_metric``, the means
+    of the reward's terms, the turns, and the shares of failed and of solved episodes are logged.
 
-    def stop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
-            loop.close()
+    Raises:
+        RuntimeError: TRL gave several rows of a batch the same episode's outcome.
+    """
+    check_rows(episode_id)
+    if log_metric is not None:
+        fine = [not each for each in failed]
+        log_metric("episodes/failed", fine.count(False) / len(fine))
+        log_metric("episodes/turns", sum(map(len, turn_rewards)) / len(fine))
+        if any(fine):
+            log_terms(log_metric, [row for row, good in zip(terms, fine, strict=False) if good])
+            why = Counter(each for each, good in zip(stop, fine, strict=False) if good)
+            log_metric("episodes/solved", why["solved"] / sum(fine))
+    return [None if bad else float(sum(rewards)) for rewards, bad in zip(turn_rewards, failed, strict=True)]
+
+
+def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
+    """One reward function for each term, in place of :func:`textenv_reward`: TRL then logs and weighs each by itself.
+
+    ``names`` are as in ``info["terms"]``. The terms of a turn add up to its reward, so all of an environment's terms
+    add up to :func:`textenv_reward`. An episode that does not have a term has no reward from it.
+
+    Raises:
+        ValueError: No name, or one twice.
+    """
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"term_rewards needs names of terms that differ, not {names}")
+    return [_term_reward(name) for name in names]
+
+
+def _term_reward(name: str) -> Callable[..., list[float | None]]:
+    def reward(
+        terms: Sequence[Sequence[Mapping[str, float]]], failed: Sequence[bool], episode_id: Sequence[str], **_: Any
+    ) -> list[float | None]:
+        check_rows(episode_id)
+        found = [[turn[name] for turn in turns if name in turn] for turns in terms]
+        return [float(sum(each)) if each and not bad else None for each, bad in zip(found, failed, strict=True)]
+
+    reward.__name__ = name  # what TRL logs it as
+    return reward
+
+
+def check_rows(episode_id: Sequence[str]) -> None:
+    """Raise where rows share an outcome: some data loaders repeat one row object, which holds but the last outcome."""
+    if len(set(episode_id)) < len(episode_id):
+        raise RuntimeError(
+            f"{len(episode_id)} rows of the batch have the outcomes of {len(set(episode_id))} episodes: the dataset "
+            "repeats the same row object, and TRL writes outcomes into rows; use the map-style dataset of "
+            "textenv_dataset"
+        )

@@ -1,15 +1,9 @@
 """A reward model of transformers: conversations in, one number each, independent of batch composition.
 
-In a batch of another shape, matrix products add up in another order, and the last bits change. So here the shapes of a
-computation are a function of the conversation alone. Its tokens are padded on the right to the next multiple of
-``bucket``, and conversations of one such length are computed ``rows`` at a time, always as many (copies fill up what is
-missing). So the score of a conversation is the same to the last bit, alone and among others, in this process and in
-another with as many threads. That is what was found, on CPUs, in every case tried; no library promises it. With
-``rows=None`` nothing is filled, and scores differ with the batch by about 1e-6 of their size in float32 (more in
-bfloat16). Rounding would make most differences vanish, and the rest larger.
-
-Padding is never read: in a causal model, tokens see only what stands before them, which is proved on the model when it
-is loaded. Other models get an attention mask, and one token of padding at least, so that there always is one.
+The shapes of a computation are a function of the conversation alone, because in another shape the last bits change:
+tokens are padded on the right to a multiple of ``bucket``, and ``rows`` conversations of one such length are computed
+at a time, filled up with copies. Padding is never read: in a causal model, tokens see only what stands before them,
+which is proved on the model when it is loaded. Other models get an attention mask, and one token of padding at least.
 """
 
 from __future__ import annotations
@@ -22,9 +16,9 @@ from typing import Any
 from textenvs.messages import Messages
 
 from ...config.reward_model import ClassifierSection
-from ...untrusted_model import check_model_files
+from ...hub import check_model_files
 from ..service import BackendError
-from .conversation import ConversationTokens, conversation_problems, load_tokenizer
+from .conversation import ConversationTokens, conversation_problems, load_tokenizer, transformed
 
 # While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
 # back what the other had changed, and models made later would be wrong (their tied weights are two).
@@ -32,11 +26,7 @@ _LOADING = threading.Lock()
 
 
 class Classifier:
-    """A reward model in this thread.
-
-    Args:
-        options: Which, and how it is read.
-        device: For example ``cpu`` or ``cuda:1``; ``auto`` takes the first GPU, if there is one.
+    """A reward model in this thread, on ``device``: ``cpu``, ``cuda:1``, or ``auto``: the first GPU, if there is one.
 
     Raises:
         ValueError: It cannot be loaded, has no trained head, or has not the label.
@@ -61,33 +51,31 @@ class Classifier:
         longest = (positions if self._causal else positions - 1) - _reserved(self._model)
         if options.max_length is not None and options.max_length > longest:
             raise ValueError(_too_long(options, longest))
-        self._longest = options.max_length or longest
         self._widest = positions
         self._tokens = ConversationTokens(
             load_tokenizer(options.tokenizer or str(_folder(options))),
             template=options.template,
-            max_length=self._longest,
+            max_length=options.max_length or longest,
             overlong=options.overlong,
         )
 
     def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         """The scores, in order; a text says why there is none."""
         scores: list[float | str] = [""] * len(conversations)
-        encoded: dict[int, list[int]] = {}
+        widths: dict[int, list[tuple[int, list[int]]]] = {}  # places and tokens
         for place, messages in enumerate(conversations):
             try:
-                encoded[place] = self._tokens.encode(messages)
+                tokens = self._tokens.encode(messages)
             except BackendError as error:
                 scores[place] = str(error)
-        widths: dict[int, list[int]] = {}
-        for place, tokens in encoded.items():
-            widths.setdefault(self._width(len(tokens)), []).append(place)
-        for width, places in sorted(widths.items()):
-            rows = self.options.rows or len(places)
-            for start in range(0, len(places), rows):
-                chunk = places[start : start + rows]
-                values = self._compute([encoded[place] for place in chunk], width, rows)
-                for place, value in zip(chunk, values, strict=True):
+            else:
+                widths.setdefault(self._width(len(tokens)), []).append((place, tokens))
+        for width, encoded in sorted(widths.items()):
+            rows = self.options.rows or len(encoded)
+            for start in range(0, len(encoded), rows):
+                chunk = encoded[start : start + rows]
+                values = self._compute([tokens for _, tokens in chunk], width, rows)
+                for (place, _), value in zip(chunk, values, strict=True):
                     scores[place] = value
         return scores
 
@@ -115,7 +103,7 @@ class Classifier:
             ids[row, : len(tokens)] = torch.tensor(tokens)
         with torch.inference_mode():
             logits = self._logits(ids.to(self._device), lengths.to(self._device))
-        return self._transformed(logits.double().cpu())[: len(encoded)]
+        return [transformed(row, self._label, self.options.transform) for row in logits[: len(encoded)].tolist()]
 
     def _logits(self, ids: Any, lengths: Any) -> Any:
         """``[rows, labels]``, at the last token of each."""
@@ -127,15 +115,6 @@ class Classifier:
         mask = (torch.arange(ids.shape[1], device=ids.device)[None] < lengths[:, None]).long()
         logits = self._model(input_ids=ids, attention_mask=mask).logits
         return logits if logits.dim() == 2 else logits[rows, lengths - 1]
-
-    def _transformed(self, logits: Any) -> list[float]:
-        match self.options.transform:
-            case "sigmoid":
-                logits = logits.sigmoid()
-            case "softmax":
-                logits = logits.softmax(-1)
-        values: list[float] = logits[:, self._label].tolist()
-        return values
 
     def _reads_left_only(self) -> bool:
         """Whether backbone and head make the model's own logits, and padding on the right is not read; on a probe."""
@@ -153,18 +132,14 @@ class Classifier:
             padded = model.base_model(input_ids=longer).last_hidden_state[:, :count]
             ours = model.score(hidden[:, -1])
         close = 1e-3 if own.dtype == torch.float32 else 0.1
-        return bool(torch.allclose(own.float(), ours.float(), rtol=close, atol=close)) and bool(
-            torch.allclose(hidden.float(), padded.float(), rtol=close, atol=close)
-        )
+        same = ((own, ours), (hidden, padded))
+        return all(torch.allclose(one.float(), other.float(), rtol=close, atol=close) for one, other in same)
 
 
 def classifier_problems(options: ClassifierSection) -> Iterator[tuple[str, str]]:
-    """What is wrong with a reward model, as far as its small files tell; no weights are read, and nothing is computed.
+    """What is wrong with a reward model, as far as its small files tell: the option to change, and why.
 
-    That is ``config.json``, the tokenizer, the chat template, and the names of the tensors in safetensors files.
-
-    Yields:
-        The option to change, and what is wrong.
+    They are ``config.json``, the tokenizer, the chat template, and the names of the tensors in safetensors files.
     """
     import torch
     from transformers import AutoConfig
@@ -190,15 +165,15 @@ def classifier_problems(options: ClassifierSection) -> Iterator[tuple[str, str]]
     except Exception as error:  # numbers that do not go together
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
         return
+    body = f"{model.base_model_prefix}."
+    head = [name for name, _ in model.named_parameters() if not name.startswith(body)]
     try:
         stored = _stored_names(folder)
     except Exception as error:  # safetensors has an error of its own for broken files
         yield "path", f"{options.path}: its weights cannot be read: {_first_line(error)}"
-        stored = None
-    body = f"{model.base_model_prefix}."
-    head = [name for name, _ in model.named_parameters() if not name.startswith(body)]
-    if stored is not None and (lacking := [n for n in head if not any(each.endswith(n) for each in stored)]):
-        yield "path", _no_head(options, lacking)
+    else:
+        if stored and (lacking := [n for n in head if not any(each.endswith(n) for each in stored)]):
+            yield "path", _no_head(options, lacking)
     positions = int(getattr(config, "max_position_embeddings", 0) or 2**31) - _reserved(model)
     if options.max_length is not None and options.max_length > positions:
         yield "max_length", _too_long(options, positions)
@@ -212,16 +187,15 @@ def _folder(options: ClassifierSection) -> Path:
     return Path(options.path).expanduser()
 
 
-def _stored_names(folder: Path) -> list[str] | None:
-    """The tensors in a model's safetensors files; ``None`` where it has none."""
+def _stored_names(folder: Path) -> list[str]:
+    """The tensors in a model's safetensors files."""
     from safetensors import safe_open
 
     names: list[str] = []
-    files = sorted(folder.glob("*.safetensors"))
-    for file in files:
+    for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
             names += tensors.keys()
-    return names if files else None
+    return names
 
 
 def _factory(options: ClassifierSection) -> tuple[Any, Mapping[str, Any]]:

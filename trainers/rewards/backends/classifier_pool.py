@@ -1,7 +1,6 @@
 """Workers with one classifier: a batch goes to a free one, and to another when that one is lost.
 
-A worker is a thread of this process (:class:`LocalWorker`) or a Ray actor (:mod:`trainers.cluster.ray.rewards`). One
-that is lost is started again, at once and then after doubled pauses, for as long as the pool lives.
+A worker is a thread of this process (:class:`LocalWorker`) or a Ray actor (:mod:`trainers.cluster.ray.rewards`).
 """
 
 from __future__ import annotations
@@ -31,34 +30,24 @@ class WorkerLostError(Exception):
 
 
 class Worker(Protocol):
-    """A :class:`Classifier` somewhere; it computes one batch at a time."""
+    """A :class:`Classifier` somewhere; it computes one batch at a time.
 
-    @property
-    def lost(self) -> bool:
-        """Whether it must be started again."""
-        ...
+    Methods raise :class:`WorkerLostError` when it is gone; it is then ``lost``, and must be started again.
+    """
+
+    lost: bool
 
     async def start(self) -> None:
-        """Load the model.
-
-        Raises:
-            ValueError: There is no such model, or it does not fit its options.
-            WorkerLostError: It died while it started.
-        """
-        ...
+        """Load the model; a ``ValueError`` where there is none, or it does not fit its options."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call ``score``, ``sleep`` or ``wake`` of the classifier. Cancelling leaves it lost, or busy until it is done.
 
-        Raises:
-            WorkerLostError: It is gone.
-            Exception: What the method raised; the worker lives.
+        What the method raises is raised here, and the worker lives.
         """
-        ...
 
     async def close(self) -> None:
         """End it. Safe to call twice."""
-        ...
 
 
 class LocalWorker:
@@ -67,9 +56,8 @@ class LocalWorker:
     A batch that takes too long cannot be stopped: it is computed to its end, and the next one waits for it.
     """
 
-    lost = False
-
     def __init__(self, options: ClassifierSection, device: str = "auto") -> None:
+        self.lost = False
         self._options, self._device = options, device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="textenvs-reward")
         self._model: Any = None
@@ -90,17 +78,12 @@ class LocalWorker:
 class ClassifierPool:
     """A backend of the reward service. Made by :meth:`start`.
 
-    A batch is lost with a worker once at most; the second time its requests fail, for the service to find the one that
-    breaks workers.
-
-    Attributes:
-        losses: Workers lost so far.
+    A worker that is lost is started again, at once and then after doubled pauses. A batch is lost with a worker once at
+    most; the second time its requests fail, for the service to find the one that breaks workers.
     """
 
     def __init__(self, options: ClassifierSection, count: int, make: Callable[[int], Worker]) -> None:
-        if count < 1:
-            raise ValueError(f"there must be at least 1 worker, not {count}")
-        self.losses = 0
+        self.losses = 0  # workers lost so far
         self._options, self._count, self._make = options, count, make
         self._idle: asyncio.Queue[tuple[int, Worker]] = asyncio.Queue()
         self._ready: dict[int, Worker] = {}
@@ -114,7 +97,7 @@ class ClassifierPool:
     async def start(
         cls, options: ClassifierSection, count: int = 1, make: Callable[[int], Worker] | None = None
     ) -> Self:
-        """Start the workers, and wait for all of them.
+        """Start ``count`` workers, and wait for all of them.
 
         Args:
             options: The model.
@@ -122,12 +105,11 @@ class ClassifierPool:
             make: Makes worker number ``i``, also when it is made again; ``None`` is a :class:`LocalWorker`.
 
         Raises:
-            ValueError: There is no such model, or it does not fit its options; or ``count`` is below 1.
+            ValueError: There is no such model, or it does not fit its options.
             WorkerLostError: One died while it started.
         """
-        make = make or (lambda _: LocalWorker(options))
-        pool = cls(options, count, make)
-        made = [make(number) for number in range(count)]
+        pool = cls(options, count, make or (lambda _: LocalWorker(options)))
+        made = [pool._make(number) for number in range(count)]
         try:
             await asyncio.gather(*(worker.start() for worker in made))
         except BaseException:
@@ -143,11 +125,7 @@ class ClassifierPool:
         return ModelOptions(concurrency=self._count, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
-        """See :class:`~trainers.rewards.RewardBackend`.
-
-        Raises:
-            OutageError: The pool has no worker now, or two were lost over this batch.
-        """
+        """See :class:`~trainers.rewards.RewardBackend`; an ``OutageError`` when two workers are lost over a batch."""
         return await score_prepared(requests, scored_part, self._scored)
 
     async def sleep(self) -> None:
@@ -175,7 +153,6 @@ class ClassifierPool:
         self._awake.set()
 
     async def healthy(self) -> bool:
-        """Whether a worker is there."""
         return bool(self._ready)
 
     async def close(self) -> None:
@@ -191,7 +168,10 @@ class ClassifierPool:
     async def _scored(self, conversations: list[Messages]) -> list[float | BackendError]:
         lost: WorkerLostError | None = None
         for _ in range(2):
-            number, worker = await self._take()
+            await self._awake.wait()
+            if self._closed:
+                raise BackendError("the pool of workers is closed", final=True)
+            number, worker = await self._idle.get()
             try:
                 scores = await worker.call("score", conversations)
             except WorkerLostError as error:
@@ -201,12 +181,6 @@ class ClassifierPool:
             finally:
                 self._back(number, worker)
         raise OutageError(f"two workers in a row were lost over one batch: {lost}") from lost
-
-    async def _take(self) -> tuple[int, Worker]:
-        await self._awake.wait()
-        if self._closed:
-            raise BackendError("the pool of workers is closed", final=True)
-        return await self._idle.get()
 
     def _put(self, number: int, worker: Worker) -> None:
         self._ready[number] = worker

@@ -28,11 +28,7 @@ PROBE: Messages = (
 
 
 def replies(request: ScoringRequest) -> list[int]:
-    """Where the assistant's messages stand, up to the one that is meant.
-
-    Raises:
-        BackendError: There is no such turn.
-    """
+    """Where the assistant's messages stand, up to the one that is meant; a ``BackendError`` if there is none."""
     places = [place for place, message in enumerate(request.messages) if message["role"] == "assistant"]
     wanted = places
     if request.turn is not None:
@@ -44,17 +40,25 @@ def replies(request: ScoringRequest) -> list[int]:
 
 
 def scored_part(request: ScoringRequest) -> Messages:
-    """The conversation up to the reply of ``request.turn``, or up to the last reply.
-
-    Raises:
-        BackendError: There is no such turn.
-    """
+    """The conversation up to the reply of ``request.turn``, or up to the last reply."""
     return tuple(request.messages[: replies(request)[-1] + 1])
 
 
 def score_range(transform: str) -> tuple[float, float]:
     """No score lies outside."""
     return (-math.inf, math.inf) if transform == "identity" else (0.0, 1.0)
+
+
+def transformed(logits: Sequence[float], label: int, transform: str) -> float:
+    """The score among a conversation's logits."""
+    value = logits[label]
+    match transform:
+        case "sigmoid":
+            return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+        case "softmax":
+            top = max(logits)
+            return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
+    return value
 
 
 async def score_prepared(
@@ -80,12 +84,6 @@ class ConversationTokens:
     A control token that a message spells is encoded as plain text: a policy must not be able to close its own turn and
     go on in the user's name. Each message is put in a form that the template shows, as in training.
 
-    Args:
-        tokenizer: A transformers tokenizer.
-        template: A file with a Jinja template, instead of the tokenizer's own.
-        max_length: Tokens, at most.
-        overlong: What becomes of more: an ``error`` for the request, or the first tokens are cut off (``left``).
-
     Raises:
         ValueError: There is no template, or no such file, or it does not show even a plain conversation.
     """
@@ -107,11 +105,7 @@ class ConversationTokens:
         self._forms = MessageForms(self._show)
 
     def encode(self, messages: Messages) -> list[int]:
-        """The tokens of a conversation.
-
-        Raises:
-            BackendError: It is too long, or the template does not take it.
-        """
+        """The tokens of a conversation; a ``BackendError`` where it is too long, or the template does not take it."""
         every = self._control.pattern
         try:
             self._forms.check(messages)
@@ -132,11 +126,7 @@ class ConversationTokens:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A tokenizer of transformers.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """A tokenizer of transformers; a ``ValueError`` if there is none."""
     from transformers import AutoTokenizer
 
     try:
@@ -148,16 +138,9 @@ def load_tokenizer(path: str) -> Any:
 def conversation_problems(
     tokenizer: str | None, template: str | None, vocabulary: int = 2**31, *, model: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with how conversations become tokens: the tokenizer, the template, and both on :data:`PROBE`.
+    """What is wrong with how conversations become tokens, tried on :data:`PROBE`: the option to change, and why.
 
-    Args:
-        tokenizer: Its folder; ``None`` where it is the model's.
-        template: A file with a template, or ``None``.
-        vocabulary: Tokens that the model knows.
-        model: Its folder.
-
-    Yields:
-        The option to change (``tokenizer``, ``template`` or ``path``), and what is wrong.
+    ``vocabulary`` is how many tokens the model knows; its folder has the tokenizer where ``tokenizer`` is ``None``.
     """
     try:
         loaded = load_tokenizer(str(tokenizer or model))

@@ -16,15 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from textenvs.chat import (
-    BudgetExceeded,
-    CacheError,
-    ChatClient,
-    ChatSpec,
-    InvalidReply,
-    PromptTooLong,
-    client_for,
-)
+from textenvs.chat import BudgetExceeded, CacheError, ChatClient, ChatSpec, InvalidReply, PromptTooLong, client_for
 from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
 from textenvs.judges.llm import LLMJudge, conversation_data
@@ -40,12 +32,8 @@ RUBRICS = {path.stem: path for path in sorted((Path(__file__).parent / "rubrics"
 class JudgeBackend:
     """Scores conversations with a judge.
 
-    Args:
-        options: The model behind its service, and the rubric. ``{low}`` and ``{high}`` in a rubric stand for the range;
-            it speaks of ``"conversation"``, and of ``"reference"`` if it is to see the ground truth.
-
-    Attributes:
-        needs_reference: Whether the rubric compares with the task's ground truth.
+    ``{low}`` and ``{high}`` in a rubric stand for the range; it speaks of ``"conversation"``, and of ``"reference"`` if
+    it is to see the ground truth (``needs_reference``).
 
     Raises:
         ValueError: An option of the client that there is not, no such rubric, several votes at a temperature of 0
@@ -88,7 +76,6 @@ class JudgeBackend:
         )
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
-        """See :class:`~trainers.rewards.RewardBackend`."""
         return await asyncio.gather(*map(self._one, requests))
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
@@ -119,7 +106,6 @@ class JudgeBackend:
         return data
 
     async def healthy(self) -> bool:
-        """Whether the service answers at all."""
         return await (await client_for(self._spec)).answers()
 
     async def close(self) -> None:

@@ -6,17 +6,13 @@ Three endpoints of vLLM's give scores, and each may be asked for a batch:
 * ``/pooling``: what the server's pooler makes of a sequence; its last number is read (or that of the label).
 * ``/score``: one number for a pair of texts, the reply and what came before it, for cross-encoders.
 
-The server is always told not to apply an activation (``use_activation=false``), whose default there depends on the
-model; ``transform`` is applied here.
-
-A server that cannot be reached, or answers 5xx, 408 or 429, is an outage: the service waits until ``/health`` is good.
-Another 4xx is the fault of a request, which the service finds by halving the batch.
+The server is always told not to apply an activation, whose default there depends on the model; ``transform`` is applied
+here. A server that cannot be reached, or answers 5xx, 408 or 429, is an outage; another 4xx is the fault of a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +31,7 @@ from .conversation import (
     score_prepared,
     score_range,
     scored_part,
+    transformed,
 )
 
 _HEALTH_S = 10.0
@@ -88,25 +85,24 @@ class PoolingBackend:
         return ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=timeout_s, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
-        """See :class:`~trainers.rewards.RewardBackend`.
-
-        Raises:
-            OutageError: The server cannot be reached, or is in trouble.
-            BackendError: It refused the batch, or answered something else than scores.
-        """
         if self.options.endpoint != "score" and self.options.input == "messages":
             return await asyncio.gather(*map(self._one, requests))
         return await score_prepared(requests, self._input, lambda inputs: self._asked(self._body(inputs), len(inputs)))
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
         try:
-            body: dict[str, Any] = {"messages": [_sent(message) for message in scored_part(request)]}
-            if self.options.overlong == "left":
-                body |= {"truncate_prompt_tokens": -1, "truncation_side": "left"}
+            messages = [
+                {name: value for name, value in message.items() if name != "reasoning_content"}
+                for message in scored_part(request)
+            ]
             async with self._places:
-                return (await self._asked(body, 1))[0]
+                return (await self._asked({"messages": messages, **self._cut()}, 1))[0]
         except BackendError as error:
             return error
+
+    def _cut(self) -> dict[str, Any]:
+        left = self.options.overlong == "left"
+        return {"truncate_prompt_tokens": -1, "truncation_side": "left"} if left else {}
 
     def _input(self, request: ScoringRequest) -> list[int] | tuple[str, str]:
         return self._pair(request) if self._tokens is None else self._tokens.encode(scored_part(request))
@@ -121,10 +117,8 @@ class PoolingBackend:
 
     def _body(self, bodies: Sequence[Any]) -> dict[str, Any]:
         if self.options.endpoint == "score":
-            body: dict[str, Any] = {"text_1": [pair[0] for pair in bodies], "text_2": [pair[1] for pair in bodies]}
-            if self.options.overlong == "left":
-                body |= {"truncate_prompt_tokens": -1, "truncation_side": "left"}
-            return body
+            before, after = zip(*bodies, strict=True)
+            return {"text_1": list(before), "text_2": list(after), **self._cut()}
         return {"input": list(bodies), "add_special_tokens": False}
 
     async def _asked(self, body: Mapping[str, Any], count: int) -> list[float]:
@@ -164,23 +158,17 @@ class PoolingBackend:
             raise ValueError(f"the model has {len(logits)} labels; say which is the score: label=NUMBER")
         if label is not None and label >= len(logits):
             raise ValueError(f"the model has {len(logits)} labels, and none of number {label}")
-        return _transformed([float(each) for each in logits], label or 0, self.options.transform)
+        return transformed([float(each) for each in logits], label or 0, self.options.transform)
 
     async def healthy(self) -> bool:
-        """What ``/health`` says."""
         return (await self._client.request("GET", "/health", timeout=_HEALTH_S)).status == 200
 
     async def close(self) -> None:
-        """Drop the connections; the server goes on."""
         await self._client.close()
 
 
 def pooling_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
-    """What is wrong on this side of the connection: the key, and how conversations become tokens. Nobody is asked.
-
-    Yields:
-        The option to change, and what is wrong.
-    """
+    """What is wrong on this side of the connection (the server is not asked): the option to change, and why."""
     yield from _option_problems(options)
     if options.tokenizer is not None:
         yield from conversation_problems(options.tokenizer, options.template)
@@ -199,21 +187,6 @@ def _option_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
         yield "endpoint", "/score gives one number: it takes no label, and transform=softmax makes 1 of it"
     if options.api_key_env is not None and not os.environ.get(options.api_key_env):
         yield "api_key_env", f"the environment variable {options.api_key_env} has no key in it for {options.url}"
-
-
-def _transformed(logits: Sequence[float], label: int, transform: str) -> float:
-    value = logits[label]
-    match transform:
-        case "sigmoid":
-            return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
-        case "softmax":
-            top = max(logits)
-            return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
-    return value
-
-
-def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "reasoning_content"}
 
 
 async def _get(client: Client, path: str) -> Answer:

@@ -27,7 +27,6 @@ class Sampler(theirs.Sampler):
     _temperature: Tensor | None = None  # of the rows that are being sampled; prompts have none
 
     def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any) -> Any:
-        """Sample one token a row."""
         self._temperature = sampling_metadata.temperature
         try:
             return super().forward(logits, sampling_metadata, *args, **kwargs)
@@ -44,7 +43,6 @@ class Sampler(theirs.Sampler):
     def gather_logprobs(  # type: ignore[override]
         self, logprobs: Tensor, num_logprobs: int, token_ids: Tensor
     ) -> LogprobsTensors:
-        """Those of the sampled tokens."""
         if num_logprobs:
             return super().gather_logprobs(logprobs, num_logprobs, token_ids)
         ids = token_ids.unsqueeze(1)

@@ -1,0 +1,388 @@
+"""verl (0.9): an agent loop for any textenv, and estimators that see its turn rewards. See docs/adapters/verl.md.
+
+``actor_rollout_ref.model.external_lib=trainers.integrations.verl`` imports this in every process that needs it. That
+registers the agent loop ``textenv`` (the rows' ``agent_name``) and the advantage estimator ``textenv_turn_grpo``
+(``algorithm.adv_estimator``).
+
+What the server sampled is never tokenised again: :class:`~trainers.rollout.renderer.Renderer` renders the opening once,
+and after each reply only what the environment said, as the chat template would. A response ends with a sampled token:
+what the environment says at the end is not appended. So a reward never lands on a token that is masked, where verl's
+GAE would lose it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from functools import lru_cache
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import ray
+import torch
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop import agent_loop
+from verl.trainer.ppo.core_algos import register_adv_est
+from verl.utils.profiler import simple_timer
+
+from textenvs.env import EnvironmentFailure
+from textenvs.integrations import EpisodeSpec, Session, SpecError
+from textenvs.integrations.rows import same_messages
+from textenvs.messages import Messages
+
+from ..algorithms.advantages import turn_grpo
+from ..algorithms.batch import ActionBatch, Bools
+from ..rollout.environments import tools_of
+from ..rollout.renderer import Renderer
+
+logger = logging.getLogger(__name__)
+
+#: What verl's servers say of a reply that a weight update cut short.
+_ABORTED = ("aborted", "abort")
+#: What they count for each reply.
+_COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
+
+
+class EpisodeFailedError(RuntimeError):
+    """A simulator, judge or server gave up: the episode says nothing about the policy.
+
+    verl's default trainer leaves such an episode out and trains on its siblings.
+    """
+
+
+class TextEnvOutput(agent_loop.AgentLoopOutput):  # type: ignore[misc]
+    """verl's output of an agent loop, with each turn's reward where the turn ends."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as verl names them; ``rm_scores`` has the turn rewards instead of their sum at the end."""
+        output: dict[str, Any] = super().as_dict()
+        output["rm_scores"] = rewards_at_turn_ends(self.extra_fields, len(self.response_mask))
+        return output
+
+
+def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor:
+    """``turn_scores`` at the ends of ``turn_spans``, float32 ``[length]``, zero elsewhere."""
+    rewards = torch.zeros(length, dtype=torch.float32)
+    for (_, end), score in zip(fields["turn_spans"], fields["turn_scores"], strict=True):
+        rewards[end - 1] = score
+    return rewards
+
+
+@agent_loop.register("textenv")
+class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
+    """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
+
+    Args:
+        arguments: verl's own.
+        max_reply_tokens: At most so many tokens a reply; ``None`` for what is left of ``rollout.response_length``.
+        attempts: How often an episode is played, at most, when a simulator, judge or server gives up.
+        environments: By id, what rows may name and set beyond the environments that ship and their harmless options
+            (docs/security.md).
+        options: verl's own.
+
+    Raises:
+        ValueError: A limit below 1, or ``rollout.multi_turn`` limits turns: the environment does, and judges the last.
+        RendererError: The chat template cannot be continued turn by turn; says why.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        max_reply_tokens: int | None = None,
+        attempts: int = 2,
+        environments: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.environments = environments or {}
+        for name, number in (
+            ("attempts", attempts),
+            ("max_reply_tokens", 1 if max_reply_tokens is None else max_reply_tokens),
+        ):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"textenv agent loop: {name} must be an integer of at least 1, not {number!r}")
+        multi_turn = self.rollout_config.multi_turn
+        for name in ("max_assistant_turns", "max_user_turns"):
+            if multi_turn.get(name) is not None:
+                raise ValueError(
+                    f"rollout.multi_turn.{name} means nothing to the textenv agent loop: leave it null, and limit the "
+                    f"environment when the rows are written (`textenvs rows verl ID {name}=N ...`)"
+                )
+        self.max_reply_tokens, self.attempts = max_reply_tokens, attempts
+        template_kwargs = self.apply_chat_template_kwargs or {}
+        if OmegaConf.is_config(template_kwargs):
+            template_kwargs = OmegaConf.to_container(template_kwargs, resolve=True)
+        self.renderer = _renderer(self.tokenizer, json.dumps(template_kwargs, sort_keys=True))
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput:
+        """Play the row's episode; ``sampling_params`` are verl's, for each reply.
+
+        Returns:
+            One output. ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in
+            ``response_ids``, the end not included), ``textenv`` (how the episode went), and what the server said of
+            its weights.
+
+        Raises:
+            SpecError: The row does not say which episode it is, or its prompt is not how that one opens.
+            EpisodeFailedError: All attempts failed.
+            ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
+        """
+        about = row.get("extra_info")
+        if not isinstance(about, Mapping) or "textenv" not in about:
+            raise SpecError(
+                "the row has no extra_info.textenv, which says what episode to play; `textenvs rows verl` writes such "
+                "rows"
+            )
+        spec = EpisodeSpec.from_row(about["textenv"], "extra_info.textenv", self.environments)
+        for attempt in range(1, self.attempts + 1):
+            try:
+                session, opening = await Session.aof(spec)
+                async with aclosing(session):
+                    return await self._play(spec, session, opening, sampling_params, row, attempt)
+            except (EpisodeFailedError, EnvironmentFailure) as failure:
+                logger.warning("%s seed %d, attempt %d: %s", spec.env, spec.seed, attempt, failure)
+                why = failure
+        raise EpisodeFailedError(f"{spec.env} seed {spec.seed} failed {self.attempts} times, the last with: {why}")
+
+    async def _play(
+        self,
+        spec: EpisodeSpec,
+        session: Session,
+        opening: Messages,
+        sampling_params: dict[str, Any],
+        row: Mapping[str, Any],
+        attempt: int,
+    ) -> TextEnvOutput:
+        if "raw_prompt" in row and not same_messages(row["raw_prompt"], opening):
+            raise SpecError(
+                f"the row's prompt is not what {spec.env} opens with at seed {spec.seed}: the rows were written with "
+                "another version or other data; write them again with `textenvs rows verl`"
+            )
+        tools = tools_of(session.env)
+        prompt = self.renderer.render(opening, tools)
+        if len(prompt) > self.rollout_config.prompt_length:
+            raise ValueError(
+                f"the opening takes {len(prompt)} tokens, and rollout.prompt_length is "
+                f"{self.rollout_config.prompt_length}: raise data.max_prompt_length, or leave such rows out with "
+                "data.filter_overlong_prompts=True"
+            )
+        limit, longest = int(self.rollout_config.response_length), self.rollout_config.get("max_model_len")
+        if longest is not None:
+            limit = min(limit, int(longest) - len(prompt))
+        if limit < 1:
+            raise ValueError(
+                f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is {longest}: there is no room for "
+                "a reply"
+            )
+        response: list[int] = []  # what stands behind the prompt
+        mask: list[int] = []  # which of it the policy said
+        logprobs: list[float] = []
+        spans: list[list[int]] = []  # of each turn, the end not included
+        metrics, served = {"num_preempted": -1}, dict[str, Any]()
+        logprobs_wanted = bool(sampling_params.get("logprobs"))
+        # One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic.
+        fixed = self.rollout_config.get("full_determinism")
+        request_id = f"det-{row.get('priority', 0)}" if fixed else uuid4().hex
+        routed_experts, out_of_room = None, False
+        while True:
+            with simple_timer("generate_sequences", metrics):
+                output = await self.server_manager.generate(
+                    request_id=request_id,
+                    prompt_ids=prompt + response,
+                    sampling_params=self._sampling(sampling_params, limit - len(response)),
+                )
+            if output.stop_reason in _ABORTED:
+                raise EpisodeFailedError(f"the server aborted the reply of turn {len(session.turns)}")
+            ids = [int(i) for i in output.token_ids][: limit - len(response)]
+            if not ids:
+                raise EpisodeFailedError(f"the server returned no token for turn {len(session.turns)}")
+            if logprobs_wanted and not output.log_probs:
+                raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
+            spans.append([len(response), len(response) + len(ids)])
+            response += ids
+            mask += [1] * len(ids)
+            logprobs += [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else ()
+            _note(served, metrics, output)
+            routed_experts = output.routed_experts if output.routed_experts is not None else routed_experts
+            with simple_timer("tool_calls", metrics):
+                turn = await session.areply(self.renderer.decode(ids))
+            session.check()
+            if turn.done:
+                break
+            said = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
+            out_of_room = len(response) + len(said) >= limit
+            if out_of_room:
+                break
+            response += said
+            mask += [0] * len(said)
+            logprobs += [0.0] * len(said)
+        last = session.turns[-1]
+        ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
+        return TextEnvOutput(
+            prompt_ids=prompt,
+            response_ids=response,
+            response_mask=mask,
+            response_logprobs=logprobs if logprobs_wanted else None,
+            routed_experts=None if routed_experts is None else routed_experts[: len(prompt) + len(response)],
+            reward_score=session.reward,
+            num_turns=2 * len(session.turns),  # as verl counts: the prompt is one, and so is each observation
+            metrics=metrics,
+            extra_fields={
+                **served,
+                "turn_scores": session.turn_rewards,
+                "turn_spans": spans,
+                "textenv": {
+                    "env": spec.env,
+                    "stop": "response_length" if out_of_room else session.stop,
+                    **ended,
+                    "terms": [dict(each.info["terms"]) for each in session.turns],
+                    "metrics": dict(last.info.get("metrics") or {}),
+                    "attempts": attempt,
+                },
+                # The same keys for every environment, as verl wants them; it reports their means in validation.
+                "reward_extra_info": ended,
+            },
+        )
+
+    def _sampling(self, wanted: dict[str, Any], left: int) -> dict[str, Any]:
+        """For one reply. Without ``max_tokens``, verl's servers take another turn's length for what is left."""
+        given = wanted.get("max_tokens", wanted.get("max_new_tokens"))
+        limits = [left, *(limit for limit in (given, self.max_reply_tokens) if limit is not None)]
+        sampling = {name: value for name, value in wanted.items() if name != "max_new_tokens"}
+        stops = dict.fromkeys([*(wanted.get("stop_token_ids") or ()), *self.renderer.stop_token_ids])
+        return {**sampling, "max_tokens": min(limits), "stop_token_ids": list(stops)}
+
+
+@lru_cache(maxsize=4)
+def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
+    """One a tokenizer: its proof takes longer than an episode's rendering, and verl makes a loop an episode."""
+    renderer = Renderer(tokenizer, template_kwargs=json.loads(template_kwargs))
+    if renderer.rewrites_history:
+        logger.warning(
+            "the chat template rewrites earlier turns (drops reasoning or trims replies, say), and verl's sequences "
+            "only grow: what was sampled stays as it was, as in verl's own loops"
+        )
+    return renderer
+
+
+def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
+    """What the server said of itself: the weights of the first and the last reply, and preemptions."""
+    for name, value in output.extra_fields.items():
+        if name in served and name in _COUNTS:
+            served[name] += value
+        elif name not in served or (name == "max_global_steps" and value is not None):
+            served[name] = value
+    if output.num_preempted is not None:
+        metrics["num_preempted"] = max(metrics["num_preempted"], 0) + output.num_preempted
+
+
+class TextEnvAgentLoopWorker(agent_loop.AgentLoopWorker):  # type: ignore[misc]
+    """verl's worker, with each turn's reward where the turn ends in ``rm_scores``.
+
+    For verl's trainers that make padded batches (``trainer.use_v1=False``, one-step-off and fully asynchronous ones):
+    they put an episode's sum at its end, wherever its turns were rewarded. The default trainer needs none of this.
+    """
+
+    def _postprocess(self, inputs: list[Any], *arguments: Any, **options: Any) -> Any:
+        batch = super()._postprocess(inputs, *arguments, **options)
+        if "rm_scores" in batch.batch.keys():  # noqa: SIM118  (a TensorDict is no dict)
+            for row, output in enumerate(inputs):
+                if "turn_spans" in output.extra_fields:  # an episode of another agent loop has none
+                    length = batch.batch["rm_scores"].shape[1]
+                    batch.batch["rm_scores"][row] = rewards_at_turn_ends(output.extra_fields, length)
+        return batch
+
+
+class TextEnvAgentLoopManager(agent_loop.AgentLoopManager):  # type: ignore[misc]
+    """verl's manager, with these workers (``rollout.agent.agent_loop_manager_class``)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.agent_loop_workers_class = ray.remote(TextEnvAgentLoopWorker)
+        super().__init__(*arguments, **options)
+
+
+# ------------------ advantages of turns
+
+#: Of ``algorithm.textenv``, as in :func:`trainers.algorithms.advantages.turn_grpo`.
+_OPTIONS = frozenset({"baseline", "zero_pad", "outcome_mix"})
+
+
+def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any) -> ActionBatch:
+    """A padded batch of verl as turns of action tokens; a turn is a run of the mask.
+
+    A turn earns the rewards from its first token up to the next turn's: its own tokens', so a KL penalty in them, too,
+    and any on what the environment said in answer. Rewards before the first turn are the first one's.
+    Every episode counts as terminated, because verl does not say which were truncated.
+
+    Args:
+        token_level_rewards: float ``[B, L]``.
+        response_mask: ``[B, L]``; not 0 where the policy sampled the token.
+        index: ``[B]``; episodes of the same prompt share it.
+
+    Raises:
+        ValueError: ``index`` is missing.
+    """
+    if index is None:
+        raise ValueError("a group estimator needs the prompts' uid, and verl's batch has none")
+    mask = _numpy_mask(response_mask)
+    rewards = token_level_rewards.detach().cpu().numpy().astype(np.float64)
+    starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+    turn_of = np.maximum(np.cumsum(starts, axis=1) - 1, 0)
+    turns = starts.sum(axis=1)
+    turn_offsets = np.concatenate([[0], np.cumsum(turns)])
+    acted = turns > 0
+    of_batch = (turn_of + turn_offsets[:-1, None])[acted]
+    turn_rewards = np.bincount(of_batch.ravel(), rewards[acted].ravel(), minlength=int(turn_offsets[-1]))
+    _, group = np.unique(np.asarray([str(name) for name in index]), return_inverse=True)
+    return ActionBatch(
+        token_offsets=np.concatenate([[0], np.cumsum(mask.sum(axis=1))]),
+        turn_offsets=turn_offsets,
+        turn_index=turn_of[mask],
+        turn_rewards=turn_rewards.astype(np.float64),
+        terminated=np.ones(len(mask), np.bool_),
+        truncated=np.zeros(len(mask), np.bool_),
+        group=group,
+    )
+
+
+@register_adv_est("textenv_turn_grpo")
+def textenv_turn_grpo(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Any = None,
+    config: Any = None,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
+
+    Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
+    default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.
+    Other arguments are those of :func:`action_batch`.
+
+    Returns:
+        Advantages and returns (the same, as in verl's own group estimators), float ``[B, L]``, 0 where the mask is.
+
+    Raises:
+        ValueError: There is no ``index``, or ``algorithm.textenv`` has an unknown key or a value out of range.
+    """
+    settings: Mapping[str, Any] = config if config is not None else {}
+    options = dict(settings.get("textenv") or {})
+    if unknown := set(options) - _OPTIONS:
+        raise ValueError(f"algorithm.textenv: unknown keys {sorted(unknown)}; known are {sorted(_OPTIONS)}")
+    result = turn_grpo(
+        action_batch(token_level_rewards, response_mask, index),
+        gamma=float(settings.get("gamma", 1.0)),
+        norm_by_std=bool(settings.get("norm_adv_by_std_in_grpo", True)),
+        **options,
+    )
+    advantages = torch.zeros_like(token_level_rewards)
+    mask = torch.from_numpy(_numpy_mask(response_mask)).to(advantages.device)
+    advantages[mask] = torch.from_numpy(result.advantages).to(advantages)
+    return advantages, advantages.clone()
+
+
+def _numpy_mask(response_mask: torch.Tensor) -> Bools:
+    return np.asarray(response_mask.detach().cpu().numpy() > 0)
