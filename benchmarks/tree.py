@@ -8,10 +8,10 @@ ideal update takes ``unique / total`` of the time and of the memory of rows; *of
 1 is the ideal, and what an update costs besides tokens (the optimizer, Python) counts against it. Attention of a token
 to its ancestors costs the same per unique token in both.
 
-Seconds are those that the processor spent on one thread (of the rank that spent most), optimizer included, the least of
-``--repeat``. Memory is the most that an update adds to the process, all in one micro-batch, the least likewise. The
-gradient's gap is the norm of the difference over the norm, in float32. With several ranks the model is sharded (FSDP2,
-gloo).
+Seconds are those of one thread of the processor (of the rank that spent most), optimizer included. Memory is the
+most that an update adds to the process, all in one micro-batch: gradients of the parameters are in it, which do not
+depend on tokens. Both are the least of ``--repeat``. The gradient's gap is the norm of the difference over the norm, in
+float32. With several ranks the model is sharded (FSDP2, gloo), and what is shared is computed on each of them.
 """
 
 from __future__ import annotations

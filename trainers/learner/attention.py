@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -136,12 +137,13 @@ def _block_mask(forest: Forest, size: int, device: torch.device) -> BlockMask:
     def above(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query < at[key])
 
-    listed = []
-    for which in (some & ~every, every):
+    def listed(which: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
         counts = which.sum(1).astype(np.int32)
         indices = np.argsort(~which, axis=1, kind="stable").astype(np.int32)  # those that count first, in order
-        listed += [torch.from_numpy(array[None, None]).to(device) for array in (counts, indices)]
-    return BlockMask.from_kv_blocks(*listed, BLOCK_SIZE=_TILE, mask_mod=above, seq_lengths=(size, size))
+        return torch.from_numpy(counts[None, None]).to(device), torch.from_numpy(indices[None, None]).to(device)
+
+    compared, whole = listed(some & ~every), listed(every)
+    return BlockMask.from_kv_blocks(*compared, *whole, _TILE, above, (size, size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +157,7 @@ class _Block:
     nodes: Tensor
     places: Tensor
 
-    def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``[C, H, Q, D]`` of queries, and likewise keys and values, from ``[T, H, D]``."""
         count, queries, keys = self.shape
         return (
@@ -201,12 +203,14 @@ class _Branches(torch.autograd.Function):
         grads = [torch.zeros(tensor.shape, dtype=exactly, device=tensor.device) for tensor in inputs]
         for block in ctx.blocks:
             with torch.enable_grad():
-                exact = [each.to(exactly).detach().requires_grad_() for each in block.gather(*inputs)]
-                out = _causal(*exact, block.mask, ctx.scale)
+                q, k, v = (each.to(exactly).detach().requires_grad_() for each in block.gather(*inputs))
+                out = _causal(q, k, v, block.mask, ctx.scale)
             count, queries, _ = block.shape
             given = grads[0].new_zeros((count * queries, *grad.shape[1:]))
             given[block.places] = grad.index_select(0, block.nodes).to(given.dtype)
-            query, key, value = torch.autograd.grad(out, exact, given.unflatten(0, (count, queries)).transpose(1, 2))
+            query, key, value = torch.autograd.grad(
+                out, (q, k, v), given.unflatten(0, (count, queries)).transpose(1, 2)
+            )
             _put(grads[0], block, query)
             for total, part in zip(grads[1:], (key, value), strict=True):
                 total.index_add_(0, block.keys, part.transpose(1, 2).flatten(0, 1))

@@ -249,7 +249,8 @@ def _cuts(whole: Sequence[int], added: Sequence[int], limit: int, each: int) -> 
     """Where to cut ``n`` units, ``0`` and ``n`` included; see :func:`_trees`."""
     best, begin = [0], [0]
     for end in range(1, len(whole) + 1):
-        choices, more = [], 0  # what the units after the first one of the last micro-batch add
+        choices: list[tuple[int, int]] = []
+        more = 0  # what the units after the first one of the last micro-batch add
         for start in range(end - 1, -1, -1):
             size = whole[start] + more
             if choices and size > limit:

@@ -110,7 +110,9 @@ def blocks(forest: Forest) -> list[Block]:
         for at in range(len(path) - new, len(path), _QUERIES)
     ]
     pieces.sort(key=lambda piece: (piece[1] - len(piece[0]), -len(piece[0])))  # most queries first, then most keys
-    made, inside, needed, longest = [], [], 0, 0
+    made: list[Block] = []
+    inside: list[tuple[Ints, int]] = []
+    needed = longest = 0
     for piece in pieces:
         keys, queries = len(piece[0]), len(piece[0]) - piece[1]
         needed, longest = needed + keys * queries, max(longest, keys)
