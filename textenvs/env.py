@@ -252,8 +252,13 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         saved.rng = dict(self.np_random.bit_generator.state)
         return saved
 
-    def restore(self, state: StateT) -> None:
-        """Continue from a snapshot: the same actions then give the same results."""
+    def restore(self, state: StateT, seed: int | None = None) -> None:
+        """Continue from a snapshot: the same actions then give the same results.
+
+        Args:
+            state: Of :meth:`snapshot`.
+            seed: Reseed the randomness, for futures that differ, as :meth:`fork` does.
+        """
         if not isinstance(state, self.state_type):
             raise TypeError(f"{type(self).__name__} restores a {self.state_type.__name__}, not {type(state).__name__}")
         if state.rng is None:
@@ -261,6 +266,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         bit_generator = getattr(np.random, state.rng["bit_generator"])()
         bit_generator.state = state.rng
         self.np_random = np.random.Generator(bit_generator)
+        if seed is not None:
+            self._np_random, self._np_random_seed = seeding.np_random(seed)
         self.state = copy_state(state)
         self.state.rng = None
         self._printed = 0

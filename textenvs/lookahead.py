@@ -18,9 +18,9 @@ import copy
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from functools import partial
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import gymnasium
@@ -29,9 +29,9 @@ import numpy as np
 from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_env, check_numbers
 from .event_loop import settle, wait_for
-from .messages import Message, Messages, copy_messages, visible_text
+from .messages import Message, Messages, copy_messages, visible_text  # noqa: F401 - Message is in the type of Policy
 from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, checked, resolve
-from .play import Episode, play
+from .play import play
 from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
 #: Exceptions of policy, judge, user and tools that cost only the future they happen in.
@@ -72,20 +72,18 @@ class MultiturnReward:
         }
 
 
-#: Replies to one future's conversation; ``None`` ends that future, which is scored as it stands.
-Player: TypeAlias = Callable[[Messages], "str | Message | None | Awaitable[str | Message | None]"]
+@dataclass(frozen=True)
+class Played:
+    """A future that was played, and not graded yet."""
+
+    conversation: Messages  # the whole of it
+    scores: Callable[[], Mapping[str, float] | Awaitable[Mapping[str, float]]]  # of :func:`conversation_scores`
+    turns: int  # that the policy played in it
+    over: bool  # whether the episode ended in it
 
 
-@runtime_checkable
-class FuturePolicy(Protocol):
-    """A policy that keeps something for each future: its tokens, its random numbers."""
-
-    def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """Who replies in a future that is played in ``env``; its seed follows from the episode's and the actions."""
-
-
-class _NoRoom(Exception):
-    """The policy has no room for another reply."""
+#: Plays a future when it is awaited, and calls its argument each time before it asks the policy.
+PlayFuture: TypeAlias = Callable[[Callable[[], None]], Awaitable[Played]]
 
 
 @checked
@@ -94,8 +92,8 @@ class Lookahead:
     """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn."""
 
     #: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant message), or
-    #: ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
-    policy: Policy | FuturePolicy | str
+    #: ``"module:name"`` of one. ``None`` where futures are played elsewhere, and :meth:`reward` is asked alone.
+    policy: Policy | str | None
     _: KW_ONLY
     samples: PositiveInt = 3  # how many futures are played
     window: NonNegativeInt = 2  # the policy's turns in each; 0 scores the conversation as it stands
@@ -128,7 +126,7 @@ class Lookahead:
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
         self.formula = self._formula = formula
-        self._policy = self.policy if isinstance(self.policy, FuturePolicy) else resolve("policy", self.policy)
+        self._policy = None if self.policy is None else resolve("policy", self.policy)
         self._judge = None if self.judge is None else resolve("judge", self.judge)
         self._count = estimate_tokens if self.count_tokens is None else resolve("count_tokens", self.count_tokens)
         self.weights = dict(self.weights or {})
@@ -155,10 +153,7 @@ class Lookahead:
             raise gymnasium.error.ResetNeeded(
                 f"{type(env).__name__}: there is no episode to look ahead in; reset first"
             )
-        replies = [i for i, message in enumerate(state.messages) if message["role"] == "assistant"]
-        played = replies[-state.assistant_turns :] if state.assistant_turns else [len(state.messages)]
-        starts = {"all": 0, "played": played[0], "future": played[-1]}
-        samples = 1 if state.done or self.window == 0 else self.samples
+        samples = self.count(over=state.done)
         # From a copy of the episode's randomness: drawing must not change the episode.
         episode = int(copy.deepcopy(env.np_random).integers(2**63))
         root = np.random.SeedSequence([self.seed, episode, state.assistant_turns])
@@ -166,20 +161,35 @@ class Lookahead:
         forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        policy = self._policy
-        players = [
-            policy.start(fork, seed) if isinstance(policy, FuturePolicy) else policy
-            for fork, seed in zip(forks, seeds, strict=True)
-        ]
-        return self._reward(forks, players, starts[self._formula.scope])
+        plays = [partial(self._play, fork) for fork in forks]
+        return self.reward(plays, state.messages, state.assistant_turns, state.stop)
 
-    async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
-        state = forks[0].state
-        if state.stop in FAILURE_STOPS:
-            raise EnvironmentFailure(state.stop, "the episode itself failed, so there is nothing to score")
+    def count(self, *, over: bool) -> int:
+        """How many futures a turn has; one where there is nothing left to play."""
+        return 1 if over or self.window == 0 else self.samples
+
+    async def reward(
+        self, plays: Sequence[PlayFuture], messages: Messages, turns: int, stop: str | None = None
+    ) -> MultiturnReward:
+        """The reward of a turn whose futures are played elsewhere.
+
+        Args:
+            plays: The futures, none of which has begun.
+            messages: The conversation that they begin with.
+            turns: Turns of the policy in it.
+            stop: Why its episode is over, if it is.
+
+        Raises:
+            EnvironmentFailure: All futures failed, or the episode itself had.
+            ValueError: Scores that have no weight's name, or other names than those of another future.
+        """
+        if stop in FAILURE_STOPS:
+            raise EnvironmentFailure(stop, "the episode itself failed, so there is nothing to score")
+        replies = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        played = replies[-turns:] if turns else [len(messages)]
+        start = {"all": 0, "played": played[0], "future": played[-1]}[self._formula.scope]
         calls: list[None] = []  # one for each time that the policy was asked
-        pairs = zip(forks, players, strict=True)
-        results = await _together(*(self._guarded(fork, player, start, calls) for fork, player in pairs))
+        results = await _together(*(self._guarded(each, len(messages), start, calls) for each in plays))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
@@ -189,18 +199,18 @@ class Lookahead:
         names = set(futures[0].scores)
         if any(set(future.scores) != names for future in futures):
             raise ValueError(
-                f"{type(forks[0]).__name__}.conversation_score must return the same names every time, not "
+                "conversation_score must return the same names every time, not "
                 + " and ".join(str(sorted(future.scores)) for future in futures)
             )
         self._check_weights(names)
         terms = self._formula.terms(futures, self.weights or {})
-        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, len(calls))
+        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(plays), reasons, len(calls))
 
-    async def _guarded(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future | Exception:
+    async def _guarded(self, play: PlayFuture, begin: int, start: int, calls: list[None]) -> Future | Exception:
         clock: asyncio.Timeout | None = None
         try:
             async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
-                return await self._future(fork, player, start, calls)
+                return await self._graded(await play(partial(calls.append, None)), begin, start)
         except Exception as error:
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
@@ -208,32 +218,35 @@ class Lookahead:
                 return error
             raise
 
-    async def _future(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future:
-        begin = len(fork.state.messages)
+    async def _graded(self, played: Played, begin: int, start: int) -> Future:
+        conversation = played.conversation
 
-        async def reply(conversation: Messages) -> str | Message:
-            calls.append(None)
-            said = await settle(player(conversation))
-            if said is None:
-                raise _NoRoom
-            return said
+        async def scored() -> Mapping[str, float]:
+            return await settle(played.scores())
 
-        episode = Episode()
-        with suppress(_NoRoom):
-            await play(fork, reply, resume=True, turns=self.window, episode=episode)
-        if episode.failed:
-            raise EnvironmentFailure(episode.info["stop"], episode.info["failure"])
-        conversation = episode.conversation
-        scores, grade = await _together(_scores(fork), self._grade(_as_seen(conversation)))
+        scores, grade = await _together(scored(), self._grade(_as_seen(conversation)))
         return Future(
             conversation=conversation,
             scores=scores,
             interactivity=grade,
             length=self._formula.length(conversation[start:], self._count),
-            turns=len(episode.rewards),
+            turns=played.turns,
             words=sum(len(visible_text(message).split()) for message in conversation[begin:]),
-            over=fork.state.done,
+            over=played.over,
         )
+
+    async def _play(self, fork: TextEnv[Any], asked: Callable[[], None]) -> Played:
+        policy = self._policy
+        assert policy is not None  # or futures are played elsewhere
+
+        def reply(conversation: Messages) -> Any:
+            asked()
+            return policy(conversation)
+
+        episode = await play(fork, reply, resume=True, turns=self.window)
+        if episode.failed:
+            raise EnvironmentFailure(episode.info["stop"], episode.info["failure"])
+        return Played(episode.conversation, partial(conversation_scores, fork), len(episode.rewards), fork.state.done)
 
     async def _grade(self, conversation: Messages) -> float | None:
         if self._judge is None:
@@ -246,7 +259,7 @@ class Lookahead:
     async def check_weights(self, env: TextEnv[Any]) -> None:
         """Raise ``ValueError`` unless every weight has a score now; the judge is not asked."""
         check_env("looking ahead", env)
-        self._check_weights(set(await _scores(env)))
+        self._check_weights(set(await conversation_scores(env)))
 
     def _check_weights(self, names: Set[str]) -> None:
         known = names | ({INTERACTIVITY} if self.judge is not None else set())
@@ -260,7 +273,7 @@ class Lookahead:
 
 
 def multiturn_aware_reward(
-    env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
+    env: TextEnv[Any], policy: Policy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
     """The multiturn-aware reward of the last turn of ``env``, to be awaited; see :class:`Lookahead`."""
     return Lookahead(policy, **options)(env)
@@ -278,12 +291,25 @@ async def _together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
         raise
 
 
-async def _scores(env: TextEnv[Any]) -> dict[str, float]:
+async def conversation_scores(env: TextEnv[Any]) -> dict[str, float]:
+    """What :meth:`~textenvs.env.TextEnv.conversation_score` says of the conversation as it stands.
+
+    Raises:
+        ValueError: It returned no named, finite numbers.
+    """
     if env.blocking:
         scores = await asyncio.to_thread(lambda: wait_for(env.conversation_score()))
     else:
         scores = await settle(env.conversation_score())
-    where = f"{type(env).__name__}.conversation_score"
+    return checked_scores(scores, f"{type(env).__name__}.conversation_score")
+
+
+def checked_scores(scores: Any, where: str) -> dict[str, float]:
+    """The scores of a conversation, if they are what they must be.
+
+    Raises:
+        ValueError: They are no finite numbers by name; ``where`` says whose they are.
+    """
     if not isinstance(scores, Mapping) or not scores:
         raise ValueError(f"{where} must return named scores, for example {{'accuracy': 1.0}}, not {scores!r}")
     if reserved := {COST, INTERACTIVITY} & set(scores):

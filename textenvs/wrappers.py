@@ -17,7 +17,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from .env import EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
-from .lookahead import FuturePolicy, Lookahead
+from .lookahead import Lookahead
 from .messages import Message, Messages, transcript
 from .options import Policy, Weight, checked, resolve
 from .spaces import Unicode
@@ -158,7 +158,7 @@ class MultiturnAwareReward(TextWrapper[Messages]):
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        policy: Policy | FuturePolicy | str,
+        policy: Policy | str,
         *,
         credit: Literal["value", "difference"] = "value",
         **options: Any,

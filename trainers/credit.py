@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .algorithms import covariance, off_policy
 from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
+from .algorithms.baselines import score_norms
 from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
 from .algorithms.kl import KLController, kl_estimate, mean_kl
 from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
@@ -134,6 +135,9 @@ def compared_with(
             log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(paid))
         deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
         return replace(batch, terms=terms), deviations
+    if "baseline" in estimator_keys(section.adv_estimator) and section.baseline == "optimal_token":
+        sampled = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
+        return replace(batch, score_norms=score_norms(sampled)), {}
     return batch, {}
 
 

@@ -41,6 +41,7 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.text import excerpt
 
 from .algorithms.aggregation import token_weights
+from .algorithms.batch import tree_of
 from .builders.cluster import plan_of
 from .builders.engines import check_engine
 from .builders.environments import check_environments, other_validation, try_openings
@@ -112,7 +113,7 @@ async def train(run: Run) -> None:
             metrics = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
-        run.reporter.iteration(run.iteration, metrics, batch.trajectories)
+        run.reporter.iteration(run.iteration, metrics, batch.trained)
         validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
         if validating or saving:
             await published(run)
@@ -172,7 +173,7 @@ def warn(run: Run, batch: Batch) -> None:
 
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     """One batch: credit, steps, new weights to the engine. Returns metrics."""
-    trajectories = batch.trajectories
+    roots, trajectories = batch.trajectories, batch.trained
     if run.sleepers:
         with phases("sleep"):
             await published(run)  # who sleeps takes no weights
@@ -197,12 +198,12 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         if not run.config.rollout.staleness:  # the engine reads the parameters, and nothing may start before it has
             await published(run)
     tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
-    if (said := run.signal.observe(tied, float(np.mean([t.total_reward for t in trajectories])))) is not None:
+    if (said := run.signal.observe(tied, float(np.mean([t.total_reward for t in roots])))) is not None:
         log.warning("%s", said)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
     return {
-        **episode_metrics(trajectories, "train", ended=ended(batch.stats)),
+        **episode_metrics(roots, "train", ended=ended(batch.stats)),
         "train/groups_tied": tied,
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
@@ -235,18 +236,27 @@ def learn(
     columns |= selected_tokens(config.actor, columns, advantages.policy_mask, rng)
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
-    offsets = action_offsets(trajectories)
-    parts = min(config.actor.mini_batches, len(trajectories))  # episodes that failed for good are missing
+    offsets, tree = action_offsets(trajectories), tree_of(trajectories)
+    trees = [np.flatnonzero(tree == root) for root in np.unique(tree)]  # an episode and its forks, whose weights add up
+    parts = min(config.actor.mini_batches, len(trees))  # episodes that failed for good are missing
     for _ in range(config.actor.ppo_epochs):
-        order = rng.permutation(len(trajectories))
-        for chosen in np.array_split(order, parts):
+        order = rng.permutation(len(trees))
+        for some in np.array_split(order, parts):
             if run.given_up.is_set():
                 raise asyncio.CancelledError
+            chosen = np.concatenate([trees[each] for each in some])
             part = [trajectories[e] for e in chosen]
             where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
             given = {name: column[where] for name, column in columns.items()}
             if train_actor and (mask := advantages.policy_mask[where]).any():
-                weight = token_weights(config.actor.loss_agg_mode, action_offsets(part), mask, norm_length(config))
+                weight = token_weights(
+                    config.actor.loss_agg_mode,
+                    action_offsets(part),
+                    mask,
+                    norm_length(config),
+                    weights=None if advantages.weights is None else advantages.weights[where],
+                    tree=tree[chosen],
+                )
                 more = {"weight": weight, "share": mask / mask.sum()}
                 found = _update_actor(learner, actor, part, given | more, mask)
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.

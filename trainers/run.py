@@ -180,7 +180,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     policy.release()
     reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
     if config.multiturn_reward.enable:
-        ahead = scores["multiturn"] = rewards.multiturn_reward(config, engine, renderer, policy.tokenizer)
+        ahead = scores["multiturn"] = rewards.multiturn_reward(config, policy.tokenizer)
         reward_stats["multiturn"] = ahead.stats
     if models is None:
         models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))

@@ -57,8 +57,8 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_ids": np.int32,
     "kept_counts": np.int32,
 }
-#: Columns that older files lack; they mean that nothing was cut.
-_OPTIONAL = ("kept_ids", "kept_counts")
+#: Columns that older files lack; they mean that nothing was cut, and no episode is a fork.
+_OPTIONAL = ("kept_ids", "kept_counts", "forked_from", "forked_turn")
 _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
 
 # Bumped when a table written before could be read wrongly.
@@ -137,6 +137,10 @@ class Trajectory:
         messages: The conversation, for people and for judges.
         metrics: Numbers worth reporting.
         error: What went wrong, where the status is an error.
+        forked_from: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was
+            played from the opening on. What both have in common is context here, with action mask 0.
+        forked_turn: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and
+            ``turn_id`` counts them from 0.
 
     Raises:
         ValueError: An invariant of the module's docstring does not hold; the message says which, and for which episode.
@@ -163,6 +167,8 @@ class Trajectory:
     messages: Messages = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    forked_from: str = ""
+    forked_turn: int = 0
 
     def __post_init__(self) -> None:
         if not self.turn_terms:
@@ -315,6 +321,8 @@ def _problem_with_ends(t: Trajectory, size: int) -> str | None:
     status: Any = t.status
     if not isinstance(status, Status):
         return f"status must be a Status, not {status!r}"
+    if t.forked_turn < 0 or (t.forked_turn and not t.forked_from):
+        return f"forked_turn is {t.forked_turn}, but it was forked from {t.forked_from!r}"
     return None
 
 
@@ -337,6 +345,8 @@ def _schema() -> pyarrow.Schema:
     message = pa.struct([("role", text), ("content", text), *optional])  # a null is a key that is not there
     columns = {
         **dict.fromkeys(("episode_id", "group_id", "task_key", "data_source", "status", "stop", "error"), text),
+        "forked_from": text,
+        "forked_turn": pa.int32(),
         **dict.fromkeys(("terminated", "truncated"), pa.bool_()),
         **{name: pa.list_(pa.from_numpy_dtype(dtype)) for name, dtype in _ARRAYS.items()},
         "turn_terms": pa.list_(numbers),

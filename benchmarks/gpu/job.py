@@ -21,6 +21,7 @@ class Sizes:
     Args:
         lengths: Tokens of the shortest and the longest sequence that is learned from.
         update: Tokens of one update, about.
+        forked: Likewise, of episodes that are forks of each other.
         micro: Tokens of a micro-batch.
         updates: Timed ones, after the first.
         chunk: Positions whose logits exist at a time.
@@ -34,6 +35,7 @@ class Sizes:
 
     lengths: tuple[int, int]
     update: int
+    forked: int
     micro: int
     updates: int
     chunk: int
@@ -45,8 +47,8 @@ class Sizes:
     compiled: tuple[bool, ...] = (False, True)
 
 
-FULL = Sizes((1024, 8192), 65536, 16384, 3, 1024, 512, (8, 72), (1, 4, 16, 64, 256), 2**32, 8192)
-TOY = Sizes((8, 32), 128, 64, 1, 16, 8, (2, 4), (1, 3), 2**20, 64, compiled=(False,))
+FULL = Sizes((1024, 8192), 65536, 131072, 16384, 3, 1024, 512, (8, 72), (1, 4, 16, 64, 256), 2**32, 8192)
+TOY = Sizes((8, 32), 128, 1000, 64, 1, 16, 8, (2, 4), (1, 3), 2**20, 64, compiled=(False,))
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def whole_update(job: Job, chunk: int, what: dict[str, str]) -> None:
             chunk_size=chunk,
             gradient_checkpointing=True,
             remove_padding=True,
+            share_prefixes=False,
         )
         longest = job.sizes.lengths[1]
         trajectories = sequences([longest] * (job.sizes.micro // longest), learner.actor.lm.config.vocab_size)

@@ -46,6 +46,7 @@ def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -
             gradient_checkpointing=gradient_checkpointing,
             compile=compile,
             remove_padding=True,
+            share_prefixes=False,
         )
         parameters = sum(parameter.numel() for parameter in learner.actor_optimizer.names.values())
         trajectories = sequences(lengths, learner.actor.lm.config.vocab_size)

@@ -1,4 +1,4 @@
-"""The same numbers however the work is laid out: packed and padded, head in chunks and whole, learner and engine.
+"""The same numbers however the work is laid out: rows padded and packed, token trees, head in chunks and whole, engine.
 
 In float32, where a GPU attends to packed sequences through a mask, losses and log-probabilities must be within 1e-4 and
 gradients within 1e-4 of the whole gradient's norm: sums in another order, nothing else.
@@ -21,17 +21,19 @@ import torch
 
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.learners import distance, gradients, make_learner, no_process_group_left
-from benchmarks.gpu.shapes import SHAPES, from_tokens, lengths_of, make_model, sequences
+from benchmarks.gpu.shapes import SHAPES, forked, from_tokens, lengths_of, make_model, sequences
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 
 EXACT = 1e-4
 ENGINE = {"float32": (1e-3, 1e-3), "bfloat16": (0.05, 0.5)}  # mean and largest difference
 _LAYOUTS: dict[str, dict[str, Any]] = {
-    "padded": {},
-    "packed": {"remove_padding": True},
-    "padded, whole head": {"chunk_size": 10**9},
-    "packed, checkpointing": {"remove_padding": True, "gradient_checkpointing": True},
+    "padded": {"share_prefixes": False},
+    "packed": {"remove_padding": True, "share_prefixes": False},
+    "trees": {},
+    "padded, whole head": {"chunk_size": 10**9, "share_prefixes": False},
+    "packed, checkpointing": {"remove_padding": True, "gradient_checkpointing": True, "share_prefixes": False},
+    "trees, checkpointing": {"gradient_checkpointing": True},
 }
 
 
@@ -52,11 +54,10 @@ def run(job: Job) -> bool:
 
 def layouts(job: Job, shape: str) -> bool:
     """Losses, gradients and log-probabilities of all layouts, in both precisions."""
-    # A mask of all pairs of packed tokens is no way to handle long ones, so micro-batches are small here.
     size = job.sizes.micro // 4
-    trajectories = sequences(
-        lengths_of(2 * size, max(2, size // 32), size // 2), SHAPES[shape].get("vocab_size", 151_936)
-    )
+    vocabulary = SHAPES[shape].get("vocab_size", 151_936)
+    trajectories = sequences(lengths_of(2 * size, max(2, size // 32), size // 2), vocabulary)
+    trajectories += forked(3, 0.5, size, vocabulary, leaves=4)
     # Where random weights give logits near 0, wrong attention would hardly show: the attention is sharpened.
     model = sharpened(make_model(shape, job.device))
     exact: dict[str, Any] = {}
@@ -108,7 +109,7 @@ def against_engine(job: Job, shape: str) -> bool:
     good = True
     for dtype, (mean_limit, limit) in ENGINE.items():
         sampled = asyncio.run(_sample(job, model, getattr(torch, dtype)))
-        learner = make_learner(job, model, dtype, remove_padding=True, max_tokens_per_micro_batch=job.sizes.micro // 4)
+        learner = make_learner(job, model, dtype, max_tokens_per_micro_batch=job.sizes.micro // 4)
         ours = np.concatenate(
             learner.logprobs([from_tokens(np.concatenate([p, g.token_ids]), len(p)) for p, g in sampled])
         )

@@ -54,9 +54,43 @@ def sequences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[Trajec
     return [from_tokens(rng.integers(0, vocabulary, length).astype(np.int32), 1) for length in lengths]
 
 
-def from_tokens(tokens: np.ndarray, prompt: int) -> Trajectory:
-    """One turn: a prompt of so many tokens, and the rest, which are actions."""
-    action = np.arange(len(tokens)) >= prompt
+def forked(depth: int, sharing: float, total: int, vocabulary: int, *, leaves: int = 32) -> list[Trajectory]:
+    """Episodes that are forks of one conversation, as many after each of its ``depth`` turns.
+
+    Half of each turn are actions, and so is what follows the fork. A token that several episodes have is an action of
+    each of them.
+
+    Args:
+        depth: Turns, each as long as the others.
+        sharing: 1 - unique / total tokens, about; below what ``leaves`` allow.
+        total: Tokens of all episodes together, about.
+        vocabulary: Tokens are random.
+        leaves: Episodes.
+
+    Raises:
+        ValueError: So many leaves cannot share as much.
+    """
+    # Of a conversation of length 1: what all forks have of it together, and by that the length of what follows.
+    reread = leaves * (depth + 1) / (2 * depth)
+    follows = ((1 - sharing) * reread - 1) / (leaves * sharing)
+    if follows <= 0:
+        raise ValueError(f"{leaves} forks of {depth} turns cannot share {sharing} of their tokens")
+    length = total / (leaves * follows + reread)
+    turn, rest = max(2, round(length / depth)), max(1, round(length * follows))
+    rng = np.random.default_rng(0)
+    trunk = rng.integers(0, vocabulary, turn * depth).astype(np.int32)
+    made = []
+    for leaf in range(leaves):
+        begin = trunk[: turn * (leaf % depth + 1)]
+        tokens = np.concatenate([begin, rng.integers(0, vocabulary, rest).astype(np.int32)])
+        at = np.arange(len(tokens))
+        made.append(from_tokens(tokens, (at >= len(begin)) | (at % turn >= turn // 2)))
+    return made
+
+
+def from_tokens(tokens: np.ndarray, actions: int | np.ndarray) -> Trajectory:
+    """One turn, with its actions as a mask, or all that follows a prompt of so many tokens."""
+    action = np.arange(len(tokens)) >= actions if isinstance(actions, int) else actions
     return Trajectory(
         token_ids=tokens,
         action_mask=action,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, NEEDS_TERMS
+from trainers.algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
 from trainers.builders.folder import run_folder
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
@@ -143,7 +143,7 @@ def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str
 def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
     """Values that TRL has nothing for, and those that do not divide as it wants."""
     actor, rollout, estimator = config.actor, config.rollout, config.algorithm.adv_estimator
-    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR | NEEDS_TERMS:
+    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR | NEEDS_TERMS | NEEDS_FORKS:
         yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
     if actor.policy_loss not in ("ppo", "gspo"):
         yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -50,20 +51,21 @@ def test_layouts_and_engine_agree(job):
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_sequences_that_see_each_other_are_noticed(job, monkeypatch, dtype):
     """As a kernel would be that ignores where packed sequences start, in one precision alone."""
-    from trainers.learner import attention
+    from trainers.learner import attention, inputs
 
-    right = attention.causal_attention
+    class Blind(attention.Tree):
+        def attend(self, query, key, value, scale):
+            if query.dtype == dtype:
+                return attention._causal(query, key, value, None, scale).transpose(1, 2)
+            return super().attend(query, key, value, scale)
 
-    def wrong(query, *args, cu_seqlens=None, **options):
-        return right(query, *args, cu_seqlens=None if query.dtype == dtype else cu_seqlens, **options)
-
-    monkeypatch.setattr(attention, "causal_attention", wrong)
+    monkeypatch.setattr(inputs, "Tree", Blind)
     good, lines = run(job, "parity")
     assert not good
     name = str(dtype).removeprefix("torch.")
     for line in lines:
         if line["what"] == "layout":
-            assert line["good"] == (not (line["dtype"] == name and "packed" in line["layout"])), line
+            assert line["good"] == (line["dtype"] != name or "padded" in line["layout"]), line
 
 
 def test_updates_are_timed(job):
@@ -73,6 +75,32 @@ def test_updates_are_timed(job):
         assert 0 < line["tokens"] <= job.sizes.update
         assert line["tokens_per_s"] > 0
         assert line["mfu"] is None, "no peak is known of a CPU"
+
+
+def test_trees_have_the_gradient_of_rows_and_are_timed(job, monkeypatch):
+    good, lines = run(job, "tree")
+    assert good
+    assert [(line["what"], line["sharing"]) for line in lines] == [
+        (what, sharing) for what in ("gradient", "update") for sharing in (0.5, 0.75, 0.9)
+    ]
+    for line in lines[3:]:
+        assert line["trees"]["tokens"] / line["rows"]["tokens"] == pytest.approx(1 - line["sharing"], abs=0.1)
+        assert line["of_ideal"] > 0
+
+
+def test_a_gradient_of_trees_that_is_not_that_of_rows_is_noticed(job, monkeypatch):
+    from trainers.learner import per_token
+
+    distinct = per_token.KeptSets.distinct
+
+    def wrong(*args):
+        first, kinds = distinct(*args)
+        return first, np.arange(len(kinds)) % len(first)  # another token's log-probability
+
+    monkeypatch.setattr(per_token.KeptSets, "distinct", wrong)
+    from benchmarks.gpu import tree
+
+    assert not tree.same(job, 0.5)
 
 
 def test_heads_are_the_same_and_run(job):
@@ -193,7 +221,10 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "mfu,speed"], "there is no part 'speed'; there are parity, memory, decode, mfu, weights, trl"),
+        (
+            ["--only", "mfu,speed"],
+            "there is no part 'speed'; there are parity, memory, decode, mfu, tree, weights, trl",
+        ),
         (["--minutes", "0"], "--minutes must be above 0"),
     ],
 )

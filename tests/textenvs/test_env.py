@@ -375,6 +375,17 @@ def test_fork_with_a_seed_reseeds_as_reset_does():
     assert env.fork(seed=2).np_random_seed == 2
 
 
+def test_restore_with_a_seed_is_a_fork_with_that_seed():
+    env, other = Guess(), Guess()
+    env.reset(seed=0)
+    env.step("no")
+    for seed in (1, 2):
+        other.restore(env.snapshot(), seed)
+        fork = env.fork(seed)
+        assert other.np_random_seed == seed
+        assert [other.step("no"), other.step("no")] == [fork.step("no"), fork.step("no")]
+
+
 def test_an_environment_that_was_never_reset_can_be_forked_and_pickled():
     for env in (Guess().fork(), pickle.loads(pickle.dumps(Guess())), copy.deepcopy(Guess())):
         assert play(env, ["no"]) == play(Guess(), ["no"])

@@ -22,6 +22,7 @@ from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
 from trainers.builders import engines
 from trainers.builders.cluster import plan_of
+from trainers.builders.collection import fork_rules
 from trainers.builders.engines import check_engine, engine_of
 from trainers.builders.environments import backend_of
 from trainers.builders.folder import checkpoint_to_resume, run_folder
@@ -106,6 +107,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         assert ppo.main([*SMALL, *first]) == 0
         for estimator in ("grpo", "rloo", "gdpo", "passk", "turn_grpo", "gigpo", "bilevel_gae"):
             estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
+        assert fork_rules(resolve(["algorithm.adv_estimator=fork"])[0]) is not None
         nothing = dict.fromkeys(("old_logprobs", "advantages"), np.zeros(0))
         for loss in ("sapo", "clip_cov", "kl_cov"):
             actor = resolve([f"actor.policy_loss={loss}"])[0].actor

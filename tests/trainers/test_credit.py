@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from trainers.algorithms import policy_losses
-from trainers.algorithms.advantages import gdpo
+from trainers.algorithms.advantages import gdpo, turn_grpo
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.covariance import clip_cov_tokens, kl_cov_tokens
 from trainers.algorithms.kl import FixedKL
@@ -139,6 +139,14 @@ def test_recomputed_log_probabilities_are_the_old_ones_and_correct_the_others():
     assert not columns["advantages"][~kept].any()
     assert columns["advantages"][kept] == pytest.approx(wanted[kept])
     assert metrics["actor/rejected"] == pytest.approx(1 - kept.mean())
+
+
+def test_the_optimal_token_baseline_weighs_by_what_the_engine_sampled_with():
+    """Also with recomputed log-probabilities, which differ."""
+    run = config("algorithm.baseline=optimal_token", "actor.old_logprobs=recompute")
+    columns, _, _ = credit(run, learner(), FixedKL(0.0), episodes())
+    batch = ActionBatch.from_trajectories(episodes(), score_norms=(1.0 - np.exp(ROLLOUT)) ** 2)
+    assert columns["advantages"] == pytest.approx(turn_grpo(batch, baseline="optimal_token").advantages)
 
 
 def test_advantages_are_normalised_over_what_is_trained_on():

@@ -46,9 +46,11 @@ def test_equal_rewards_give_no_advantage_to_the_last_bit(reward, groups, size, n
         anchor=np.tile([0, 1], count),
         greedy=np.full(count, reward),
         terms=np.tile([reward, 0.0], (count, 1)),
+        score_norms=np.linspace(0.0, 2.0, 3 * count),
     )
     ways: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ESTIMATORS if name not in NEEDS_CRITIC]
-    ways += [(name, {"baseline": kind}) for name in ("rloo", "turn_grpo") for kind in ("mixed", "shrunk")]
+    baselines = ("mixed", "shrunk", "optimal_token")
+    ways += [(name, {"baseline": kind}) for name in ("rloo", "turn_grpo") for kind in baselines]
     ways += [("passk", {"pass_k": k}) for k in (1, 2, 3)]
     ways += [("turn_grpo", {"zero_pad": True}), ("turn_grpo", {"norm_by_std": True, "outcome_mix": 0.3})]
     assert {name for name, _ in ways} >= NEEDS_GREEDY | NEEDS_ANCHOR

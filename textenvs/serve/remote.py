@@ -206,9 +206,11 @@ class Remote(TextEnv[RemoteState]):
 
     # ------------------------------------------------------------------ snapshots
 
-    def restore(self, state: RemoteState) -> None:
-        super().restore(state)
+    def restore(self, state: RemoteState, seed: int | None = None) -> None:
+        super().restore(state, seed)
         self._drop()
+        if seed is not None and self.state.messages:
+            self.state.events += (encode({"reseed": operator.index(seed)}).decode(),)
 
     def fork(self, seed: int | None = None) -> Self:
         child = super().fork(seed)  # copied as by __getstate__, without the session

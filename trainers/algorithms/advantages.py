@@ -22,34 +22,15 @@ Arguments that several take mean the same in all:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
+from trainers.algorithms.baselines import Baseline, any_of, mean_baseline, optimal_token, sums
 from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
 from trainers.algorithms.best_of_group import best_of_k, best_over_second
-
-Truncated = Literal["count", "drop"]
-Baseline = Literal["group", "mixed", "shrunk"]
-
-
-@dataclass(frozen=True, eq=False)
-class Advantages:
-    """What an estimator makes of a batch of ``N`` action tokens.
-
-    Args:
-        advantages: float ``[N]``; 0 where ``policy_mask`` is false.
-        policy_mask: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out).
-        returns: float ``[N]``; what the critic should have said; ``None`` without a critic.
-        value_mask: bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic.
-    """
-
-    advantages: Floats
-    policy_mask: Bools
-    returns: Floats | None = None
-    value_mask: Bools | None = None
-
+from trainers.algorithms.fork import fork
+from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
 
 # --- with a critic
 
@@ -110,7 +91,7 @@ def bilevel_gae(
         turn_gamma: Discount a turn; the default is that of the released configuration.
         turn_lam: Over turns.
     """
-    _check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
+    check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
     values, bootstrap = _critic(batch)
     rewards, ends = batch.token_rewards, batch.turn_ends
     before_end = np.bincount(batch.turn_of_token, rewards, minlength=len(ends)) - rewards[ends]
@@ -142,38 +123,11 @@ def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
 
 def _gae(rewards: Floats, values: Floats, bootstrap: Floats, offsets: Ints, gamma: float, lam: float) -> Floats:
     """The recursion, over steps of whatever kind."""
-    _check_factors(gamma=gamma, lam=lam)
+    check_factors(gamma=gamma, lam=lam)
     following = np.append(values[1:], 0.0)[: len(values)]
     has_steps = np.diff(offsets) > 0
     following[offsets[1:][has_steps] - 1] = bootstrap[has_steps]
     return discounted_sums(rewards + gamma * following - values, offsets, gamma * lam)
-
-
-def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
-    """``y_i = x_i + factor * y_{i+1}`` within each episode, without a loop over steps.
-
-    By doubling: once ``y_i`` covers ``s`` steps from ``i`` on, adding ``factor**s * y_{i+s}`` makes them ``2 s``, so an
-    episode of ``T`` steps takes ``log2 T`` passes. All powers are at most 1: nothing can overflow.
-
-    Args:
-        x: float ``[N]``.
-        offsets: int ``[E + 1]``; where episodes start in ``x``.
-        factor: In [0, 1].
-    """
-    _check_factors(factor=factor)
-    lengths = np.diff(offsets)
-    left = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
-    y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
-    while span < longest:
-        y[:-span] += np.where(left[:-span] > span, factor**span * y[span:], 0.0)
-        span *= 2
-    return y
-
-
-def _check_factors(**factors: float) -> None:
-    for name, factor in factors.items():
-        if not 0.0 <= factor <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
 
 
 # --- without a critic
@@ -187,7 +141,7 @@ def grpo(
     ``R`` is the episode's total reward; mean and population standard deviation are over its group, itself included.
     Every token of the episode gets ``A``. Without ``norm_by_std`` this is :func:`dr_grpo`.
     """
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     return _to_tokens(batch, kept, _relative(_totals(batch)[kept], batch.group[kept], norm_by_std, eps))
 
 
@@ -208,11 +162,11 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     episode's score; the paper takes that to grow with the length. The sums hold the episode itself, with its own
     length: biased, less the larger the group.
     """
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
     lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
-    moved = returns - _any_of(returns, group)  # so that equal returns become 0 to the last bit
-    return _to_tokens(batch, kept, moved - _sums(lengths * moved, group) / _sums(lengths, group))
+    moved = returns - any_of(returns, group)  # so that equal returns become 0 to the last bit
+    return _to_tokens(batch, kept, moved - sums(lengths * moved, group) / sums(lengths, group))
 
 
 def gdpo(
@@ -245,7 +199,7 @@ def gdpo(
     weights = np.ones(batch.terms.shape[1]) if gdpo_reward_weights is None else np.array(gdpo_reward_weights, float)
     if weights.shape != batch.terms.shape[1:]:
         raise ValueError(f"gdpo_reward_weights has {len(weights)} numbers for {batch.terms.shape[1]} terms")
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     total = np.zeros(int(kept.sum()))
     for weight, term in zip(weights, batch.terms.T, strict=True):
         total += weight * _relative(term[kept], batch.group[kept], norm_by_std, eps)
@@ -298,7 +252,7 @@ def reinforce_pp(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated
     are not needed. It holds the episode itself and divides by a deviation: biased, less the larger the batch.
     ``gamma`` discounts a token.
     """
-    kept = _kept(batch, truncated)[batch.episode_of_token]
+    kept = kept_episodes(batch, truncated)[batch.episode_of_token]
     to_go = discounted_sums(batch.token_rewards, batch.token_offsets, gamma)
     return normalize(Advantages(np.where(kept, to_go, 0.0), kept))
 
@@ -324,7 +278,7 @@ def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     """
     if batch.greedy is None:
         raise ValueError("remax needs greedy [E], the total reward of a greedy episode of each episode's task")
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     return _to_tokens(batch, kept, (_totals(batch) - batch.greedy)[kept])
 
 
@@ -339,12 +293,15 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
             the other episodes of the batch. In a small group ``g`` is noisy, and a group that only ever fails teaches
             nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. ``shrunk``: ``g`` drawn towards
             the mean of the other groups, the further the less these differ beside what noise alone would do (James and
-            Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. All leave the episode
-            out, so all are unbiased.
+            Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. ``optimal_token``: for
+            each token, the mean of the siblings that have such a token, weighed by how uncertain they were up to there
+            (:func:`.baselines.optimal_token`). All leave the episode out, so all are unbiased.
     """
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
+    if baseline == "optimal_token":
+        return _less_optimal_token(batch, kept, _totals(batch)[batch.episode_of_token], by_turn=False)
     group, returns = batch.group[kept], _totals(batch)[kept]
-    return _to_tokens(batch, kept, returns - _baseline(returns, group, np.zeros_like(group), baseline))
+    return _to_tokens(batch, kept, returns - mean_baseline(returns, group, np.zeros_like(group), baseline))
 
 
 def turn_grpo(
@@ -367,7 +324,8 @@ def turn_grpo(
 
     Options of its own:
         gamma: Discount a turn.
-        baseline: ``group``, ``mixed`` or ``shrunk``, as in :func:`rloo`, at the same turn.
+        baseline: ``group``, ``mixed``, ``shrunk`` or ``optimal_token``, as in :func:`rloo`, at the same turn. With
+            ``optimal_token`` advantages are of tokens, so the options below, which are of turns, are a ``ValueError``.
         zero_pad: Siblings that ended before turn ``t`` count in its mean, with 0. Also unbiased, and lone episodes have
             a baseline; noisier where most siblings do reach the turn.
         outcome_mix: ``lambda``: ``(1 - lambda) A_t + lambda A_0``. ``A_0`` is the advantage of the whole
@@ -375,13 +333,18 @@ def turn_grpo(
         norm_by_std: Divide by the root mean square of the group's ``A_t`` (every turn counts once). With one turn an
             episode this is GRPO; like there, it weighs tasks by their difficulty and so is not unbiased.
     """
-    _check_factors(gamma=gamma, outcome_mix=outcome_mix)
-    kept = _kept(batch, truncated)
+    check_factors(gamma=gamma, outcome_mix=outcome_mix)
+    kept = kept_episodes(batch, truncated)
     episode = batch.episode_of_turn
+    to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
+    if baseline == "optimal_token":
+        if zero_pad or outcome_mix or norm_by_std:
+            raise ValueError("baseline optimal_token goes without zero_pad, outcome_mix and norm_by_std")
+        return _less_optimal_token(batch, kept, to_go[batch.turn_of_token], by_turn=True)
     turns = np.flatnonzero(kept[episode])
     group, turn = batch.group[episode[turns]], turns - batch.turn_offsets[episode[turns]]
-    to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)[turns]
-    by_turn = to_go - _baseline(to_go, group, turn, baseline, zero_pad)
+    to_go = to_go[turns]
+    by_turn = to_go - mean_baseline(to_go, group, turn, baseline, zero_pad)
     outcome = by_turn[np.arange(len(turns)) - turn]  # each entry's own episode at turn 0
     by_turn = (1.0 - outcome_mix) * by_turn + outcome_mix * outcome
     if norm_by_std:
@@ -422,7 +385,7 @@ def gigpo(
     if not 0.0 <= step_weight < float("inf"):
         raise ValueError(f"step_weight must be at least 0 and finite, not {step_weight!r}")
     of_episode = grpo(batch, norm_by_std=norm_by_std, truncated=truncated, eps=eps)
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     turns = np.flatnonzero(kept[batch.episode_of_turn])
     to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
     state = (batch.group[batch.episode_of_turn] * (batch.anchor.max(initial=0) + 1) + batch.anchor)[turns]
@@ -430,14 +393,6 @@ def gigpo(
     of_turn[turns] = _relative(to_go[turns], state, norm_by_std, eps)
     advantages = of_episode.advantages + step_weight * of_turn[batch.turn_of_token]
     return replace(of_episode, advantages=advantages)
-
-
-def _kept(batch: ActionBatch, truncated: Truncated) -> Bools:
-    """The episodes that count. One without an action says nothing about the policy and never does."""
-    if truncated not in ("count", "drop"):
-        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
-    acted = np.diff(batch.token_offsets) > 0
-    return acted if truncated == "count" else acted & batch.terminated
 
 
 def _totals(batch: ActionBatch) -> Floats:
@@ -451,9 +406,14 @@ def _to_tokens(batch: ActionBatch, kept: Bools, by_episode: Floats) -> Advantage
     return Advantages(advantages[batch.episode_of_token], kept[batch.episode_of_token])
 
 
+def _less_optimal_token(batch: ActionBatch, kept: Bools, credited: Floats, by_turn: bool) -> Advantages:
+    mask = kept[batch.episode_of_token]
+    return Advantages(np.where(mask, credited - optimal_token(batch, credited, kept, by_turn), 0.0), mask)
+
+
 def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Floats], Floats]) -> Advantages:
     """One number an episode, from the returns of its group's episodes that count."""
-    kept = _kept(batch, truncated)
+    kept = kept_episodes(batch, truncated)
     returns, group = _totals(batch)[kept], batch.group[kept]
     out = np.zeros(len(returns))
     for number in np.unique(group):
@@ -462,97 +422,16 @@ def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Fl
     return _to_tokens(batch, kept, out)
 
 
-def _baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
-    """What the other entries at the same turn say of each: those of the group, or these and all of the batch."""
-    if kind not in ("group", "mixed", "shrunk"):
-        raise ValueError(f'baseline must be "group", "mixed" or "shrunk", not {kind!r}')
-    size = len(x)
-    if zero_pad:
-        x, group, turn = _padded(x, group, turn)
-    siblings, has_sibling = _mean_of_others(x, group, turn)
-    if kind == "mixed":
-        others, _ = _mean_of_others(x, np.zeros_like(group), turn)
-        siblings = np.where(has_sibling, (siblings + others) / 2.0, others)
-    elif kind == "shrunk":
-        others, distance = _other_groups(x, group, turn)
-        siblings = np.where(has_sibling, siblings + distance * (others - siblings), others)
-    return siblings[:size]
-
-
-def _padded(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Ints, Ints]:
-    """With a 0 behind, for each turn of the longest episode that another one lacks."""
-    starts = np.flatnonzero(turn == 0)
-    lengths = np.diff(np.append(starts, len(turn)))
-    missing = turn.max(initial=-1) + 1 - lengths
-    more = np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
-    padded = np.concatenate([x, np.zeros(len(more))])
-    return padded, np.concatenate([group, np.repeat(group[starts], missing)]), np.concatenate([turn, more])
-
-
-def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
-    """Leave-one-out means, 0 where there is no other, and whether there is one.
-
-    The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
-    """
-    key = group * (turn.max(initial=0) + 1) + turn
-    others = np.bincount(key)[key] - 1
-    base = _any_of(x, key)
-    total = _sums(x - base, key) - (x - base)
-    return np.where(others > 0, base + total / np.maximum(others, 1), 0.0), others > 0
-
-
-def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
-    """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
-
-    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t``, that of what groups are
-    truly worth; both as the other groups have them, so neither depends on the entry. 0 where fewer than two other
-    groups are there to tell, or none of them has two entries.
-    """
-    key = group * (turn.max(initial=0) + 1) + turn
-    _, first, cell = np.unique(key, return_index=True, return_inverse=True)
-    count = np.asarray(np.bincount(cell), np.float64)
-    base = _any_of(x, turn)  # of all that is compared, so that equal entries stay equal to the last bit
-    centre = np.asarray(np.bincount(cell, x - base) / count, np.float64)
-    inside = np.asarray(np.bincount(cell, (x - base - centre[cell]) ** 2), np.float64)
-    at = turn[first]
-
-    def others(values: Floats) -> Floats:
-        return _sums(values, at) - values
-
-    groups, freedom = others(np.ones(len(at))), others(count - 1)
-    many = np.maximum(groups, 1.0)
-    mean = others(centre) / many
-    noise = others(inside) / np.maximum(freedom, 1.0)
-    spread = np.maximum(others(centre**2) - groups * mean**2, 0.0) / np.maximum(groups - 1.0, 1.0)
-    true = np.maximum(spread - noise * others(1.0 / count) / many, 0.0)
-    chance = noise / np.maximum(count - 1, 1)
-    known = (groups > 1) & (freedom > 0) & (chance + true > 0)
-    distance = np.where(known, chance / np.where(known, chance + true, 1.0), 0.0)
-    return np.where(groups > 0, base[first] + mean, 0.0)[cell], distance[cell]
-
-
-def _any_of(x: Floats, key: Ints) -> Floats:
-    """For each entry one of the entries with its key, the same for all of them."""
-    chosen = np.zeros(int(key.max(initial=0)) + 1)
-    chosen[key] = x
-    return chosen[key]
-
-
-def _sums(x: Floats, key: Ints) -> Floats:
-    """Each entry's sum over the entries with its key."""
-    return np.asarray(np.bincount(key, x), np.float64)[key]
-
-
 def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
     """Each entry minus the mean of the entries with its key, itself included; divided by their deviation if wanted."""
-    moved = x - _any_of(x, key)  # so that equal entries become 0 to the last bit
-    centred = moved - _sums(moved, key) / np.bincount(key)[key]
+    moved = x - any_of(x, key)  # so that equal entries become 0 to the last bit
+    centred = moved - sums(moved, key) / np.bincount(key)[key]
     return _divide_by_rms(centred, key, eps) if norm_by_std else centred
 
 
 def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
     """For centred ``x``, the population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
-    return x / (np.sqrt(_sums(x * x, group) / np.bincount(group)[group]) + eps)
+    return x / (np.sqrt(sums(x * x, group) / np.bincount(group)[group]) + eps)
 
 
 # --- for all
@@ -585,7 +464,7 @@ ESTIMATORS: dict[str, Estimator] = {
     estimator.__name__: estimator
     for estimator in (
         *(gae, turn_gae, bilevel_gae, grpo, dr_grpo, opo, gdpo, grpo_passk, passk, rloo),
-        *(reinforce_pp, reinforce_pp_baseline, remax, turn_grpo, gigpo),
+        *(reinforce_pp, reinforce_pp_baseline, remax, turn_grpo, gigpo, fork),
     )
 }
 NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
@@ -593,5 +472,7 @@ NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
 NEEDS_GREEDY = frozenset({"remax"})
 #: These compare turns that began in the same state.
 NEEDS_ANCHOR = frozenset({"gigpo"})
+#: These compare with other replies in the same state, by forks of the episodes.
+NEEDS_FORKS = frozenset({"fork"})
 #: These see the named parts of rewards.
 NEEDS_TERMS = frozenset({"gdpo"})

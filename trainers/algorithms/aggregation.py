@@ -17,7 +17,13 @@ from trainers.algorithms.names import Aggregation
 
 
 def token_weights(
-    mode: Aggregation, token_offsets: Ints, mask: Bools | None = None, norm_length: float | None = None
+    mode: Aggregation,
+    token_offsets: Ints,
+    mask: Bools | None = None,
+    norm_length: float | None = None,
+    *,
+    weights: Floats | None = None,
+    tree: Ints | None = None,
 ) -> Floats:
     """The weight of every action token in the loss.
 
@@ -33,11 +39,16 @@ def token_weights(
     seq-mean-token-sum-norm    1 / (S L)       by its tokens, scaled by a constant ``L`` (Dr. GRPO, 2503.20783)
     ========================== =============== ===================================================================
 
+    With ``weights`` a token counts so much instead of 1, and with ``tree`` a sequence is an episode with its forks.
+
     Args:
         mode: See above.
         token_offsets: int ``[E + 1]``; where the episodes of the *global* batch start among its ``N`` action tokens.
         mask: bool ``[N]``; the tokens that count, all by default (``policy_mask`` or ``value_mask`` of an estimator).
         norm_length: ``L``, for example the most tokens that an episode may have. For ``seq-mean-token-sum-norm`` only.
+        weights: float ``[N]``, at least 0; what an estimator says (``Advantages.weights``).
+        tree: int ``[E]``, at least 0; episodes with one number are one sequence
+            (:func:`~trainers.algorithms.batch.tree_of`).
 
     Returns:
         float ``[N]``; 0 where the mask is false.
@@ -53,16 +64,20 @@ def token_weights(
         raise ValueError(
             f"norm_length is for seq-mean-token-sum-norm, which needs it; got {norm_length!r} with {mode!r}"
         )
-    episode = np.repeat(np.arange(len(lengths)), lengths)
+    if weights is not None:
+        if weights.shape != counted.shape:
+            raise ValueError(f"weights has the shape {weights.shape} for {len(counted)} action tokens")
+        counted = counted * weights
+    episode = np.repeat(np.arange(len(lengths)) if tree is None else tree, lengths)
     per_episode: Floats = np.asarray(np.bincount(episode, counted, minlength=len(lengths)), np.float64)
     sequences = max(int(np.count_nonzero(per_episode)), 1)  # 1: without any counted token all weights are 0 anyway
     per_token: Floats
     if mode == "token-mean":
-        per_token = np.full(len(counted), max(per_episode.sum(), 1.0))
+        per_token = np.full(len(counted), per_episode.sum() or 1.0)
     elif mode == "seq-mean-token-sum":
         per_token = np.full(len(counted), float(sequences))
     elif mode == "seq-mean-token-mean":
-        per_token = sequences * np.maximum(per_episode, 1.0)[episode]
+        per_token = sequences * np.where(per_episode > 0, per_episode, 1.0)[episode]
     elif mode == "seq-mean-token-sum-norm":
         if norm_length is None or not norm_length > 0:
             raise ValueError(f"norm_length must be positive, not {norm_length!r}")

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainers.trajectory import Trajectory, action_offsets
+from trainers.trajectory import Status, Trajectory, action_offsets
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,6 +45,12 @@ class ActionBatch:
             :func:`anchor_states`.
         greedy: float ``[E]``; the total reward that greedy decoding earned on each episode's task.
         terms: float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`.
+        forked_from: int ``[E]``; the episode of the batch that each was forked from, -1 for one from the opening on.
+        forked_turn: int ``[E]``; the turn, counted from the opening, before which it was forked, 0 where it was not.
+            It has the turns from there on alone.
+        budgeted: bool ``[E]``; a budget of the environment's own ended it, which is part of the state.
+        score_norms: float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
+            :func:`.baselines.score_norms`.
 
     Raises:
         ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
@@ -64,6 +70,10 @@ class ActionBatch:
     anchor: Ints | None = None
     greedy: Floats | None = None
     terms: Floats | None = None
+    forked_from: Ints | None = None
+    forked_turn: Ints | None = None
+    budgeted: Bools | None = None
+    score_norms: Floats | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
@@ -75,7 +85,8 @@ class ActionBatch:
                 ``[T]`` an episode.
 
         Raises:
-            ValueError: An episode failed (its rewards do not mean what they say), or see the class.
+            ValueError: An episode failed (its rewards do not mean what they say), a fork is without the episode that it
+                was forked from, or see the class.
         """
         for number, trajectory in enumerate(trajectories):
             if not trajectory.status.trainable:
@@ -93,6 +104,8 @@ class ActionBatch:
             terminated=np.array([t.terminated for t in trajectories], np.bool_),
             truncated=np.array([t.truncated for t in trajectories], np.bool_),
             group=np.array([numbers[name] for name in names], np.int64),
+            **_origins(trajectories),
+            budgeted=np.array([t.status is Status.TRUNCATED_TURNS for t in trajectories], np.bool_),
             **{name: _array(name, each) for name, each in more.items()},
         )
 
@@ -111,6 +124,10 @@ class ActionBatch:
             ("penalty", tokens),
             ("anchor", turns),
             ("greedy", episodes),
+            ("forked_from", episodes),
+            ("forked_turn", episodes),
+            ("budgeted", episodes),
+            ("score_norms", tokens),
         ):
             array = getattr(self, name)
             if array is not None and array.shape != (length,):
@@ -138,9 +155,13 @@ class ActionBatch:
             (self.values, self.episode_of_token, "value"),
             (self.penalty, self.episode_of_token, "penalty"),
             (self.greedy, np.arange(episodes), "greedy return"),
+            (self.score_norms, self.episode_of_token, "score norm"),
         ):
             if array is not None:
                 self._refuse(~np.isfinite(array), episode, f"has a {what} that is not finite")
+        self._check_forks()
+        if self.score_norms is not None:
+            self._refuse(self.score_norms < 0, self.episode_of_token, "has a negative score norm")
         if self.anchor is not None:
             self._refuse(self.anchor < 0, self.episode_of_turn, "has a negative anchor")
         if self.bootstrap is not None:
@@ -164,6 +185,19 @@ class ActionBatch:
             "to the turn before",
         )
 
+    def _check_forks(self) -> None:
+        """A fork begins in a state that a root, an episode of the same group that is no fork, has met."""
+        if (self.forked_from is None) != (self.forked_turn is None):
+            raise ValueError("forked_from and forked_turn come together")
+        forks = np.flatnonzero(self.tree != np.arange(self.num_episodes))
+        root, turn = self.tree[forks], self.first_turn[forks]
+        for bad, why in (
+            (self.tree[root] != root, "was forked from a fork; forks are made of episodes that are none"),
+            (self.group[root] != self.group[forks], "was forked from an episode of another group"),
+            ((turn < 0) | (turn >= np.diff(self.turn_offsets)[root]), "was forked before a turn that its root lacks"),
+        ):
+            self._refuse(bad, forks, why)
+
     @staticmethod
     def _refuse(bad: Bools, episode: Ints, why: str) -> None:
         if bad.any():
@@ -178,6 +212,17 @@ class ActionBatch:
     def num_tokens(self) -> int:
         """``N``, the action tokens."""
         return len(self.turn_index)
+
+    @cached_property
+    def tree(self) -> Ints:
+        """The episode that each was forked from, int ``[E]``; itself where it was not."""
+        itself = np.arange(self.num_episodes)
+        return itself if self.forked_from is None else np.where(self.forked_from < 0, itself, self.forked_from)
+
+    @cached_property
+    def first_turn(self) -> Ints:
+        """The number of each episode's first turn, counted from the opening, int ``[E]``."""
+        return np.zeros(self.num_episodes, np.int64) if self.forked_turn is None else self.forked_turn
 
     @cached_property
     def episode_of_token(self) -> Ints:
@@ -217,6 +262,42 @@ class ActionBatch:
         if self.penalty is None:
             return self.turn_rewards
         return self.turn_rewards - np.bincount(self.turn_of_token, self.penalty, minlength=len(self.turn_rewards))
+
+
+def tree_of(trajectories: Sequence[Trajectory]) -> Ints:
+    """Which episode each was forked from, by its place; its own where it is no fork.
+
+    Args:
+        trajectories: ``E`` episodes.
+
+    Returns:
+        int ``[E]``.
+
+    Raises:
+        ValueError: A fork is without the episode that it was forked from.
+    """
+    places = {t.episode_id: place for place, t in enumerate(trajectories) if not t.forked_from}
+    tree = np.arange(len(trajectories))
+    for place, trajectory in enumerate(trajectories):
+        if not trajectory.forked_from:
+            continue
+        if (root := places.get(trajectory.forked_from)) is None:
+            raise ValueError(
+                f"episode {place} ({trajectory.episode_id!r}) was forked from {trajectory.forked_from!r}, which is not "
+                "in the batch: its advantage needs the whole tree"
+            )
+        tree[place] = root
+    return tree
+
+
+def _origins(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    if not any(t.forked_from for t in trajectories):
+        return {}
+    tree = tree_of(trajectories)
+    return {
+        "forked_from": np.where(tree == np.arange(len(tree)), -1, tree),
+        "forked_turn": np.array([t.forked_turn for t in trajectories], np.int64),
+    }
 
 
 Anchor = Literal["observation", "history"]

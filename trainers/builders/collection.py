@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ..algorithms.advantages import NEEDS_GREEDY, NEEDS_TERMS
+from ..algorithms.advantages import NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
 from ..cluster.in_flight import episodes, slots, surplus_groups
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards.credit_assignment import Redistribution
 from ..rollout.collector import Collector
 from ..rollout.environments import Backend
+from ..rollout.forks import ForkRules
 from ..rollout.group_scheduler import GroupRules
 from ..rollout.play import EpisodeLimits
 from ..rollout.renderer import Renderer
@@ -36,6 +37,13 @@ def sampling_of(config: PPOConfig) -> Sampling:
         max_new_tokens=rollout.max_response_length,
         return_kept=rollout.keep_sampling_mask,
     )
+
+
+def fork_rules(config: PPOConfig) -> ForkRules | None:
+    """Where episodes are forked; ``None`` where the estimator needs no forks."""
+    if config.algorithm.adv_estimator not in NEEDS_FORKS:
+        return None
+    return ForkRules(samples=config.fork.samples, where=config.fork.where, budget=config.fork.budget)
 
 
 def collector_of(
@@ -94,6 +102,7 @@ def collector_of(
         sampling=sampling_of(config),
         rewards=rewards,
         credit=credit,
+        forks=fork_rules(config),
         engine_slots=slots(config) * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,

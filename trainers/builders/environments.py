@@ -14,6 +14,7 @@ from textenvs.env import TextEnv
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 
+from ..algorithms.advantages import NEEDS_FORKS
 from ..config.rollout import EnvSection
 from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, tools_of
@@ -186,11 +187,12 @@ async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str]
 
 
 async def _measured(
-    config: PPOConfig, renderer: Renderer, which: str, tasks: Sequence[int]
+    config: PPOConfig, renderer: Renderer, which: str, tasks: Sequence[int], *, forks: bool = False
 ) -> tuple[Mapping[int, int], Mapping[int, str]]:
     """The tokens of each task's opening, and why others cannot be played."""
     async with backend_of(config, validation=which == "validation", here=True) as backend:
-        return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed)
+        forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
+        return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed, forks=forks)
 
 
 def longest_prompt(config: PPOConfig) -> int:

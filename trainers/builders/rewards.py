@@ -9,21 +9,19 @@ from typing import Any
 
 from textenvs.data import Task
 from textenvs.env import EnvironmentFailure
-from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
+from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import text_of
-from textenvs.options import Judge, Policy, resolve
+from textenvs.options import Judge, resolve
 
 from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
 from ..config.reward_model import RewardFunctionSection
 from ..config.schema import PPOConfig
-from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
-from ..rollout.engine_policy import EnginePolicy
 from ..rollout.group_scheduler import CollectionError
-from ..rollout.renderer import Renderer
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
+from ..trajectory import EpisodeError
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import setup_errors
@@ -134,26 +132,18 @@ def _penalty(config: PPOConfig, key: str, name: str, amount: Callable[[TurnConte
     return score
 
 
-def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
-    """The multiturn-aware reward, whose futures the engine's own model plays."""
+def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
+    """The multiturn-aware reward, whose futures are forks of the episodes."""
     section = config.multiturn_reward
     own: dict[str, Any] = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
     with setup_errors("multiturn_reward: ", ValueError):
-        lookahead = lookahead_of(
-            config,
-            EnginePolicy(engine, renderer, sampling, config.engine.max_context),
-            lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
-        )
-    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
+        lookahead = lookahead_of(config, lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
+    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace, sampling=sampling)
 
 
-def lookahead_of(
-    config: PPOConfig,
-    policy: Policy | FuturePolicy = lambda messages: "",
-    count_tokens: Callable[[str], int] = len,
-) -> Lookahead:
-    """How the multiturn-aware reward looks ahead; without a policy, to see whether it can be had.
+def lookahead_of(config: PPOConfig, count_tokens: Callable[[str], int] = len) -> Lookahead:
+    """How the multiturn-aware reward looks ahead, whose futures are played elsewhere.
 
     Raises:
         ValueError: The options do not go together, or the judge cannot be had.
@@ -167,7 +157,7 @@ def lookahead_of(
         except (TypeError, ValueError) as error:
             raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
     return Lookahead(
-        policy,
+        None,
         samples=section.samples,
         window=section.window,
         formula=section.formula,
@@ -178,7 +168,7 @@ def lookahead_of(
         seed=config.trainer.seed,
         concurrency=futures(config) or section.concurrency,
         timeout_s=section.timeout_s,
-        failures=(*FAILURES, EngineError),
+        failures=(*FAILURES, EpisodeError),
     )
 
 

@@ -25,9 +25,11 @@ class AlgorithmSection(Section):
 
     adv_estimator: EstimatorName = "turn_grpo"
     """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
-    episode of each task (one more to play); the others compare the episodes of a group."""
+    episode of each task (one more to play), `fork` with other replies in the same state (see `fork`); the others
+    compare the episodes of a group."""
     gamma: Fraction = 1.0
-    """Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` and `gigpo`."""
+    """Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo`, `gigpo`
+    and `fork`."""
     lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
     turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
     turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
@@ -35,8 +37,9 @@ class AlgorithmSection(Section):
     """Scale the batch's advantages to mean 0 and variance 1. It bends the gradient of small batches."""
     norm_by_std: bool | None = None
     """Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes."""
-    baseline: Literal["group", "mixed", "shrunk"] = "mixed"
-    """Of `rloo` and `turn_grpo`: the group's other episodes; half those, half the batch's; or drawn to other groups."""
+    baseline: Literal["group", "mixed", "shrunk", "optimal_token"] = "mixed"
+    """Of `rloo` and `turn_grpo`: the group's other episodes; half those, half the batch's; those drawn to other groups;
+    or for each token those that have such a token, weighed by how uncertain they were up to there."""
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
     outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
     step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")
@@ -57,6 +60,20 @@ class AlgorithmSection(Section):
     use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
     kl_penalty: KLEstimator = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
+
+
+class ForkSection(Section):
+    """Of `algorithm.adv_estimator=fork`: the episodes that are played on from states which others met.
+
+    They are trained on, too. See docs/algorithms.md.
+    """
+
+    samples: int = Field(1, ge=1, description="Forks at each state that is chosen.")
+    where: Literal["every", "variance"] = "every"
+    """Before every turn, or before the turns at which the return varied most in the last batches."""
+    budget: int | None = Field(None, ge=1)
+    """Tokens that the forks of an iteration sample, as expected from the last batches; null has no limit. With one, the
+    first iteration has no forks."""
 
 
 class ActorSection(Section):

@@ -46,10 +46,10 @@ class ModelSection(Section):
     enable_activation_offload: bool = False
     """Keep what gradient checkpointing keeps on the CPU; for cuda."""
     use_remove_padding: bool = False
-    """Pack sequences instead of padding them. For cuda; on the CPU it works, slower than padding."""
+    """Pack sequences instead of padding them, where they are not read as token trees. For cuda."""
     attn_implementation: str | None = Field(None, min_length=1)
-    """The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, ...); null is its
-    choice, and torch's variable-length attention with `use_remove_padding`."""
+    """The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, ...); null is the
+    learner's own, which reads token trees, for families that it fits, and transformers' choice for others."""
 
     @property
     def precision(self) -> Literal["float32", "bfloat16"]:

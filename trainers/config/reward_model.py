@@ -144,7 +144,7 @@ class MultiturnRewardSection(Section):
     """Rewards each turn by the conversations that it leads to, as CollabLLM does. See docs/lookahead.md.
 
     After each turn the episode is forked, and the policy plays some turns more in each fork, beside the episodes that
-    go on. Only training episodes are rewarded so; it needs `env.backend=inline`.
+    go on. Only training episodes are rewarded so.
     """
 
     enable: bool = Field(False, description="Look ahead.")

@@ -16,7 +16,7 @@ from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
 from . import unread
 from .engines import EngineSection, ServingSection
-from .learning import ActorSection, AlgorithmSection, CriticSection
+from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection
 from .model import ModelSection, SupervisedSection, WarmStartSection, is_language_model, native_dtype, positions_of
 from .reward_model import (
     EpisodeRewardFunctionSection,
@@ -97,6 +97,7 @@ class PPOConfig(RunConfig):
     """More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, with the keys
     of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up."""
     algorithm: AlgorithmSection = AlgorithmSection()
+    fork: ForkSection = ForkSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
     trainer: TrainerSection = TrainerSection()
@@ -163,7 +164,7 @@ class SFTConfig(RunConfig):
 #: Files that tasks are read from.
 TASK_FILES = (".jsonl", ".parquet")
 #: Estimators whose discount is a turn's and that add up nothing else.
-_TURN_DISCOUNT = ("turn_grpo", "turn_gae")
+_TURN_DISCOUNT = ("turn_grpo", "turn_gae", "fork")
 #: Estimators that learn nothing from a group of one.
 _COMPARE_SIBLINGS = frozenset({*GROUPWISE, "gigpo"} - {"rloo"})
 #: Estimators that give all tokens of an episode the same advantage.
@@ -183,6 +184,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
     yield from _algorithm_checks(config.algorithm)
+    yield from _fork_checks(config)
     engine, rollout, trainer, actor = config.engine, config.rollout, config.trainer, config.actor
     estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
     iterations = f"trainer.total_iterations={trainer.total_iterations}"
@@ -222,6 +224,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
         if estimator in _COMPARE_SIBLINGS:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
+    algorithm = config.algorithm
+    if "baseline" in estimator_keys(estimator) and algorithm.baseline == "optimal_token":
+        of_turns = {name: getattr(algorithm, name) for name in ("zero_pad", "outcome_mix", "norm_by_std")}
+        if given := next((name for name, value in of_turns.items() if value), None):
+            yield f"algorithm.{given}", "must not be set with algorithm.baseline=optimal_token, which compares tokens"
     if estimator == "passk" and 1 < rollout.n <= (k := config.algorithm.pass_k):
         yield "algorithm.pass_k", f"is {k}; it must be below rollout.n={rollout.n}, to leave an episode to compare with"
     episodes = rollout.groups_per_batch * rollout.n
@@ -326,8 +333,6 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     section, algorithm = config.multiturn_reward, config.algorithm
     if not section.enable:
         return
-    if config.env.backend != "inline":
-        yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
     if section.credit == "difference":
         return
     difference = "multiturn_reward.credit=difference"
@@ -385,6 +390,18 @@ def _algorithm_checks(algorithm: AlgorithmSection) -> Problems:
         yield "algorithm.use_kl_in_reward", "has no effect with gdpo, which sees terms alone: use actor.use_kl_loss"
     if chosen not in _CREDITS:
         yield _CREDIT, "has no effect with gdpo, which sees the terms as they were earned"
+
+
+def _fork_checks(config: PPOConfig) -> Problems:
+    """What a fork, which has the turns from its fork point on alone, does not go with."""
+    if config.algorithm.adv_estimator != "fork":
+        return
+    if config.algorithm.reward_credit != "as_earned":
+        text = "moves rewards between turns, and a fork has but some of its root's: use as_earned"
+        yield "algorithm.reward_credit", f"is {config.algorithm.reward_credit}, which {text}"
+    if config.rollout.filter_zero_variance:
+        text = "would drop groups whose episodes earned the same in all; their forks may differ. Leave it out"
+        yield "rollout.filter_zero_variance", text
 
 
 def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:

@@ -75,7 +75,7 @@ FUNCTION: Reads = {
 #: Of `algorithm`, by the estimators that read them.
 ESTIMATORS: Mapping[str, tuple[str, ...]] = {
     "lam": WITH_CRITIC,
-    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
+    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo", "fork"),
     "turn_gamma": ("bilevel_gae",),
     "turn_lam": ("bilevel_gae",),
     "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
@@ -87,7 +87,7 @@ ESTIMATORS: Mapping[str, tuple[str, ...]] = {
     "gdpo_reward_keys": ("gdpo",),
     "gdpo_reward_weights": ("gdpo",),
     "pass_k": ("passk",),
-    "truncated": (*GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo"),
+    "truncated": (*GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo", "fork"),
 }
 PPO: Reads = {
     **ENGINE,
@@ -97,6 +97,7 @@ PPO: Reads = {
     **{f"algorithm.{name}": {"algorithm.adv_estimator": values} for name, values in ESTIMATORS.items()},
     "algorithm.norm_adv": {"algorithm.adv_estimator": NOT_NORMALISED},
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
+    "fork.": {"algorithm.adv_estimator": ("fork",)},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},

@@ -1,33 +1,40 @@
-"""Attention for sequences that are packed without padding, or shared among ranks.
+"""The learner's attention: causal, over rows that are padded, packed without padding, trees, or shared among ranks.
 
-transformers asks a table of functions for a model's attention; three more stand there:
+transformers asks a table of functions for a model's attention; :data:`OWN` stands there. What it attends over is given
+with each call:
 
-* ``trainers_varlen`` takes sequences one after another in a single row. On CUDA that is torch's own variable-length
-  flash attention, which needs no other package; on the CPU and in float32, a block-diagonal mask, which is for tests.
-* ``trainers_ulysses`` is that, or causal attention over padded rows, with each sequence cut into pieces that stand on
-  different ranks (Ulysses, arXiv 2309.14509). An all-to-all gives each rank all pieces of its share of the heads,
-  attention runs as on one rank, and another all-to-all brings the pieces back.
-* ``trainers_cpu`` is causal attention, or one with a mask, whose gradient is quick for short rows of 16 bits on a CPU.
+* nothing: every row is a sequence, and padding stands on the right, where no token sees it;
+* ``cu_seq_lens_q``: one row of packed sequences, on CUDA in 16 bits: torch's own variable-length flash attention, which
+  needs no other package;
+* ``tree``: one row of token trees (:mod:`trainers.learner.trees`), or of packed sequences: FlexAttention on CUDA, and
+  on a CPU batches of branches with a plain mask;
+* ``sequence_group``, with any of these: each row is cut into pieces that stand on different ranks (Ulysses, arXiv
+  2309.14509). An all-to-all gives each rank all pieces of its share of the heads, attention runs as on one rank, and
+  another all-to-all brings the pieces back.
 """
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface
 
-VARLEN = "trainers_varlen"
-ULYSSES = "trainers_ulysses"
-CPU = "trainers_cpu"
-OWN = frozenset({VARLEN, ULYSSES, CPU})
+from trainers.learner.trees import Forest, blocks, tiles
+
+OWN = "trainers"
+_TILE = 128  #: of FlexAttention's block mask
 
 
 def _flag_of(kernel: Any) -> dict[str, Any]:
@@ -36,49 +43,6 @@ def _flag_of(kernel: Any) -> dict[str, Any]:
 
 
 _GROUPED_HEADS = _flag_of(varlen_attn)
-
-
-def causal_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float | None,
-    cu_seqlens: Tensor | None = None,
-    max_length: int | None = None,
-) -> Tensor:
-    """Causal attention of every sequence to itself.
-
-    Args:
-        query: ``[B, H, L, D]``.
-        key: ``[B, K, L, D]``, with ``K`` dividing ``H``.
-        value: As ``key``.
-        scale: Of the scores; ``None`` is ``D ** -0.5``.
-        cu_seqlens: int32 ``[S + 1]``: row 0 (of one) holds ``S`` sequences, from these starts on; ``None``: every row
-            is one.
-        max_length: Of the longest such sequence.
-
-    Returns:
-        ``[B, L, H, D]``.
-
-    Raises:
-        ValueError: Several rows of packed sequences.
-    """
-    # Not the comparison itself: to torch.compile it may be a symbol, which no attention takes.
-    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
-    if cu_seqlens is None:
-        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, **grouped)
-        return out.transpose(1, 2)
-    if len(query) != 1:
-        raise ValueError(f"packed sequences stand in one row, not in {len(query)}")
-    if query.device.type == "cuda" and query.dtype != torch.float32:  # which flash attention does not have
-        assert max_length is not None
-        return _packed(query, key, value, scale, cu_seqlens, max_length)
-    at = torch.arange(query.shape[2], device=query.device)
-    sequence = torch.searchsorted(cu_seqlens, at, right=True)
-    mask = (sequence[:, None] == sequence[None, :]) & (at[:, None] >= at[None, :])
-    out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[None, None], scale=scale, **grouped)
-    return out.transpose(1, 2)
 
 
 def _packed(
@@ -94,28 +58,14 @@ def _packed(
     return packed[None]
 
 
-def _varlen(
+def _own(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    max_length_q: int | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    out = causal_attention(query, key, value, scale=scaling, cu_seqlens=cu_seq_lens_q, max_length=max_length_q)
-    return out, None
-
-
-def _ulysses(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
+    tree: Tree | None = None,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
     sequence_group: dist.ProcessGroup | None = None,
@@ -128,64 +78,148 @@ def _ulysses(
         if copies > 1:
             key, value = key.repeat_interleave(copies, 1), value.repeat_interleave(copies, 1)
         query, key, value = (_exchange(tensor, sequence_group, 1, 2) for tensor in (query, key, value))
-    out = causal_attention(query, key, value, scale=scaling, cu_seqlens=cu_seq_lens_q, max_length=max_length_q)
+    if tree is not None:
+        out = tree.attend(query, key, value, scaling)
+    elif cu_seq_lens_q is not None:
+        assert max_length_q is not None
+        out = _packed(query, key, value, scaling, cu_seq_lens_q, max_length_q)
+    else:
+        out = _causal(query, key, value, None, scaling).transpose(1, 2)
     if sequence_group is not None:
         out = _exchange(out, sequence_group, 1, 2)  # [B, L, H / ranks, D]: the sequence is cut, heads come together
     return out, None
 
 
-#: Keys up to which float32 has the quicker gradient, two conversions included: measured from 64 to 2,000.
-_SHORT = 256
-
-
-def _cpu(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    attend = _WithFloat32Gradient.apply if key.shape[2] <= _SHORT and query.dtype == torch.bfloat16 else _attend
-    out: Tensor = attend(query, key, value, attention_mask, scaling)
-    return out.transpose(1, 2).contiguous(), None
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    grouped = query.shape[1] != key.shape[1]
-    causal = mask is None and query.shape[2] > 1  # a query alone stands behind all keys, and comes without a mask
+def _causal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    # Not the comparison itself: to torch.compile it may be a symbol, which no attention takes.
+    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, **grouped
     )
 
 
-class _WithFloat32Gradient(torch.autograd.Function):
-    """torch's gradient of attention in 16 bits on a CPU costs short rows ten times their forward pass.
+class Tree:
+    """Attention of every node of some trees to those above it and itself.
 
-    The same in float32, forward pass included, costs less, and nothing but the inputs is kept for it.
+    Args:
+        forest: With ``T`` nodes; positions behind them see nothing.
+        size: Of the row, at least ``T``.
+        device: Where: FlexAttention on CUDA.
+    """
+
+    def __init__(self, forest: Forest, size: int, device: torch.device) -> None:
+        self._mask = _block_mask(forest, size, device) if device.type == "cuda" else None
+        self._blocks = [] if self._mask is not None else _blocks(forest, device)
+
+    @torch.compiler.disable
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        """``[1, L, H, D]`` of ``[1, H, L, D]`` queries and ``[1, K, L, D]`` keys and values, ``K`` dividing ``H``."""
+        if self._mask is not None:
+            grouped = query.shape[1] != key.shape[1]
+            out = _flex()(query, key, value, block_mask=self._mask, scale=scale, enable_gqa=grouped)
+            return out.transpose(1, 2)
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        attended: Tensor = _Branches.apply(q, k, v, self._blocks, scale)
+        return attended[None]
+
+
+@cache
+def _flex() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
+
+
+def _block_mask(forest: Forest, size: int, device: torch.device) -> BlockMask:
+    """FlexAttention's: tiles whose keys are all ancestors of all of their queries are not compared."""
+    ends = np.append(forest.ends, np.arange(len(forest.ends), size) + 1)  # padding sees itself
+    some, every = tiles(ends, _TILE)
+    at = torch.from_numpy(ends).to(device)
+
+    def above(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < at[key])
+
+    def listed(which: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+        counts = which.sum(1).astype(np.int32)
+        indices = np.argsort(~which, axis=1, kind="stable").astype(np.int32)  # those that count first, in order
+        return torch.from_numpy(counts[None, None]).to(device), torch.from_numpy(indices[None, None]).to(device)
+
+    compared, whole = listed(some & ~every), listed(every)
+    return BlockMask.from_kv_blocks(*compared, *whole, _TILE, above, (size, size))
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """:class:`trainers.learner.trees.Block` as tensors: indices are flat, and a mask is none where it is causal."""
+
+    queries: Tensor
+    keys: Tensor
+    shape: tuple[int, int, int]
+    mask: Tensor | None
+    nodes: Tensor
+    places: Tensor
+
+    def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``[C, H, Q, D]`` of queries, and likewise keys and values, from ``[T, H, D]``."""
+        count, queries, keys = self.shape
+        return (
+            query.index_select(0, self.queries).unflatten(0, (count, queries)).transpose(1, 2),
+            key.index_select(0, self.keys).unflatten(0, (count, keys)).transpose(1, 2),
+            value.index_select(0, self.keys).unflatten(0, (count, keys)).transpose(1, 2),
+        )
+
+
+def _blocks(forest: Forest, device: torch.device) -> list[_Block]:
+    made = []
+    for block in blocks(forest):
+        (count, queries), keys = block.queries.shape, block.keys.shape[1]
+        seen = np.arange(keys) <= block.starts[:, None, None] + np.arange(queries)[:, None]
+        arrays = (block.queries.ravel(), block.keys.ravel(), block.queries[block.real], np.flatnonzero(block.real))
+        of_queries, of_keys, nodes, places = (torch.from_numpy(array).to(device) for array in arrays)
+        mask = torch.from_numpy(seen[:, None]).to(device) if block.starts.any() else None
+        made.append(_Block(of_queries, of_keys, (count, queries, keys), mask, nodes, places))
+    return made
+
+
+class _Branches(torch.autograd.Function):
+    """Attention of ``[T, H, D]`` queries by blocks of branches. Only the inputs are kept for the backward pass.
+
+    Its gradient is taken in float32: torch's own in 16 bits costs short rows on a CPU ten times their forward pass.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
-    ) -> Tensor:
-        ctx.save_for_backward(query, key, value, mask)
-        ctx.scale = scale
-        return _attend(query, key, value, mask, scale)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, made: list[_Block], scale: float | None) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.blocks, ctx.scale = made, scale
+        out = torch.zeros_like(query, memory_format=torch.contiguous_format)
+        for block in made:
+            attended = _causal(*block.gather(query, key, value), block.mask, scale)
+            _put(out, block, attended)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, mask = ctx.saved_tensors
-        if mask is not None and mask.is_floating_point():
-            mask = mask.float()
-        with torch.enable_grad():
-            exact = [tensor.float().requires_grad_() for tensor in inputs]
-            query, key, value = exact
-            out = _attend(query, key, value, mask, ctx.scale)
-        grads = torch.autograd.grad(out, exact, grad.float())
+        inputs = ctx.saved_tensors
+        exactly = torch.promote_types(grad.dtype, torch.float32)
+        grads = [torch.zeros(tensor.shape, dtype=exactly, device=tensor.device) for tensor in inputs]
+        for block in ctx.blocks:
+            with torch.enable_grad():
+                q, k, v = (each.to(exactly).detach().requires_grad_() for each in block.gather(*inputs))
+                out = _causal(q, k, v, block.mask, ctx.scale)
+            count, queries, _ = block.shape
+            given = grads[0].new_zeros((count * queries, *grad.shape[1:]))
+            given[block.places] = grad.index_select(0, block.nodes).to(given.dtype)
+            query, key, value = torch.autograd.grad(
+                out, (q, k, v), given.unflatten(0, (count, queries)).transpose(1, 2)
+            )
+            _put(grads[0], block, query)
+            for total, part in zip(grads[1:], (key, value), strict=True):
+                total.index_add_(0, block.keys, part.transpose(1, 2).flatten(0, 1))
         return (*(given.to(tensor.dtype) for given, tensor in zip(grads, inputs, strict=True)), None, None)
+
+
+def _put(out: Tensor, block: _Block, values: Tensor) -> None:
+    """``[C, H, Q, D]``, without padding, into their places of ``[T, H, D]``."""
+    out.index_copy_(0, block.nodes, values.transpose(1, 2).flatten(0, 1).index_select(0, block.places))
 
 
 def _exchange(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
@@ -245,7 +279,4 @@ class _Gather(torch.autograd.Function):
         return grad.index_select(0, where), None, None, None
 
 
-AttentionInterface.register(VARLEN, _varlen)
-AttentionInterface.register(ULYSSES, _ulysses)
-AttentionInterface.register(CPU, _cpu)
-AttentionMaskInterface.register(CPU, sdpa_mask)
+AttentionInterface.register(OWN, _own)

@@ -50,12 +50,7 @@ class FLOPs:
 
 
 def count(backbone: Any, head: Any) -> FLOPs:
-    """Of a model in training. Count before it is sharded.
-
-    Args:
-        backbone: A transformers model without a head.
-        head: A linear layer; its weight may be that of the embeddings.
-    """
+    """Of a model in training, by its backbone and its head (a linear layer). Count before it is sharded."""
     config = backbone.config
     per_token = 0.0
     for module in backbone.modules():

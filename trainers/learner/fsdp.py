@@ -61,11 +61,8 @@ def transformer_layers(model: Policy | Critic) -> list[nn.Module]:
 def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: OffloadPolicy | None = None) -> None:
     """Shard a model's parameters over the ranks, in place: each layer a group, and one of the rest.
 
-    Args:
-        model: In float32, which stays the precision of parameters, gradients and their reduction.
-        meshes: Sharded over ``meshes.fsdp``.
-        dtype: Of the layers' computation. The value head computes in float32 whatever this is.
-        offload: See :func:`offload_policy`; by default nothing is offloaded.
+    Parameters, gradients and their reduction stay float32, and so does the value head's computation; ``dtype`` is that
+    of the layers.
 
     Raises:
         ValueError: The model does not say what its layers are.

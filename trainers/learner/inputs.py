@@ -11,9 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainers.learner.attention import gather_tokens
-from trainers.learner.packing import MicroBatch
-from trainers.learner.prefixes import shared_inputs
+from trainers.learner.attention import Tree, gather_tokens
+from trainers.learner.packing import Ints, MicroBatch
 
 
 @dataclass(frozen=True)
@@ -21,19 +20,20 @@ class Inputs:
     """What a model is given, and how its outputs become those of the micro-batch.
 
     Args:
-        input_ids: int64 ``[B, l]``.
-        positions: int64 ``[m]``; into the flattened ``[B * l]`` outputs.
+        input_ids: int64 ``[B, l]``; this and the next three as of :class:`trainers.learner.packing.MicroBatch`.
+        positions: int64 ``[m]``.
         targets: int64 ``[m]``.
-        attention: More arguments of the backbone: position ids, where packed sequences start, who shares a sequence,
-            what the rows begin with.
+        index: int64 ``[m]``.
+        attention: More arguments of the backbone: position ids, what attends to what, who shares a sequence.
         places: int64 ``[m]``; which of the micro-batch's ``total`` wanted positions these are; ``None`` for all.
         total: Wanted positions of the micro-batch.
         group: The ranks that have the other pieces.
     """
 
     input_ids: Tensor
-    positions: Tensor
-    targets: Tensor
+    positions: Ints
+    targets: Ints
+    index: Ints
     attention: dict[str, Any]
     places: Tensor | None = None
     total: int = 0
@@ -46,38 +46,42 @@ class Inputs:
         return gather_tokens(outputs, self.places, self.total, self.group)
 
 
-def inputs_of(batch: MicroBatch, device: torch.device, sequence: DeviceMesh | None = None) -> Inputs:
+def inputs_of(
+    batch: MicroBatch, device: torch.device, sequence: DeviceMesh | None = None, *, varlen: bool = False
+) -> Inputs:
     """What this rank's model is given of a micro-batch.
 
     Args:
-        batch: Padded or packed.
+        batch: Padded, packed or trees.
         device: Where the tensors go.
         sequence: The ranks that share every sequence, if they do.
+        varlen: Where packed sequences start is told by ``cu_seq_lens``, as kernels take it; otherwise they are trees.
     """
 
     def tensor(array: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    input_ids, positions, targets = batch.input_ids, batch.positions, batch.targets
+    input_ids, positions = batch.input_ids, batch.positions
     rows, width = input_ids.shape
     ids = None  # position ids; None counts from the start of every row
     attention: dict[str, Any] = {}
     pieces = 1 if sequence is None else sequence.size()
     padding = -width % pieces
-    if batch.lengths is not None:
-        ids = np.concatenate([np.arange(length) for length in batch.lengths])[None]
-        lengths = batch.lengths.copy()
-        lengths[-1] += padding  # behind the last sequence, which does not see it
-        starts = tensor(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        longest = int(lengths.max())
-        attention |= {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts}
-        attention |= {"max_length_q": longest, "max_length_k": longest}
+    if (forest := batch.forest) is not None:
+        ids = forest.depths[None]
+        if varlen and forest.flat:
+            lengths = np.array([len(path) for path, _ in forest.branches])
+            lengths[-1] += padding  # behind the last sequence, which does not see it
+            starts = tensor(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+            longest = int(lengths.max())
+            attention |= {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts}
+            attention |= {"max_length_q": longest, "max_length_k": longest}
+        else:
+            attention["tree"] = Tree(forest, width + padding, device)
     if sequence is None:
-        if batch.shared is not None:
-            attention["shared"] = shared_inputs(batch.shared, width, device)
         if ids is not None:
             attention["position_ids"] = tensor(ids)
-        return Inputs(tensor(input_ids), tensor(positions), tensor(targets), attention)
+        return Inputs(tensor(input_ids), positions, batch.targets, batch.index, attention)
 
     length = (width + padding) // pieces
     piece = sequence.get_local_rank()
@@ -89,8 +93,9 @@ def inputs_of(batch: MicroBatch, device: torch.device, sequence: DeviceMesh | No
     attention |= {"position_ids": tensor(ids), "sequence_group": sequence.get_group()}
     return Inputs(
         tensor(input_ids),
-        tensor((row * length + column % length)[places]),
-        tensor(targets[places]),
+        (row * length + column % length)[places],
+        batch.targets[places],
+        batch.index[places],
         attention,
         places=tensor(places),
         total=len(positions),

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainers.learner.attention import OWN
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device
@@ -36,17 +37,16 @@ from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
     IDLE,
+    Layout,
     MicroBatch,
     Row,
     action_rows,
-    balance,
     micro_batches,
     value_rows,
 )
-from trainers.learner.parallel import FSDPMode, Parallel, check_model, meshes_for
+from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
 from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
-from trainers.learner.prefixes import can_share
-from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of
+from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
 from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
@@ -61,6 +61,8 @@ TokenBatch = Mapping[str, Tensor]
 Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
+
+_BARELY = 0.95  #: of the tokens: where trees save less, they do not pay on CUDA
 
 
 class Learner:
@@ -89,11 +91,11 @@ class Learner:
         activation_offload: With ``gradient_checkpointing``: keep the layers' inputs on the CPU.
         compile: Compile each layer with torch.compile.
         remove_padding: Pack rows one after another instead of padding them.
-        share_prefixes: Read tokens that siblings of a group begin with once for all (:mod:`trainers.learner.prefixes`).
-            Speed and memory only. It is done where rows are padded, on one rank without FSDP2, without gradient
-            checkpointing and compilation, for models that can.
-        attn_implementation: transformers' name of what computes attention; ``None`` is its own choice, or with
-            ``remove_padding`` torch's variable-length attention (:mod:`trainers.learner.attention`).
+        share_prefixes: Read what several trajectories begin with once for all (:mod:`trainers.learner.trees`). Speed
+            and memory only. Not with ``attn_implementation`` or ``compile``, nor for families and rotary embeddings
+            that are not known to allow it, which the log says.
+        attn_implementation: transformers' name of what computes attention; ``None`` is that of
+            :mod:`trainers.learner.attention` for the families that it is known to fit, else transformers' choice.
         peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
 
     Raises:
@@ -138,18 +140,19 @@ class Learner:
         parallel = parallel or Parallel()
         check_activation_offload(activation_offload, gradient_checkpointing, self.device)
         offloading = offload_policy(offload, self.device)
-        attention = attention_of(attn_implementation, remove_padding, parallel)
         without = reference is True and lora is not None  # adapters: the actor itself
         sources = sources_of(actor, critic, False if without else reference)
-        for source in sources.values():
-            check_model(source.config, parallel)
+        configs = [source.config for source in sources.values()]
+        for config in configs:
+            check_model(config, parallel)
+        attention = attention_of(attn_implementation, remove_padding, parallel, configs)
         again = precision != torch.float32 and (gradient_checkpointing or compile)
-        meshes = meshes_for(fsdp, self.device, precision, parallel, offload=offload, again=again)
+        needs = "offload=True" if offload else "bfloat16 with gradient_checkpointing or compile" if again else None
+        meshes = make_meshes(fsdp, self.device, precision, parallel, needs)
         self.ranks = Ranks(meshes)
         self.lora = lora
         self.temperature = temperature
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
-        self.remove_padding = remove_padding
         self.peak_tflops = peak_tflops or peak_tflops_of(self.device)
         self._sequence = None if meshes is None else meshes.sequence
         settings = optimizer or OptimizerSettings()
@@ -157,7 +160,6 @@ class Learner:
         setup = Setup(
             device=self.device,
             dtype=precision,
-            parallel=parallel,
             meshes=meshes,
             offload=offloading,
             attention=attention,
@@ -166,23 +168,25 @@ class Learner:
             activation_offload=activation_offload,
             compile=compile,
         )
-        both = {role: setup.make(role, source, chunk_size) for role, source in sources.items()}
-        made = {role: model for role, (model, _) in both.items()}  # one after another: one at a time is half made
-        self._flops = {role: flops for role, (_, flops) in both.items()}
+        made, self._flops = {}, {}
+        for role, source in sources.items():  # one after another: one at a time is half made
+            made[role], self._flops[role] = setup.make(role, source, chunk_size)
         self.actor: Policy = made["actor"]
         self.critic: Critic | None = made.get("critic")
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
-        plain = meshes is None and not (remove_padding or gradient_checkpointing or compile)
         self._plain = sources["actor"].plain
-        self._share = share_prefixes and plain and all(map(can_share, self._backbones()))
+        self._flat: Layout = "packed" if remove_padding else "padded"
+        share_prefixes = share_prefixes and reads_trees(configs, attn_implementation, compile)
+        self._layout: Layout = "trees" if share_prefixes else self._flat
+        self._varlen = attention != OWN or (self.device.type == "cuda" and precision != torch.float32)
         self.actor_optimizer = Optimizer(self.actor, settings)
         self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
-        adapters = None if lora is None else lora.as_json()
-        optimizers = {"actor": self.actor_optimizer, "critic": self.critic_optimizer}
-        learning = {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
-        self._state = LearnerState(self._models(), learning, adapters, self.ranks)
+        learning = {"actor": self.actor_optimizer}
+        if self.critic_optimizer is not None:
+            learning["critic"] = self.critic_optimizer
+        self._state = LearnerState(made, learning, None if lora is None else lora.as_json(), self.ranks)
         self._background = Background()
         self._apart: Ranks | None = None
 
@@ -362,7 +366,7 @@ class Learner:
         columns = {name: self._tensor(column(name, given, offsets)) for name, given in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         sums: dict[str, Tensor] = {}
-        tokens = size = squares = repeated = 0
+        tokens = size = squares = real = 0
         optimizer.zero_grad()
         for batch in self._cut(action_rows(trajectories)):
             outputs = forward(batch)
@@ -375,14 +379,14 @@ class Learner:
             for name, value in {**extra, "loss": loss}.items():
                 number = torch.as_tensor(value, device=self.device).detach().double()
                 sums[name] = sums[name] + number if name in sums else number
-            tokens, size = tokens + batch.num_tokens, size + batch.size
-            squares, repeated = squares + batch.squares, repeated + batch.repeated
+            tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
+            squares, real = squares + batch.squares, real + batch.real
         local = {name: float(number) for name, number in sums.items()}
         result = self.ranks.add_numbers(
-            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares), "repeated": repeated}
+            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares), "real": float(real)}
         )
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
-        result["padding"] = 1.0 - (result["tokens"] - result.pop("repeated")) / result["padding"]
+        result["padding"] = 1.0 - result.pop("real") / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({some_names(trajectories)})")
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # the optimizer's step counts too
@@ -542,23 +546,16 @@ class Learner:
             raise ValueError("this learner has no adapter; construct it with lora=LoRASettings(rank=...)")
         return self.lora
 
-    def _models(self) -> dict[str, Policy | Critic]:
-        reference = None if isinstance(self.reference, WithoutAdapters) else self.reference
-        models = {"actor": self.actor, "critic": self.critic, "reference": reference}
-        return {name: model for name, model in models.items() if model is not None}
-
-    def _backbones(self) -> list[Any]:
-        models = self._models().values()
-        return [model.lm.base_model if isinstance(model, Policy) else model.backbone for model in models]
-
     # ------------------------------------------------------------------ inside
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
         """This rank's micro-batches, as many as every other rank has."""
         budget = self.max_tokens_per_micro_batch * (1 if self._sequence is None else self._sequence.size())
-        shares = balance([sum(len(row.tokens) for row in unit) for unit in units], self.ranks.count)
-        how = {"packed": self.remove_padding, "share": self._share}
-        cuts = [micro_batches([units[i] for i in share], budget, **how) for share in shares]
+        cuts = micro_batches(units, budget, self.ranks.count, self._layout)
+        if self._layout == "trees" and self.device.type == "cuda":  # whose attention of rows is the faster one
+            read, tokens = np.sum([(batch.real, batch.num_tokens) for share in cuts for batch in share] or [(0, 0)], 0)
+            if read > _BARELY * tokens:
+                cuts = micro_batches(units, budget, self.ranks.count, self._flat)
         mine = cuts[self.ranks.number]
         return mine + [IDLE] * (max(map(len, cuts)) - len(mine))
 
@@ -568,15 +565,17 @@ class Learner:
     def _score(
         self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, kept: KeptSets
     ) -> tuple[Tensor, Tensor]:
-        given = inputs_of(batch, self.device, self._sequence)
-        index = batch.index if given.places is None else batch.index[given.places.cpu().numpy()]
-        some = {"kept": kept.of(index, self.device), **given.attention}
-        logprobs, entropy = policy(given.input_ids, given.positions, given.targets, temperature, **some)
-        return given.join(logprobs), given.join(entropy)
+        given = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
+        first, kinds = kept.distinct(given.positions, given.targets, given.index)
+        positions, targets = self._tensor(given.positions[first]), self._tensor(given.targets[first])
+        some = {"kept": kept.of(given.index[first], self.device), **given.attention}
+        logprobs, entropy = policy(given.input_ids, positions, targets, temperature, **some)
+        each = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
+        return given.join(logprobs.index_select(0, each)), given.join(entropy.index_select(0, each))
 
     def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:
-        given = inputs_of(batch, self.device, self._sequence)
-        return given.join(critic(given.input_ids, given.positions, **given.attention))
+        given = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
+        return given.join(critic(given.input_ids, self._tensor(given.positions), **given.attention))
 
     def _need_critic(self) -> Critic:
         if self.critic is None:

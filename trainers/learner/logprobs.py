@@ -45,12 +45,7 @@ class Kept:
 
 
 def positions_at_once(vocab: int, device: str) -> int:
-    """Positions with logits at the same time, where no other number is asked for.
-
-    Args:
-        vocab: Size of the vocabulary.
-        device: torch's type of it, ``cpu`` or ``cuda``.
-    """
+    """Positions with logits at the same time, where no other number is asked for, on torch's type of device."""
     return max(1, _LOGITS.get(device, _LOGITS_ELSEWHERE) // vocab)
 
 

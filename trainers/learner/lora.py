@@ -96,10 +96,6 @@ def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
 def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor, Tensor]]:
     """The matrices ``A`` and ``B`` of ``settings.adapter``, by the layer's name in the backbone; none without.
 
-    Args:
-        backbone: A transformers model without a head and without adapters.
-        settings: Which adapters.
-
     Raises:
         ValueError: The adapter cannot be read, or is another one than the settings say, or of another model.
     """
@@ -149,10 +145,6 @@ def merge_saved(backbone: Any, settings: LoRASettings) -> None:
 
 def add_adapters(backbone: Any, settings: LoRASettings) -> None:
     """Freeze a backbone and put adapters into its linear layers, in place; the same on every rank.
-
-    Args:
-        backbone: A transformers model without a head.
-        settings: Which adapters.
 
     Raises:
         ModuleNotFoundError: peft is not installed.
@@ -211,17 +203,13 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 class WithoutAdapters:
-    """A policy as it was before its adapters learned anything: the frozen reference, for nothing.
-
-    Args:
-        policy: With adapters.
-    """
+    """A policy as it was before its adapters learned anything: the frozen reference, at no memory cost."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """As the policy."""
+        """See :meth:`Policy.forward`."""
         with adapters_off(self._policy):
             result: tuple[Tensor, Tensor] = self._policy(*args, **kwargs)
         return result
@@ -255,15 +243,7 @@ def adapter_matrices(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def write_adapter(folder: Path, model: nn.Module, state: dict[str, Tensor], settings: LoRASettings, base: str) -> None:
-    """Write an adapter as peft, vLLM and SGLang read it.
-
-    Args:
-        folder: Exists.
-        model: With adapters.
-        state: Whole tensors by peft's names.
-        settings: Of the adapters.
-        base: Name or path of the model without them.
-    """
+    """Write an adapter as peft, vLLM and SGLang read it: ``state`` whole, by peft's names; ``base`` names the model."""
     from safetensors.torch import save_file
 
     targets = sorted({name.rpartition(".")[2] for name, _ in adapter_layers(model)})

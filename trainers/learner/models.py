@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.learner.logprobs import Kept, token_logprobs
-from trainers.learner.prefixes import SharedInputs, run_shared
 
 
 class Policy(nn.Module):
@@ -84,23 +83,14 @@ class Critic(nn.Module):
 
 def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapping[str, Any]) -> Tensor:
     """``[n, H]``: the backbone's outputs at flat positions; without a mask (see packing)."""
-    shared: SharedInputs | None = attention.get("shared")
-    if shared is not None:
-        return run_shared(backbone, input_ids, shared).index_select(0, positions)
     hidden: Tensor = backbone(input_ids=input_ids, use_cache=False, **attention).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
 
 
 def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> None:
-    """Keep only the inputs of each layer for the backward pass and compute the rest again.
-
-    Args:
-        model: Changed in place.
-        offload: Keep those inputs on the CPU, in pinned memory.
-    """
+    """Keep only the inputs of each layer (with ``offload`` on the CPU) for the backward pass; changed in place."""
     # transformers 5.2x gave it a new name and deprecated the old one.
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer.training = True  # the layer's own flag, which switches this on; its dropout stays off

@@ -1,32 +1,37 @@
 """From trajectories to what a model reads: rows, micro-batches under a token budget, shares for ranks. Pure NumPy.
 
-A *row* is one segment of a trajectory with the positions whose output is wanted. A *micro-batch* is a padded matrix of
-rows; every wanted position carries the flat index of its result, so results scatter back whatever the order of rows.
-What keeps it small and fast:
+A *row* is one segment of a trajectory with the positions whose output is wanted. Every wanted position carries the flat
+index of its result, so results scatter back whatever the order of rows. The output that predicts token ``i`` stands at
+position ``i - 1``, so a row ends before its last wanted token: trailing observations and the last token itself are not
+read at all. All rows of a trajectory stand in the same *micro-batch*, so a loss over whole sequences sees them whole.
+A micro-batch is laid out in one of three ways:
 
-* The output that predicts token ``i`` stands at position ``i - 1``, so a row ends before its last wanted token:
-  trailing observations and the last token itself are not read at all.
-* Rows are padded on the right. Under causal attention no real position sees the padding, so neither an attention mask
-  nor position ids are needed, and attention takes its fast causal path. Or rows are packed, where attention can keep
-  them apart.
-* All rows of a trajectory stand in the same micro-batch, so a loss over whole sequences sees them whole.
+* padded: a matrix, sorted by length, padded on the right. Under causal attention no real position sees the padding, so
+  neither an attention mask nor position ids are needed.
+* packed: one row of sequences, which attention keeps apart.
+* trees: one row of what the sequences are made of, tokens that several of them begin with once
+  (:mod:`trainers.learner.trees`).
 
-Rows sorted by length leave little padding. How a batch is cut changes speed and memory, never the result: losses are
-weighted sums (see :mod:`trainers.algorithms.aggregation`).
+How a batch is cut changes speed and memory, never the result: losses are weighted sums (see
+:mod:`trainers.algorithms.aggregation`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainers.learner.prefixes import Shared
+from trainers.learner.trees import Forest, merge
 from trainers.trajectory import Trajectory, action_offsets
 
 Ints = NDArray[np.int64]
+Layout = Literal["padded", "packed", "trees"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +53,17 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Rows with ``n`` wanted positions in all: ``B`` of them padded to ``L`` tokens, or packed, one after another.
+    """Rows with ``n`` wanted positions in all.
 
     Args:
-        input_ids: int64 ``[B, L]``; padded with 0 on the right. Packed: ``[1, T]``.
-        positions: int64 ``[n]``; into the flattened ``[B * L]`` outputs.
+        input_ids: int64 ``[B, L]``; padded with 0 on the right. Packed, or trees: ``[1, T]``.
+        positions: int64 ``[n]``; into the flattened outputs. Rows that share tokens share positions.
         targets: int64 ``[n]``.
         index: int64 ``[n]``.
-        num_tokens: Real tokens of its rows.
-        lengths: int64; of the packed rows, ``T`` together. ``None`` when rows are padded.
-        squares: The sum of the rows' squared lengths: what attention costs.
-        shared: What the rows begin with, if it is read apart; ``input_ids`` then hold what follows, and ``positions``
-            point into the outputs of the beginnings, flattened, and then of what follows.
-        repeated: Tokens among ``num_tokens`` that are not read again, because they are shared.
+        num_tokens: Of the rows; a token that several rows share counts for each.
+        real: Tokens that the model reads; the rest of ``input_ids`` is padding.
+        squares: The sum of the rows' squared lengths: what attention costs where nothing is shared.
+        forest: What stands in a row that is packed; ``None`` where rows are padded.
     """
 
     input_ids: Ints
@@ -68,20 +71,16 @@ class MicroBatch:
     targets: Ints
     index: Ints
     num_tokens: int
-    lengths: Ints | None = None
+    real: int
     squares: int = 0
-    shared: Shared | None = None
-    repeated: int = 0
+    forest: Forest | None = None
 
-    @property
-    def size(self) -> int:
-        """Positions that the model computes, padding included."""
-        return self.input_ids.size + (0 if self.shared is None else self.shared.input_ids.size)
 
+_MICRO_BATCH = 16  #: a micro-batch costs about as much time as this part of the tokens that fit into one
 
 #: What a rank computes while others still have work: sharded models need every rank in every forward pass.
 _NONE = np.zeros(0, np.int64)
-IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, index=_NONE, num_tokens=0)
+IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, index=_NONE, num_tokens=0, real=0)
 
 
 def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
@@ -141,50 +140,53 @@ def _name(trajectory: Trajectory, number: int) -> str:
 
 
 def micro_batches(
-    units: Sequence[Sequence[Row]], max_tokens: int, *, packed: bool = False, share: bool = False
-) -> list[MicroBatch]:
+    units: Sequence[Sequence[Row]], max_tokens: int, ranks: int = 1, layout: Layout = "padded"
+) -> list[list[MicroBatch]]:
     """Cut trajectories into micro-batches of at most ``max_tokens`` tokens, padding included.
 
-    Sorted by their longest row, the longest first: if memory is too small, it shows at once.
+    The largest stand first: if memory is too small, it shows at once. Equal inputs give equal cuts, so every rank can
+    compute all of them by itself.
 
     Args:
         units: The rows of each trajectory; they stay together.
-        max_tokens: ``B * L`` of a micro-batch at most. A trajectory that is larger than that stands alone.
-        packed: Put rows one after another instead of padding them; the model must keep them apart.
-        share: Read what rows of a micro-batch begin with, up to the first wanted position, once for all that begin
-            alike, if that saves more than a twentieth of all positions. Not with ``packed``.
+        max_tokens: Positions of a micro-batch at most. A trajectory that is larger than that stands alone.
+        ranks: How many ranks share the work.
+        layout: How micro-batches are laid out. What packed sequences and trees need of attention is the caller's care.
+
+    Returns:
+        For each rank its micro-batches; the numbers of them may differ.
 
     Raises:
         ValueError: ``max_tokens`` is below 1.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be at least 1, not {max_tokens}")
-    ordered = sorted((unit for unit in units if unit), key=lambda unit: -_longest(unit))
-    if share:
-        assert not packed
-        apart = micro_batches(ordered, max_tokens)
-        ways = [_shared_batches(order, max_tokens) for order in (ordered, _siblings_together(ordered))]
-        best = min(ways, key=_positions)
-        return best if _positions(best) < 0.95 * _positions(apart) else apart
-    join = _pack if packed else _pad
+    units = [unit for unit in units if unit]
+    if layout == "trees":
+        made = _trees(units, max_tokens, ranks)
+        shares = balance([batch.real for batch in made], ranks)
+        return [sorted((made[i] for i in share), key=lambda batch: -batch.real) for share in shares]
+    shares = balance([sum(len(row.tokens) for row in unit) for unit in units], ranks)
+    return [_flat([units[i] for i in share], max_tokens, packed=layout == "packed") for share in shares]
+
+
+def _flat(units: Sequence[Sequence[Row]], max_tokens: int, *, packed: bool) -> list[MicroBatch]:
     batches: list[MicroBatch] = []
     rows: list[Row] = []
     size = width = 0
-    for unit in ordered:
+    for unit in sorted(units, key=lambda unit: -_longest(unit)):
         if packed:
             size += sum(len(row.tokens) for row in unit)
         else:
             size = (len(rows) + len(unit)) * width
         if rows and size > max_tokens:
-            batches.append(join(rows))
+            batches.append(_pack(rows) if packed else _pad(rows))
             rows = []
         if not rows:
             width = _longest(unit)
             size = sum(len(row.tokens) for row in unit)
         rows.extend(unit)
-    if rows:
-        batches.append(join(rows))
-    return batches
+    return batches + ([_pack(rows) if packed else _pad(rows)] if rows else [])
 
 
 def _longest(unit: Sequence[Row]) -> int:
@@ -196,107 +198,82 @@ def _pad(rows: Sequence[Row]) -> MicroBatch:
     input_ids = np.zeros((len(rows), width), np.int64)
     for line, row in zip(input_ids, rows, strict=True):
         line[: len(row.tokens)] = row.tokens
-    return MicroBatch(
-        input_ids,
-        np.concatenate([number * width + row.positions for number, row in enumerate(rows)]),
-        np.concatenate([row.targets for row in rows]),
-        np.concatenate([row.index for row in rows]),
-        num_tokens=sum(len(row.tokens) for row in rows),
-        squares=sum(len(row.tokens) ** 2 for row in rows),
-    )
+    positions = [number * width + row.positions for number, row in enumerate(rows)]
+    return _batch(rows, input_ids, positions, sum(len(row.tokens) for row in rows))
 
 
-def _pack(rows: Sequence[Row]) -> MicroBatch:
-    lengths = np.array([len(row.tokens) for row in rows], np.int64)
-    starts = np.cumsum(lengths) - lengths
-    return MicroBatch(
-        np.concatenate([row.tokens for row in rows])[None].astype(np.int64),
-        np.concatenate([start + row.positions for start, row in zip(starts, rows, strict=True)]),
-        np.concatenate([row.targets for row in rows]),
-        np.concatenate([row.index for row in rows]),
-        num_tokens=int(lengths.sum()),
-        lengths=lengths,
-        squares=int((lengths**2).sum()),
-    )
+def _pack(rows: Sequence[Row], *, shared: bool = False) -> MicroBatch:
+    forest = merge([row.tokens for row in rows], shared=shared)
+    positions = [path[row.positions] for path, row in zip(forest.paths, rows, strict=True)]
+    return _batch(rows, forest.tokens[None], positions, len(forest.tokens), forest)
 
 
-def _positions(batches: Sequence[MicroBatch]) -> int:
-    return sum(batch.size for batch in batches)
-
-
-def _begins(row: Row) -> tuple[int, ...]:
-    """What comes before the first token that is predicted; it has a wanted output at its end."""
-    return tuple(row.tokens[: int(row.positions[0]) + 1].tolist())
-
-
-def _siblings_together(units: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
-    """Units that begin alike next to each other, in the order of the first of each."""
-    groups: dict[tuple[int, ...], list[Sequence[Row]]] = {}
-    for unit in units:
-        groups.setdefault(_begins(unit[0]), []).append(unit)
-    return [unit for group in groups.values() for unit in group]
-
-
-def _shared_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[MicroBatch]:
-    batches: list[MicroBatch] = []
-    rows: list[Row] = []
-    begins: set[tuple[int, ...]] = set()
-    longest = width = 0  # of what is shared, of what follows
-    for unit in units:
-        new = [_begins(row) for row in unit]
-        more, first = begins.union(new), max(longest, *map(len, new))
-        follows = max(width, *(len(row.tokens) - len(begin) for row, begin in zip(unit, new, strict=True)))
-        if rows and _shared_size(len(more), first, len(rows) + len(unit), follows) > max_tokens:
-            batches.append(_share(rows))
-            rows, more, first = [], set(new), max(map(len, new))
-            follows = max(len(row.tokens) - len(begin) for row, begin in zip(unit, new, strict=True))
-        rows.extend(unit)
-        begins, longest, width = more, first, follows
-    if rows:
-        batches.append(_share(rows))
-    return batches
-
-
-def _shared_size(begins: int, longest: int, rows: int, follows: int) -> int:
-    """What counts for the budget: positions that are computed, or, if more, a part of those that are attended to.
-
-    Each row has keys and values of its own of all its positions in every layer, the shared ones included. They are an
-    eighth or less of what a position that is computed leaves behind for the backward pass.
-    """
-    attended = rows * (longest + follows)
-    if not follows:
-        return attended  # nothing is shared then
-    return max(begins * longest + rows * follows, -(-attended // 8))
-
-
-def _share(rows: Sequence[Row]) -> MicroBatch:
-    begins = [_begins(row) for row in rows]
-    numbers = {begin: number for number, begin in enumerate(dict.fromkeys(begins))}
-    width = max(len(row.tokens) - len(begin) for row, begin in zip(rows, begins, strict=True))
-    if len(numbers) == len(rows) or not width:
-        return _pad(rows)  # nothing is shared, or nothing follows
-    lengths = np.array([len(begin) for begin in numbers], np.int64)
-    first = np.zeros((len(numbers), int(lengths.max())), np.int64)
-    for line, begin in zip(first, numbers, strict=True):
-        line[: len(begin)] = begin
-    input_ids = np.zeros((len(rows), width), np.int64)
-    positions = []
-    for number, (row, begin) in enumerate(zip(rows, begins, strict=True)):
-        input_ids[number, : len(row.tokens) - len(begin)] = row.tokens[len(begin) :]
-        here = first.size + number * width + row.positions - len(begin)
-        here[0] = numbers[begin] * first.shape[1] + len(begin) - 1
-        positions.append(here)
-    apart = _pad(rows)
+def _batch(
+    rows: Sequence[Row], input_ids: Ints, positions: Sequence[Ints], real: int, forest: Forest | None = None
+) -> MicroBatch:
     return MicroBatch(
         input_ids,
         np.concatenate(positions),
-        apart.targets,
-        apart.index,
-        num_tokens=apart.num_tokens,
-        squares=apart.squares,
-        shared=Shared(first, lengths, np.array([numbers[begin] for begin in begins], np.int64)),
-        repeated=sum(map(len, begins)) - int(lengths.sum()),
+        np.concatenate([row.targets for row in rows]),
+        np.concatenate([row.index for row in rows]),
+        num_tokens=sum(len(row.tokens) for row in rows),
+        real=real,
+        squares=sum(len(row.tokens) ** 2 for row in rows),
+        forest=forest,
     )
+
+
+def _trees(units: Sequence[Sequence[Row]], max_tokens: int, ranks: int) -> list[MicroBatch]:
+    """Micro-batches of neighbours in the trees of all rows, cut where the least is to be read again.
+
+    In depth-first order of their first rows, a unit shares most with the one before it. A micro-batch costs what its
+    first unit reads and what each of the others adds, and some tokens more for being one; the sum of that is the least
+    possible (dynamic programming over the place of the last cut).
+    """
+    paths = iter(merge([row.tokens for unit in units for row in unit]).paths)
+    found = [(unit, [next(paths) for _ in unit]) for unit in units]
+    found.sort(key=lambda pair: int(pair[1][0][-1]))
+    nodes = [np.unique(np.concatenate(paths)) for _, paths in found]
+    whole = [len(each) for each in nodes]
+    added = [len(np.setdiff1d(each, before, True)) for before, each in zip([_NONE, *nodes], nodes, strict=False)]
+    cuts = _cuts(whole, added, max_tokens, max_tokens // _MICRO_BATCH)
+    if ranks > 1:  # as many for each, of about the same size
+        count = -(-(len(cuts) - 1) // ranks) * ranks
+        limits = range(1, max_tokens + 1)
+        least = bisect_left(limits, True, key=lambda limit: _fill(whole, added, limit) <= count)
+        cuts = _cuts(whole, added, limits[min(least, max_tokens - 1)], max_tokens // _MICRO_BATCH)
+    return [_pack([row for unit, _ in found[begin:end] for row in unit], shared=True) for begin, end in pairwise(cuts)]
+
+
+def _cuts(whole: Sequence[int], added: Sequence[int], limit: int, each: int) -> list[int]:
+    """Where to cut ``n`` units, ``0`` and ``n`` included; see :func:`_trees`."""
+    best, begin = [0], [0]
+    for end in range(1, len(whole) + 1):
+        choices: list[tuple[int, int]] = []
+        more = 0  # what the units after the first one of the last micro-batch add
+        for start in range(end - 1, -1, -1):
+            size = whole[start] + more
+            if choices and size > limit:
+                break
+            choices.append((best[start] + size + each, start))
+            more += added[start]
+        cost, start = min(choices)
+        best.append(cost)
+        begin.append(start)
+    cuts = [len(whole)]
+    while cuts[-1]:
+        cuts.append(begin[cuts[-1]])
+    return cuts[::-1]
+
+
+def _fill(whole: Sequence[int], added: Sequence[int], limit: int) -> int:
+    """How many micro-batches there are if each is filled up before the next begins."""
+    count, size = 0, limit
+    for alone, more in zip(whole, added, strict=True):
+        size += more
+        if size > limit or not count:
+            count, size = count + 1, alone
+    return count
 
 
 def balance(costs: ArrayLike, ranks: int) -> list[list[int]]:
@@ -304,10 +281,6 @@ def balance(costs: ArrayLike, ranks: int) -> list[list[int]]:
 
     This greedy rule (longest processing time first) is within 4/3 of the best possible (R. Graham, 1969). Equal inputs
     give equal shares, so every rank can compute all shares by itself.
-
-    Args:
-        costs: ``[n]``, at least 0.
-        ranks: How many shares.
 
     Returns:
         For each rank the indices of its items, in increasing order.

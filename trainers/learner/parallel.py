@@ -91,7 +91,11 @@ def world_size() -> int:
 
 
 def make_meshes(
-    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel | None = None
+    mode: FSDPMode,
+    device: torch.device,
+    dtype: torch.dtype,
+    parallel: Parallel | None = None,
+    needs: str | None = None,
 ) -> Meshes | None:
     """The meshes to compute on, or ``None`` for plain modules.
 
@@ -103,10 +107,11 @@ def make_meshes(
         device: Where the rank computes.
         dtype: Of the computation. Mixed precision is FSDP's, or :mod:`.rounding`'s (float32 parameters, cast for use).
         parallel: How the ranks share the work.
+        needs: What else was asked for that is a part of FSDP2.
 
     Raises:
-        ValueError: ``never`` with several ranks or in bfloat16 on a GPU, an unknown mode, or ranks that cannot be
-            cut as ``parallel`` says. No process group is started then.
+        ValueError: ``never`` with several ranks, in bfloat16 on a GPU or with ``needs``, an unknown mode, or ranks that
+            cannot be cut as ``parallel`` says. No process group is started then.
     """
     if mode not in ("auto", "always", "never"):
         raise ValueError(f"fsdp must be 'auto', 'always' or 'never', not {mode!r}")
@@ -118,7 +123,9 @@ def make_meshes(
         raise ValueError(
             f"fsdp='never' is for one rank, in float32 or on the CPU, not for {world} in {dtype}; use fsdp='auto'"
         )
-    if mode == "never" or (mode == "auto" and plain):
+    if mode == "never" and needs:
+        raise ValueError(f"{needs} is a part of FSDP2; use fsdp='auto' or 'always'")
+    if mode == "never" or (mode == "auto" and plain and not needs):
         return None
     _start_process_group(device)
     # The mesh always names its device type: without one, torch picks CUDA wherever it sees a GPU, gloo or not.
@@ -141,29 +148,6 @@ def make_meshes(
     )
 
 
-def meshes_for(
-    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel, *, offload: bool, again: bool
-) -> Meshes | None:
-    """As :func:`make_meshes`, where some of what is asked for is a part of FSDP2.
-
-    Args:
-        mode: See :func:`make_meshes`, and so are the others.
-        device: Where the rank computes.
-        dtype: Of the computation.
-        parallel: How the ranks share the work.
-        offload: Shards are kept on the CPU.
-        again: Layers are computed again in the backward pass, or compiled, and not in float32.
-
-    Raises:
-        ValueError: ``never`` with one of these, or see :func:`make_meshes`.
-    """
-    needs = "offload=True" if offload else "bfloat16 with gradient_checkpointing or compile" if again else None
-    meshes = make_meshes("always" if needs and mode == "auto" else mode, device, dtype, parallel)
-    if needs and meshes is None:
-        raise ValueError(f"{needs} is a part of FSDP2; use fsdp='auto' or 'always'")
-    return meshes
-
-
 def backend_of(device: torch.device) -> str:
     """Who carries the tensors of ranks that compute on such a device; on CUDA, also those that are on the CPU."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -182,10 +166,6 @@ def _start_process_group(device: torch.device) -> None:
 def check_model(config: Any, parallel: Parallel) -> None:
     """Whether a model can be cut as asked, from its configuration alone.
 
-    Args:
-        config: transformers' configuration of the model.
-        parallel: How it is to be cut.
-
     Raises:
         ValueError: Heads or widths are not divisible, or the family is not known to be cut rightly.
     """
@@ -202,13 +182,7 @@ def check_model(config: Any, parallel: Parallel) -> None:
 
 
 def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
-    """Whether heads and feed-forward units can be shared out as asked.
-
-    Args:
-        heads: Of queries.
-        kv_heads: Of keys and values.
-        intermediate: Units of a feed-forward layer.
-        parallel: How they are to be cut.
+    """Whether heads (of queries; of keys and values) and units of a feed-forward layer can be shared out as asked.
 
     Raises:
         ValueError: They are not divisible.
@@ -238,7 +212,14 @@ def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel
 FAMILIES = ("qwen2", "qwen3", "llama")
 
 
+def has_sliding_windows(config: Any) -> bool:
+    """Whether some layers of a model look back only so far."""
+    if (types := getattr(config, "layer_types", None)) is not None:
+        return "sliding_attention" in types
+    return getattr(config, "sliding_window", None) is not None
+
+
 def refuse_sliding_windows(config: Any, what: str) -> None:
-    """Raise ``ValueError`` for a model some of whose layers look back only so far."""
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+    """Raise ``ValueError`` for a model that :func:`has_sliding_windows`."""
+    if has_sliding_windows(config):
         raise ValueError(f"{what} attends to the whole sequence, but layers of this model have a sliding window")

@@ -12,6 +12,7 @@ from trainers.learner.logprobs import Kept
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 #: Numbers of each action token: one array a trajectory, or all of them in one, in the order of the trajectories.
 PerToken = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 
@@ -38,7 +39,27 @@ class KeptSets:
         self._ids = np.concatenate([nothing, *(t.kept_ids for t in trajectories)]).astype(np.int64)
         self._starts = np.cumsum(self._counts) - self._counts
 
-    def of(self, index: NDArray[np.int64], device: torch.device) -> Kept | None:
+    def distinct(self, positions: Ints, targets: Ints, index: Ints) -> tuple[Ints, Ints]:
+        """Which of some action tokens are the same token, drawn from the same distribution.
+
+        Args:
+            positions: int64 ``[n]``; of the hidden states that predict them.
+            targets: int64 ``[n]``.
+            index: int64 ``[n]``; their flat indices.
+
+        Returns:
+            int64 ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
+        """
+        keys = positions * (int(targets.max(initial=0)) + 1) + targets
+        if self._counts[index].any():
+            numbers: dict[bytes, int] = {}
+            sets = [self._ids[start : start + count].tobytes() for start, count in
+                    zip(self._starts[index], self._counts[index], strict=True)]  # fmt: skip
+            keys = keys * (len(index) + 1) + np.array([numbers.setdefault(each, len(numbers)) for each in sets])
+        _, first, kinds = np.unique(keys, return_index=True, return_inverse=True)
+        return first, kinds
+
+    def of(self, index: Ints, device: torch.device) -> Kept | None:
         """Those of some action tokens, by flat index; ``None`` where all were drawn from the full vocabulary."""
         counts = self._counts[index]
         if not counts.any():

@@ -21,10 +21,6 @@ def compute_rounded(model: Policy | Critic, dtype: torch.dtype) -> None:
 
     Outside its ``forward`` the model has its float32 parameters: what an optimizer, a checkpoint and engines see.
     A layer must not be computed again in the backward pass.
-
-    Args:
-        model: In float32, with its numbers.
-        dtype: Of the copies.
     """
     copies = _Copies(model, dtype)
     forward = model.forward

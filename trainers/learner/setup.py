@@ -7,46 +7,38 @@ reads what it keeps.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
-from trainers.learner.attention import CPU, OWN, ULYSSES, VARLEN
+from trainers.learner.attention import OWN
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
 from trainers.learner.lean import use_lean_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.onednn import is_faster, use_onednn
-from trainers.learner.parallel import Meshes, Parallel, check_model, refuse_sliding_windows
-from trainers.learner.prefixes import plain_attention
+from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
 from trainers.learner.rounding import compute_rounded
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
 
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Setup:
-    """What all models of a learner get; see :class:`trainers.learner.Learner`.
+    """What all models of a :class:`trainers.learner.Learner` get, adapters and checkpointing only those that learn.
 
-    Args:
-        device: Where to compute.
-        dtype: Of the computation.
-        parallel: How the work is cut.
-        meshes: On what; ``None`` for plain modules.
-        offload: Where shards are kept.
-        attention: transformers' name of it; ``None`` leaves it.
-        lora: Of models that learn.
-        checkpointing: Of models that learn: compute activations again.
-        activation_offload: With that: keep what it keeps on the CPU.
-        compile: Compile the layers.
+    Without ``meshes`` modules are plain; without ``attention`` transformers chooses.
     """
 
     device: torch.device
     dtype: torch.dtype
-    parallel: Parallel
     meshes: Meshes | None
     offload: OffloadPolicy
     attention: str | None
@@ -56,35 +48,24 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """The model of a role, ready, and how many FLOPs an update of it takes.
-
-        Args:
-            role: ``actor``, ``critic`` or ``reference``, which does not learn.
-            source: Where it comes from.
-            chunk_size: See :func:`trainers.learner.logprobs.token_logprobs`.
+        """The model of a role (``reference`` does not learn), ready, and how many FLOPs an update of it takes.
 
         Raises:
             ValueError: It cannot be made so.
         """
-        lm = source.skeleton()
-        model = Critic(lm.base_model) if role == "critic" else Policy(lm, chunk_size)
+        outer: Any = source.skeleton()
         learns = role != "reference"
-        return model, self._apply(model.requires_grad_(learns), source, learns=learns)
-
-    def _apply(self, model: Policy | Critic, source: ModelSource, *, learns: bool) -> FLOPs:
-        if isinstance(model, Policy):
-            outer: Any = model.lm
-            backbone, head = outer.base_model, outer.get_output_embeddings()
-        else:
+        model: Policy | Critic
+        if role == "critic":
+            model = Critic(outer.base_model)
             outer = backbone = model.backbone
             head = model.value_head
-        check_model(backbone.config, self.parallel)
+        else:
+            model = Policy(outer, chunk_size)
+            backbone, head = outer.base_model, outer.get_output_embeddings()
+        model.requires_grad_(learns)
         if self.attention is not None:
-            if self.attention in OWN:
-                refuse_sliding_windows(backbone.config, f"attention {self.attention!r}")
             outer.set_attn_implementation(self.attention)
-        elif self.device.type == "cpu" and self.dtype == torch.bfloat16 and plain_attention(backbone.config):
-            outer.set_attn_implementation(CPU)
         if self.lora is not None and learns:
             add_adapters(backbone, self.lora)
             if isinstance(model, Policy):
@@ -111,23 +92,57 @@ class Setup:
         source.fill((f"{prefix}{name}", value) for name, value in base_state(outer))
         if self.meshes is None and self.dtype != torch.float32:
             compute_rounded(model, self.dtype)
-        return flops
+        return model, flops
 
 
-def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel) -> str | None:
-    """The attention that goes with the way sequences are laid out.
+def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
+    """The attention that goes with the way sequences are laid out; ``None`` leaves the choice to transformers.
+
+    Args:
+        asked: transformers' name of one.
+        remove_padding: Sequences are packed.
+        parallel: How ranks share them.
+        configs: Of the models.
 
     Raises:
-        ValueError: Another one was asked for.
+        ValueError: Another one was asked for, or a model cannot have it.
     """
-    if parallel.sequence == 1:
-        return VARLEN if asked is None and remove_padding else asked
-    if asked not in (None, ULYSSES):
+    if parallel.sequence > 1 and asked is not None:
         raise ValueError(
             f"attn_implementation={asked!r} does not go with sequence parallelism, which exchanges heads for pieces of "
             f"the sequence around attention of its own"
         )
-    return ULYSSES
+    needed = parallel.sequence > 1 or (remove_padding and asked is None)
+    for config in configs if needed else ():
+        refuse_sliding_windows(config, "sequence parallelism" if parallel.sequence > 1 else "attention without padding")
+    return OWN if needed or (asked is None and all(map(can_read_trees, configs))) else asked
+
+
+#: Their attention takes arguments and position ids from outside, and no layer of theirs counts tokens by itself.
+_TREES = ("qwen2", "qwen3", "llama", "mistral")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  #: whose angles do not depend on the longest position
+
+
+def can_read_trees(config: Any) -> bool:
+    """Whether a model's outputs depend on nothing but the ancestors of a token and their depths.
+
+    Not so with sliding windows, which count neighbours in the row, with ALiBi, and with rotary angles that depend on
+    the length; and not known of other families.
+    """
+    plain = config.model_type in _TREES and not has_sliding_windows(config)
+    return plain and config.rope_parameters["rope_type"] in _ROPE_TYPES
+
+
+def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> bool:
+    """Whether models read token trees with that attention; the log says why not."""
+    if asked is not None or compile:
+        why = f"attn_implementation={asked}" if asked is not None else "compile"
+    elif all(map(can_read_trees, configs)):
+        return True
+    else:
+        why = f"model type {', '.join(sorted({config.model_type for config in configs}))}"
+    _LOG.warning("%s does not go with token trees: what trajectories share is computed for each of them", why)
+    return False
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:

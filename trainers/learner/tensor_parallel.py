@@ -36,10 +36,6 @@ def cut_matrices(layers: list[nn.Module], mesh: DeviceMesh) -> None:
     """Cut the matrices of Qwen2, Qwen3 or Llama layers over a mesh, in place, adapters included.
 
     Before FSDP2, and after :func:`trainers.learner.parallel.check_model`.
-
-    Args:
-        layers: The model's blocks.
-        mesh: One-dimensional.
     """
     for layer in layers:
         parallelize_module(layer, mesh, _plan(layer))

@@ -22,15 +22,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .environments import Backend
+from .eval_gate import EvalGate, WeightLock
+from .forks import ForkPlan, ForkPoint, ForkRules
 from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
 from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
@@ -56,6 +58,7 @@ class Batch:
         problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
         greedy: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
         credited: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``.
+        forks: The forks of each group's episodes, group by group, with ``Collector(forks=...)``.
     """
 
     number: int
@@ -65,11 +68,17 @@ class Batch:
     problems: Mapping[str, str] = field(default_factory=dict)
     greedy: Mapping[str, Trajectory] = field(default_factory=dict)
     credited: Mapping[str, Trajectory] = field(default_factory=dict)
+    forks: list[list[Trajectory]] = field(default_factory=list)
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """All episodes, group by group."""
+        """All episodes from the opening on, group by group."""
         return [trajectory for group in self.groups for trajectory in group]
+
+    @property
+    def trained(self) -> list[Trajectory]:
+        """All episodes to train on: those, then their forks."""
+        return [*self.trajectories, *(fork for forks in self.forks for fork in forks)]
 
 
 class Collector:
@@ -90,6 +99,8 @@ class Collector:
         credit: From an episode to the same with other turn rewards, for the estimator alone
             (:attr:`Batch.credited`). It is called in a thread, as soon as an episode of training has ended well; one
             that it raises for ends as ``Status.ERROR_REWARD``, and is played again like any other.
+        forks: Where and how often episodes are forked; ``None`` for nowhere. Forks are episodes of their own, sampled
+            from the seeds of group, sibling, turn and number; they are played when their sibling has ended well.
         engine_slots: Requests that the engine computes at a time, for the shares of its room in :meth:`stats`; ``None``
             takes ``max_running``, or what the staleness allows.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
@@ -113,6 +124,7 @@ class Collector:
         sampling: Sampling = Sampling(),  # noqa: B008
         rewards: Mapping[str, Score] | None = None,
         credit: Callable[[Trajectory], Trajectory] | None = None,
+        forks: ForkRules | None = None,
         engine_slots: int | None = None,
         lag_interval: float | None = None,
         trace: TraceFile | None = None,
@@ -136,6 +148,9 @@ class Collector:
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
         self._tally, self._length_bias = Stats(), LengthBias()
         self._credited: dict[str, tuple[int, Trajectory]] = {}  # by episode, with its group's number
+        roots = groups.group_size * groups.groups_per_batch
+        self._forks = None if forks is None else ForkPlan(forks, roots, seed)
+        self._points: dict[tuple[int, int], list[ForkPoint]] = {}  # by group and sibling, while forks are to be played
         self._episodes: dict[asyncio.Task[None], Ticket] = {}
         self._dismissed: set[asyncio.Task[None]] = set()
         self._steering: asyncio.Task[None] | None = None
@@ -166,6 +181,7 @@ class Collector:
             self._lag.start()
         self._begin_steering()
         self._pump()
+        await self._forget_points([key for key in self._points if self._slots.gone(key[0])])  # of withdrawn groups
         while True:
             self._check()
             self._changed.clear()
@@ -179,9 +195,12 @@ class Collector:
                 self._dismissed.add(task)
                 task.cancel()
         greedy = {trajectory.group_id: trajectory for trajectory in self._slots.taken_greedy}
+        forks = self._slots.taken_forks
+        if self._forks is not None:
+            self._forks.observe(groups, [fork for each in forks for fork in each])
         stats, problems = self._measured(groups, version, began), self._tally.problems
         self._tally = Stats()
-        return Batch(self._slots.batches - 1, version, groups, stats, problems, greedy, self._take_credited())
+        return Batch(self._slots.batches - 1, version, groups, stats, problems, greedy, self._take_credited(), forks)
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
@@ -293,7 +312,8 @@ class Collector:
 
         Batches taken so far count as done; groups in flight will be played again by whoever restores it.
         """
-        return {"identity": dict(self._identity), "slots": self._slots.frontier()}
+        frontier = {"identity": dict(self._identity), "slots": self._slots.frontier()}
+        return frontier if self._forks is None else frontier | {"forks": self._forks.state()}
 
     def restore(self, frontier: Mapping[str, Any]) -> None:
         """Go on from a :meth:`frontier`: no task is skipped, and none of those delivered is played again.
@@ -307,6 +327,8 @@ class Collector:
                 "the groups' numbers would mean other tasks"
             )
         self._slots.restore(frontier["slots"])
+        if self._forks is not None:
+            self._forks.restore(frontier.get("forks", ()))
 
     def stats(self) -> dict[str, float]:
         """How collecting goes. docs/collector.md defines every name exactly.
@@ -394,9 +416,9 @@ class Collector:
 
     async def _play(self, ticket: Ticket) -> None:
         moment, episode = self._player.moment(), self._episode(ticket)
-        timeline = self._timeline("episodes", episode)
+        timeline, points = self._timeline("episodes", episode), list[ForkPoint]()
         try:
-            trajectory = await self._player.play(self._backend, episode, timeline)
+            trajectory = await self._player.play(self._backend, episode, timeline, points)
         except asyncio.CancelledError:
             self._measure_length(ticket, None, timeline)
             raise
@@ -408,11 +430,22 @@ class Collector:
         excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
         self._measure_length(ticket, trajectory, timeline)
         own = timeline.cause == "credit"  # what cannot be credited, by a function of the trajectory alone, never can
-        if self._slots.finish(ticket, trajectory, excused=excused, own=own) == "zero_variance":
+        if points:
+            self._points[ticket.group, ticket.sibling] = points
+        forks = [(point.turn, sample) for point in points for sample in range(point.samples)]
+        if self._slots.finish(ticket, trajectory, excused=excused, own=own, forks=forks) == "zero_variance":
             self._length_bias.forget(ticket.group)
+        if not self._slots.forks_left(ticket):
+            await self._forget_points([(ticket.group, ticket.sibling)])
+
+    async def _forget_points(self, keys: Iterable[tuple[int, int]]) -> None:
+        """No fork of these siblings is to be played any more."""
+        for key in keys:
+            if points := self._points.pop(key, None):
+                await self._player.release(points[0].episode_id)
 
     def _measure_length(self, ticket: Ticket, trajectory: Trajectory | None, timeline: Timeline) -> None:
-        if not self._slots.is_greedy(ticket):  # it is not trained on
+        if not ticket.fork and not self._slots.is_greedy(ticket):  # that one is not trained on
             self._length_bias.attempt(ticket.group, ticket.sibling, trajectory, timeline)
 
     async def _with_credit(
@@ -435,14 +468,22 @@ class Collector:
         return found
 
     def _episode(self, ticket: Ticket) -> Episode:
-        greedy = self._slots.is_greedy(ticket)
+        group, sibling, greedy = ticket.group, ticket.sibling, self._slots.is_greedy(ticket)
+        name, begin, numbers = "greedy" if greedy else f"s{sibling}", None, [group, sibling, ticket.draw]
+        if ticket.fork:
+            begin = next(point for point in self._points[group, sibling] if point.turn == ticket.turn)
+            name += f"-t{ticket.turn}-f{ticket.sample}"
+            numbers += [ticket.turn, ticket.sample]
+        plan = self._forks if not ticket.fork and not greedy else None
         return Episode(
-            episode_id=f"g{ticket.group}-{'greedy' if greedy else f's{ticket.sibling}'}-a{ticket.attempt}",
-            group_id=f"g{ticket.group}",
-            options={"task_index": self._task_of(ticket.group)},
-            env_seed=derive_seed(self._seed, "environment", ticket.group, bits=32),
+            episode_id=f"g{group}-{name}-a{ticket.attempt}",
+            group_id=f"g{group}",
+            options={"task_index": self._task_of(group)},
+            env_seed=derive_seed(self._seed, "environment", group, bits=32),
             sampling=replace(self._sampling, temperature=0.0) if greedy else self._sampling,
-            sampling_seed=derive_seed(self._seed, "sampling", ticket.group, ticket.sibling, ticket.draw),
+            sampling_seed=derive_seed(self._seed, "sampling", *numbers),
+            begin=begin,
+            forks=None if plan is None else partial(plan.samples, group, sibling),
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -468,7 +509,7 @@ class Collector:
         assert self._delivered_at is not None  # collecting has begun
         now = loop_time()
         passed, self._delivered_at = now - self._delivered_at, now
-        stats = self.stats() | self._load.take() | ages(groups, version)
+        stats = self.stats() | self._load.take() | ages([*groups, *self._slots.taken_forks], version)
         stats["wait_s"] = now - began
         if passed > 0:  # who waits may have begun to before the batch before went out
             stats["bubble_trainer"] = min(1.0, stats["wait_s"] / passed)
@@ -496,82 +537,3 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]], timeout: float) -> None:
         task.cancel()
     if pending:
         await asyncio.wait(pending, timeout=timeout)
-
-
-# ------------------------------------------------------------------------------------------------ evaluation
-
-
-class EvalGate:
-    """Places for episodes of evaluation, which are not in the books, taken before those of the books.
-
-    Evaluation goes first because weight updates wait for it (:class:`WeightLock`): shared evenly, both would wait
-    longer.
-
-    Args:
-        slots: The books, whose ``max_running`` is for guests too. While guests wait, no episode of the books starts.
-        left: Called when a guest's place is free again.
-    """
-
-    def __init__(self, slots: GroupScheduler, left: Callable[[], None]) -> None:
-        self._slots, self._left = slots, left
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self.inside = 0
-
-    @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait for a place, first come, first served, and keep it until the end of the block."""
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        self._slots.guests += 1
-        try:
-            self.admit()
-            await place
-            yield
-        finally:
-            self._slots.guests -= 1
-            if not place.cancelled():  # that is how waiting ends when it ends for nothing
-                self.inside -= 1
-            self.admit()
-            self._left()
-
-    def admit(self) -> None:
-        """Let in whom there is room for; to be called when an episode has ended or the limit has grown."""
-        limit = self._slots.max_running
-        while self._waiting and (limit is None or self._slots.running + self.inside < limit):
-            place = self._waiting.popleft()
-            if not place.cancelled():
-                self.inside += 1
-                place.set_result(None)
-
-
-class WeightLock:
-    """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
-
-    First come, first served (so is ``asyncio.Lock``): who comes while an update waits is after it. So evaluations that
-    follow each other without a pause cannot keep an update waiting for ever.
-    """
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._holders = 0
-        self._free = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """No update while in the block."""
-        async with self._turn:
-            self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._free.set()
-
-    @contextlib.asynccontextmanager
-    async def moved(self) -> AsyncIterator[None]:
-        """Nobody else is in such a block, nor holds the weights."""
-        async with self._turn:
-            while self._holders:
-                self._free.clear()
-                await self._free.wait()
-            yield

@@ -1,7 +1,7 @@
-"""The engine's model as a policy outside of training: for futures that are looked at, and for evaluation.
+"""The engine's model as a policy outside of training, as ``textenvs evaluate --local`` plays it.
 
 Token-exact like an episode in training: what was sampled is never tokenised again. (The replies that a conversation
-begins with, here those before a future's fork, are.)
+begins with are.)
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from textenvs.env import TextEnv
-from textenvs.lookahead import Player
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, Generation, Sampling
-from .environments import tools_of
 from .episode import EpisodeTokens
 from .renderer import Renderer
 from .tasks import derive_seed
@@ -46,18 +43,6 @@ class EnginePolicy:
     def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
         self.engine, self.renderer, self.sampling = engine, renderer, sampling
         self.max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
-
-    def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player of one future; see :class:`textenvs.lookahead.FuturePolicy`."""
-        speaker, tools = Speaker(self, seed), tools_of(env)
-
-        async def play(conversation: Messages) -> str | None:
-            try:
-                return (await speaker.reply(conversation, tools)).text
-            except NoRoomError:
-                return None
-
-        return play
 
 
 class Speaker:

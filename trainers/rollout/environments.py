@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from textenvs.env import LARGEST
+from textenvs.lookahead import checked_scores
 from textenvs.messages import Messages, check_conversation
 from textenvs.options import PositiveInt, Seconds, checked
 from textenvs.text import quoted
@@ -60,11 +61,6 @@ class Lease:
         self._worker, self._reset_timeout, self._step_timeout = worker, reset_timeout, step_timeout
         self._seen: Messages = ()  # the last observation
 
-    @property
-    def inline(self) -> Any:
-        """The environment itself where it runs on the event loop, to be forked and never stepped; else ``None``."""
-        return self._worker.env if isinstance(self._worker, InlineWorker) else None
-
     async def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Messages, dict[str, Any]]:
         """``env.reset(seed=..., options=...)``; an ``EnvError`` as :meth:`step`."""
         result = await self._worker.call("reset", self._reset_timeout, seed=seed, options=dict(options or {}))
@@ -87,6 +83,40 @@ class Lease:
                 raise ValueError(f"the reward is {quoted(reward)}, not a finite number of at most {LARGEST:g}")
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
+
+    async def snapshot(self) -> Any:
+        """The episode as it stands, picklable: ``env.snapshot()``.
+
+        Raises:
+            EnvError: The environment raised, died or timed out.
+        """
+        return await self._worker.call("snapshot", self._step_timeout)
+
+    async def restore(self, state: Any, seen: Messages, seed: int | None = None) -> None:
+        """Go on with an episode of an equal environment: ``env.restore(state, seed)``.
+
+        Args:
+            state: Of :meth:`snapshot`.
+            seen: The observation that it was taken after.
+            seed: Of the randomness from now on; ``None`` goes on with that of the episode.
+
+        Raises:
+            EnvError: The environment raised, died or timed out.
+        """
+        await self._worker.call("restore", self._reset_timeout, state, *(() if seed is None else (seed,)))
+        self._seen = seen
+
+    async def conversation_score(self) -> dict[str, float]:
+        """How good the conversation is as it stands, by named scores: ``env.conversation_score()``.
+
+        Raises:
+            EnvError: The environment raised, died, timed out, or returned what it may not.
+        """
+        scores = await self._worker.call("conversation_score", self._step_timeout)
+        try:
+            return checked_scores(scores, "conversation_score")
+        except ValueError as error:
+            raise EnvError(f"the environment {error}", "conversation_score_nonsense") from error
 
     @contextlib.contextmanager
     def _checking(self, method: str) -> Iterator[None]:

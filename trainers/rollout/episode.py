@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class EpisodeTokens:
         renderer: Of the model that plays.
         opening: The conversation that the environment opened with.
         tools: The tools' JSON schemas, as the chat template takes them.
-        names: ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the trajectory.
+        names: ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the trajectory; of a fork, also
+            ``forked_from`` and ``forked_turn``.
 
     Attributes:
         num_turns: Turns played so far, the one being judged included.
@@ -55,10 +56,15 @@ class EpisodeTokens:
         RendererError: The chat template rejects the opening.
     """
 
-    def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: str) -> None:
+    def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: Any) -> None:
         self._renderer, self._tools, self._names = renderer, tools, names
         self._conversation: Messages = tuple(opening)  # as the environment told it last
         self._history: Messages = tuple(opening)  # the same with our replies as they were sampled
+        self._begin()
+        self._show(renderer.render(opening, tools))
+
+    def _begin(self) -> None:
+        """No token yet."""
         self._token_ids: list[int] = []
         self._turn_id: list[int] = []
         self._weight_version: list[int] = []
@@ -75,7 +81,6 @@ class EpisodeTokens:
         # ask: at a generation point. cut: a reply was aborted and may go on. told: a reply is complete.
         # over: nothing can follow.
         self._phase: Literal["ask", "cut", "told", "over"] = "ask"
-        self._show(renderer.render(opening, tools))
 
     @property
     def context(self) -> list[int]:
@@ -86,6 +91,25 @@ class EpisodeTokens:
     def context_size(self) -> int:
         """How many tokens :attr:`context` has."""
         return len(self._token_ids) - self._segment_starts[-1]
+
+    def fork(self, **names: Any) -> EpisodeTokens:
+        """An episode of its own that begins here: what the model sees now is its context, and nothing of it is trained.
+
+        Args:
+            names: Of the new trajectory.
+
+        Raises:
+            RuntimeError: It is in the middle of a reply.
+        """
+        if self._phase == "cut":
+            raise RuntimeError("fork: a reply is not complete, and another episode cannot begin in the middle of one")
+        child = EpisodeTokens.__new__(EpisodeTokens)
+        child._renderer, child._tools, child._names = self._renderer, self._tools, names
+        child._conversation, child._history = self._conversation, self._history
+        child._begin()
+        child._show(self.context)
+        child._phase, child._said = self._phase, self._said
+        return child
 
     def reply(self, generation: Generation) -> str:
         """Take what the engine sampled, and return its text for the environment.

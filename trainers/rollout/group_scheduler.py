@@ -4,9 +4,10 @@ A pure state machine: no I/O, no clock, no asyncio. The shell around it calls :m
 answers ``None``, :meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` when the trainer
 wants a batch and :meth:`GroupScheduler.update` when new weights are out.
 
-Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task; it has a number, in the order of admission. A
-group is *in flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A
-batch is *owed* an update from the moment it is taken until the weights trained on it are out.
+Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task, and their *forks*, which begin in a state of a
+sibling that has ended (:meth:`GroupScheduler.finish`); it has a number, in the order of admission. A group is *in
+flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A batch is *owed*
+an update from the moment it is taken until the weights trained on it are out.
 
 Invariants
     1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the
@@ -23,10 +24,11 @@ are not taken yet will be trained on version ``version + owed + k``. A group is 
     in flight + (W - 1) < (staleness + 1 - owed) * G                                                               (*)
 
 The groups in flight are those that will be delivered before it, except that up to W-1 later ones may overtake it. So it
-is in a batch with ``k <= (in flight + W - 1) // G <= staleness - owed`` before it, and is trained on at most
-``version + staleness``, where ``version`` is that of its admission; its tokens are sampled later, hence are no older.
-A group dropped before it only moves it forward; a retried sibling samples later still; taking a batch lowers
-``in flight`` by G and raises ``owed`` by one, which leaves (*) as it was, and an update lowers ``owed``.
+is in a batch with ``k <= (in flight + W - 1) // G <= staleness - owed`` before it, and is trained on at most ``version
++ staleness``, where ``version`` is that of its admission; its tokens are sampled later, hence are no older. A group
+dropped before it only moves it forward; a retried sibling samples later still, and so does a fork, which starts when
+its sibling has ended; taking a batch lowers ``in flight`` by G and raises ``owed`` by one, which leaves (*) as it was,
+and an update lowers ``owed``.
 
 With a surplus, (*) admits S groups more, and the argument does not hold for them. So a group is *withdrawn* as soon as
 it could not be in the next batch any more: whenever a batch is taken, those with an episode begun from weights more
@@ -48,8 +50,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from math import inf
 from typing import Any, Literal
@@ -83,18 +85,34 @@ class Ticket:
     ``draw`` counts the failures of its own among the attempts before, and decides the seed. An attempt that is repeated
     for another reason (a weight update, the engine, a reward) samples with the same seed: with another one, whatever
     makes such an end likelier would be sampled away, and that is a reply's length.
+
+    ``turn`` is -1, or it is the right to play fork ``sample`` of that sibling, which begins before its reply ``turn``.
     """
 
     group: int
     sibling: int
     attempt: int = 0
     draw: int = 0
+    turn: int = -1
+    sample: int = 0
+
+    @property
+    def fork(self) -> bool:
+        """Whether it is one of a fork."""
+        return self.turn >= 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Which episode of the group it is, whatever the attempt."""
+        return self.sibling, self.turn, self.sample
 
 
 @dataclass
 class _Group:
     played: dict[int, Trajectory] = field(default_factory=dict)
-    failures: Counter[int] = field(default_factory=Counter)  # by sibling
+    forks: dict[tuple[int, int, int], Trajectory] = field(default_factory=dict)
+    forking: Counter[int] = field(default_factory=Counter)  # by sibling: forks neither played nor lost
+    failures: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     lost: int = 0  # siblings whose retries are used up
     ready: bool = False
     born: int | None = None  # the version of the weights when its first episode began
@@ -116,8 +134,8 @@ class GroupRules:
         retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
             as two siblings are left (one, in groups of one), and is dropped otherwise.
         max_running: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the
-            capacity has. ``"auto"`` (of the collector) looks for as many as the engine serves without a queue, see
-            :mod:`trainers.rollout.concurrency`.
+            capacity has (forks take the places of siblings that have ended). ``"auto"`` (of the collector) looks for as
+            many as the engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
         greedy: Each group has one more episode, number ``group_size``, to be played greedily: what the others are
             compared with, and not among those to train on. A group whose greedy episode cannot be had is dropped.
         filter_zero_variance: Drop groups whose episodes (a greedy one among them) all have the same total reward, and
@@ -185,6 +203,7 @@ class GroupScheduler:
         batches: Batches taken since the run began.
         taken: The numbers of the groups of the last one.
         taken_greedy: Their greedy episodes.
+        taken_forks: Their forks, group by group.
     """
 
     def __init__(self, rules: GroupRules, version: int = 0) -> None:
@@ -194,6 +213,7 @@ class GroupScheduler:
         self.guests = self.owed = self.batches = 0
         self.taken: list[int] = []
         self.taken_greedy: list[Trajectory] = []
+        self.taken_forks: list[list[Trajectory]] = []
         self.counters: Counter[str] = Counter()
         self._next = 0  # the next new group number
         self._again: deque[int] = deque()  # groups of an earlier run to admit first, ascending
@@ -214,6 +234,11 @@ class GroupScheduler:
     def is_greedy(self, ticket: Ticket) -> bool:
         """Whether this episode is the greedy one of its group."""
         return ticket.sibling == self.rules.group_size
+
+    def forks_left(self, ticket: Ticket) -> bool:
+        """Whether a fork of this ticket's sibling is to be played yet."""
+        group = self._groups.get(ticket.group)
+        return group is not None and group.forking[ticket.sibling] > 0
 
     @property
     def training_version(self) -> int:
@@ -250,6 +275,8 @@ class GroupScheduler:
         """The next episode to start now, or ``None`` when there is none before something else happens."""
         if self.max_running is not None and len(self._running) + self.guests >= self.max_running:
             return None
+        if len(self._running) >= self.capacity:  # forks are more than the siblings that they take the places of
+            return None
         if not self._waiting and not self._admit():
             return None
         ticket = heapq.heappop(self._waiting)
@@ -258,7 +285,15 @@ class GroupScheduler:
             group.born = self.version
         return ticket
 
-    def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False, own: bool = False) -> str | None:
+    def finish(
+        self,
+        ticket: Ticket,
+        trajectory: Trajectory,
+        *,
+        excused: bool = False,
+        own: bool = False,
+        forks: Iterable[tuple[int, int]] = (),
+    ) -> str | None:
         """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
 
         Args:
@@ -266,6 +301,8 @@ class GroupScheduler:
             trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
             excused: If unusable, a weight update aborted it: this does not count against its retries.
             own: If unusable, the episode itself is the cause whatever its status: it is not sampled again as it was.
+            forks: If usable, turn and number of each fork that is to be played. A fork that fails for good is left out
+                and counted (``forks_lost``); its group goes on.
 
         Returns:
             Why its group was dropped now, where it was.
@@ -281,19 +318,27 @@ class GroupScheduler:
         rules, group = self.rules, self._groups[ticket.group]
         usable = trajectory.status.trainable and trajectory.oldest_version is not None
         if usable:
-            group.played[ticket.sibling] = trajectory
+            if ticket.fork:
+                group.forks[ticket.place] = trajectory
+                group.forking[ticket.sibling] -= 1
+            else:
+                group.played[ticket.sibling] = trajectory
+                for turn, sample in forks:
+                    heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, turn=turn, sample=sample))
+                    group.forking[ticket.sibling] += 1
             self._errors_in_a_row = 0
         else:
-            group.failures[ticket.sibling] += not excused
+            group.failures[ticket.place] += not excused
             self._errors_in_a_row += not excused
-            if group.failures[ticket.sibling] > rules.retries:
-                group.lost += 1
-                self.counters["siblings_lost"] += 1
+            if group.failures[ticket.place] > rules.retries:
+                group.forking[ticket.sibling] -= ticket.fork
+                group.lost += not ticket.fork
+                self.counters["forks_lost" if ticket.fork else "siblings_lost"] += 1
             else:
                 draw = ticket.draw + (own or trajectory.status not in _NOT_ITS_OWN)
-                heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1, draw))
+                heapq.heappush(self._waiting, replace(ticket, attempt=ticket.attempt + 1, draw=draw))
                 self.counters["retries_excused" if excused else "retries"] += 1
-        whole = len(group.played) + group.lost == rules.episodes_per_group
+        whole = len(group.played) + group.lost == rules.episodes_per_group and not group.forking.total()
         dropped = self._settle(ticket.group, group) if whole else None
         if not usable and not excused and self._errors_in_a_row >= rules.max_consecutive_errors:
             raise ConsecutiveErrorsError(
@@ -318,13 +363,17 @@ class GroupScheduler:
         numbers = list(islice((number for number, group in within if group.ready), rules.groups_per_batch))
         if len(numbers) < rules.groups_per_batch:
             return None
-        batch = [[group.played[s] for s in sorted(group.played)] for group in map(self._groups.pop, numbers)]
-        for number, group in zip(numbers, batch, strict=True):
-            for trajectory in group:
+        groups = [self._groups.pop(number) for number in numbers]
+        batch = [[group.played[s] for s in sorted(group.played)] for group in groups]
+        self.taken_forks = [[group.forks[place] for place in sorted(group.forks)] for group in groups]
+        for number, siblings, others in zip(numbers, batch, self.taken_forks, strict=True):
+            for trajectory in (*siblings, *others):
                 self._check_age(number, trajectory)
         # The greedy one has the greatest number, and a group without it was dropped.
         self.taken, self.taken_greedy = numbers, [group.pop() for group in batch] if rules.greedy else []
         self.counters["groups_delivered"] += len(numbers)
+        if forks := sum(map(len, self.taken_forks)):
+            self.counters["forks_delivered"] += forks
         self.batches += 1
         self.owed += 1
         if rules.surplus:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from textenvs.lookahead import Played
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
 from .environments import Backend, EnvSpec, Lease
 from .episode import EpisodeTokens
+from .forks import ForkPoint
 from .renderer import Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
 from .stats import Load, Timeline
@@ -40,6 +42,11 @@ class Episode:
         sampling: How to sample; its own seed is not used.
         sampling_seed: Each turn's seed is derived from it and the turn's number.
         training: Whether it is for training; rewards that come later may leave others alone.
+        begin: Where a fork begins, in place of a reset.
+        window: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it
+            begins with randomness of ``env_seed``, no reward comes later in it, and the environment scores its
+            conversation. ``None`` for an episode.
+        forks: How many forks are to be made of this episode before its reply at a turn; ``None`` for none.
     """
 
     episode_id: str
@@ -49,6 +56,9 @@ class Episode:
     sampling: Sampling
     sampling_seed: int
     training: bool = True
+    begin: ForkPoint | None = None
+    window: int | None = None
+    forks: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +117,10 @@ class _Progress:
     rewards: PendingRewards
     spec: EnvSpec
     tokens: EpisodeTokens | None = None
+    first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
+    points: list[ForkPoint] = field(default_factory=list)
+    scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -115,6 +128,14 @@ class _TooSlowError(EpisodeError):
     """A generation took longer than it may."""
 
     status = Status.TRUNCATED_TIME
+
+
+class FutureError(EpisodeError):
+    """A future failed, and says nothing of the turn that it was played for."""
+
+    def __init__(self, status: Status, message: str, cause: str) -> None:
+        super().__init__(f"{status.value}: {message}", cause)
+        self.status = status
 
 
 class _AbortedError(EpisodeError):
@@ -174,14 +195,28 @@ class Player:
         """Whether a weight update may have cut a request made at that moment or later."""
         return self._interruptions != moment or self._interrupting > 0
 
-    async def play(self, backend: Backend, episode: Episode, timeline: Timeline | None = None) -> Trajectory:
-        """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
+    async def play(
+        self,
+        backend: Backend,
+        episode: Episode,
+        timeline: Timeline | None = None,
+        points: list[ForkPoint] | None = None,
+    ) -> Trajectory:
+        """Play ``episode`` in an environment of ``backend``.
+
+        Args:
+            backend: Of the environment.
+            episode: What to play.
+            timeline: Notes what the time went on.
+            points: Gets the states to fork it in, where it ends well. The engine then keeps what it computed for the
+                episode, so that forks do not compute it again, until :meth:`release`.
 
         Raises:
             EngineDeadError: The engine is gone.
         """
         timeline = timeline or Timeline(Load(1))
-        rewards = PendingRewards(self._rewards, self.limits.reward_timeout, timeline)
+        root = None if episode.begin is None else episode.begin.rewards
+        rewards = PendingRewards(self._rewards, self.limits.reward_timeout, timeline, root)
         progress = _Progress(timeline, rewards, backend.spec)
         end = None
         try:
@@ -189,7 +224,42 @@ class Player:
         finally:
             rewards.cancel()
             timeline.close("cancelled" if end is None else end.status.value, None if end is None else end.cause)
+            if points is not None and end is not None and end.status.trainable:
+                points += progress.points
+            if not points and (progress.points or rewards.needs_futures):
+                await self.release(episode.episode_id)
         return self._finish(episode, progress, end)
+
+    async def play_future(self, backend: Backend, future: Episode, asked: Callable[[], None], over: bool) -> Played:
+        """Play a future; one that a weight update cut is played again, by the new weights.
+
+        Args:
+            backend: Of the environment.
+            future: With a ``window``.
+            asked: Called for each reply.
+            over: Whether the episode is over that it begins in.
+
+        Raises:
+            EpisodeError: It failed.
+            EngineDeadError: The engine is gone.
+        """
+        while True:
+            progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
+            end = await self._whole(backend, future, progress)
+            turns = 0 if progress.tokens is None else progress.tokens.num_turns
+            for _ in range(turns):
+                asked()
+            if end.status is not Status.ABORTED:
+                break
+        if not end.status.trainable:
+            raise FutureError(end.status, end.error or end.stop or "no reason given", end.cause or "")
+        over = over or end.terminated or end.stop is not None
+        return Played(progress.messages, lambda: progress.scores, turns, over)
+
+    async def release(self, episode_id: str) -> None:
+        """The engine may forget what it computed for this episode."""
+        with contextlib.suppress(EngineError):
+            await self.engine.release(f"{self._name}/{episode_id}")
 
     async def _whole(self, backend: Backend, episode: Episode, progress: _Progress) -> _End:
         """The turns, then the rewards still awaited; whatever goes wrong is an end too."""
@@ -199,11 +269,13 @@ class Player:
             try:
                 progress.timeline.phase("queue")
                 async with backend.lease() as env, asyncio.timeout(self.limits.episode_timeout) as clock:
-                    end = await self._turns(env, episode, session, progress, backend.tools)
+                    end = await self._turns(env, episode, session, progress, backend)
+                    if episode.window is not None and end.status.trainable:
+                        progress.scores = await env.conversation_score()
                     progress.timeline.phase("own")
             finally:
-                with contextlib.suppress(EngineError):
-                    await self.engine.release(session)
+                if not progress.points and not progress.rewards.needs_futures:
+                    await self.release(episode.episode_id)
             if end.status.trainable:
                 await self._settle(progress)
             return end
@@ -227,24 +299,33 @@ class Player:
             progress.timeline.phase("rewards")
         for turn, terms in await progress.rewards.settle():
             assert progress.tokens is not None  # or nothing would have been asked for
-            progress.tokens.add_reward(turn, terms)
+            progress.tokens.add_reward(turn - progress.first_turn, terms)
 
-    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, tools: Tools) -> _End:
+    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
         enter = progress.timeline.phase
         enter("reset")
-        conversation, info = await env.reset(episode.env_seed, episode.options)
+        if episode.begin is None:
+            point = await self._open(env, episode, progress, backend.tools)
+        else:
+            point = await _restore(env, episode, episode.begin)
         enter("own")
-        progress.messages = conversation
-        names: dict[str, Any] = {"episode_id": episode.episode_id, "group_id": episode.group_id}
-        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
-        tokens = progress.tokens = EpisodeTokens(self.renderer, conversation, tools=tools, **names)
-        opening, limit = tokens.context_size, self._max_context
-        if self.limits.max_response_tokens is not None:
-            limit = min(limit, opening + self.limits.max_response_tokens)
+        tokens, opening, limit, names = point.tokens, point.opening, point.limit, point.names
+        progress.tokens, progress.messages, progress.first_turn = tokens, point.messages, point.turn
         if opening >= limit:
             said = f"the opening takes {opening} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
-        for turn in itertools.count():
+        for turn in itertools.count(point.turn):
+            if episode.window is not None:
+                if tokens.context_size >= limit:
+                    return _End(Status.TRUNCATED_CONTEXT)
+                if turn - point.turn >= episode.window:
+                    return _End(Status.TRUNCATED_TURNS)
+            if episode.forks is not None and (samples := episode.forks(turn)):
+                enter("step")
+                state = await env.snapshot()
+                enter("own")
+                here = replace(point, turn=turn, state=state, tokens=tokens.fork(), messages=progress.messages)
+                progress.points.append(replace(here, samples=samples))
             cut_before = progress.timeline.counts["cut"]
             text = await self._reply(episode, turn, limit, session, progress)
             response_tokens = tokens.context_size - opening
@@ -268,8 +349,17 @@ class Player:
                     end = _End(Status.TRUNCATED_TURNS, stop=stop)
                 elif tokens.context_size >= limit:
                     end = _End(Status.TRUNCATED_CONTEXT)
-            if self._rewards:
+            if progress.rewards:
+                futures = None
+                if progress.rewards.needs_futures and episode.training:
+                    enter("step")
+                    state = await env.snapshot()
+                    enter("own")
+                    here = replace(point, turn=turn + 1, state=state, tokens=tokens.fork(), messages=conversation)
+                    over = end is not None and end.status is not Status.TRUNCATED_CONTEXT
+                    futures = _Futures(self, backend, episode, here, progress.rewards, over)
                 so_far = TurnContext(
+                    episode_id=episode.episode_id,
                     **names,
                     messages=conversation,
                     reply=text,
@@ -277,7 +367,7 @@ class Player:
                     terms=dict(terms),
                     over=end is not None,
                     stop=stop,
-                    env=env.inline,
+                    futures=futures,
                     spec=progress.spec,
                     task_index=episode.options.get("task_index"),
                     training=episode.training,
@@ -288,6 +378,20 @@ class Player:
             if end is not None:
                 return end
         raise AssertionError("unreachable")
+
+    async def _open(self, env: Lease, episode: Episode, progress: _Progress, tools: Tools) -> ForkPoint:
+        """The episode before its first reply."""
+        conversation, info = await env.reset(episode.env_seed, episode.options)
+        progress.timeline.phase("own")
+        progress.messages = conversation
+        names = {"group_id": episode.group_id}
+        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        tokens = EpisodeTokens(self.renderer, conversation, tools=tools, episode_id=episode.episode_id, **names)
+        opening, limit = tokens.context_size, self._max_context
+        if self.limits.max_response_tokens is not None:
+            limit = min(limit, opening + self.limits.max_response_tokens)
+        here = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
+        return ForkPoint(*here, progress.rewards)
 
     async def _reply(self, episode: Episode, turn: int, limit: int, session: str, progress: _Progress) -> str:
         """The policy's words: one generation, or more where weight updates cut it and it may go on."""
@@ -349,6 +453,40 @@ class Player:
             messages=progress.messages,
         )
         return _cut(trajectory, self._max_context)
+
+
+async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
+    """The state that a fork begins in, with tokens of its own."""
+    await env.restore(begin.state, begin.messages, None if episode.window is None else episode.env_seed)
+    names = {"episode_id": episode.episode_id, "forked_from": begin.episode_id, "forked_turn": begin.turn}
+    return replace(begin, tokens=begin.tokens.fork(**begin.names, **names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Futures:
+    """See :class:`~trainers.rollout.rewards.Futures`."""
+
+    player: Player
+    backend: Backend
+    episode: Episode
+    point: ForkPoint
+    rewards: PendingRewards
+    over: bool
+
+    async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
+        name = f"t{self.point.turn}-future{number}"
+        seeds = self.episode.sampling_seed, "future", self.point.turn, number
+        future = replace(
+            self.episode,
+            episode_id=f"{self.episode.episode_id}-{name}",
+            env_seed=derive_seed(*seeds, "environment", bits=32),
+            sampling=sampling or self.episode.sampling,
+            sampling_seed=derive_seed(*seeds),
+            begin=self.point,
+            window=0 if self.over else turns,
+            forks=None,
+        )
+        return await self.player.play_future(self.backend, future, asked, self.over)
 
 
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:

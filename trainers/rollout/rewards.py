@@ -25,14 +25,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from textenvs.env import LARGEST
-from textenvs.lookahead import Lookahead, MultiturnReward
+from textenvs.lookahead import Lookahead, MultiturnReward, Played, PlayFuture
 from textenvs.messages import Messages
 from textenvs.text import quoted
 
+from ..engines.base import Sampling
 from ..trajectory import EpisodeError, Status, is_reward
 from .environments import EnvSpec
 from .group_scheduler import CollectionError
@@ -54,7 +55,7 @@ class TurnContext:
         terms: The named parts of that.
         over: Whether the episode ends with this turn, be it by the environment or by a budget of tokens.
         stop: The environment's word for why, if it is over.
-        env: The environment itself, to be forked and never stepped; ``None`` unless it runs inline.
+        futures: Plays the episode on, in forks of it; ``None`` unless a score :attr:`needs_futures`.
         spec: How the environment is made; its ``tasks`` have the row that is played.
         task_index: Which of them, where the episode was asked to play one.
         training: Whether it is an episode to train on; otherwise it is one of an evaluation.
@@ -73,12 +74,40 @@ class TurnContext:
     terms: Mapping[str, float]
     over: bool
     stop: str | None
-    env: Any = None
+    futures: Futures | None = None
     spec: EnvSpec | None = None
     task_index: int | None = None
     training: bool = True
     response_tokens: int = 0
     cut: bool = False
+
+
+class Futures(Protocol):
+    """The episode as it stands after a turn, to be played on any number of times; it is not touched itself."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to play."""
+        ...
+
+    @property
+    def rewards(self) -> PendingRewards:
+        """Of the episode, one object as long as it is played."""
+        ...
+
+    async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
+        """Play a fork.
+
+        Args:
+            number: Of the fork, which decides its randomness.
+            turns: The policy's at most.
+            sampling: How to sample; ``None`` as in the episode.
+            asked: Called each time that the policy is asked.
+
+        Raises:
+            EpisodeError: The environment or the engine failed, or it took too long.
+        """
+        ...
 
 
 Earned: TypeAlias = float | Mapping[str, float]
@@ -99,10 +128,21 @@ class PendingRewards:
         scores: By name.
         timeout: Seconds from the turn until its reward must be there; ``None`` for no limit.
         timeline: Of the episode.
+        root: Those of the episode that this one was forked from.
+
+    Attributes:
+        needs_futures: Whether a score plays the episode on, and says so by an attribute of this name.
     """
 
-    def __init__(self, scores: Mapping[str, Score], timeout: float | None, timeline: Timeline) -> None:
-        self._scores, self._timeout, self._timeline = scores, timeout, timeline
+    def __init__(
+        self,
+        scores: Mapping[str, Score],
+        timeout: float | None,
+        timeline: Timeline,
+        root: PendingRewards | None = None,
+    ) -> None:
+        self._scores, self._timeout, self._timeline, self.root = scores, timeout, timeline, root
+        self.needs_futures = any(getattr(score, "needs_futures", False) for score in scores.values())
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
@@ -136,6 +176,10 @@ class PendingRewards:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._check()
         return [(turn, task.result()) for task, turn in self._tasks.items()]
+
+    def __bool__(self) -> bool:
+        """Whether there is a score to ask."""
+        return bool(self._scores)
 
     @property
     def pending(self) -> bool:
@@ -194,52 +238,66 @@ Credit = Literal["value", "difference"]
 class MultiturnScore:
     """The multiturn-aware reward as a :data:`Score`, in training alone: futures are played beside the episode.
 
-    The policy of the futures is the engine's model as it is at that moment, so they compete with the episodes for the
-    engine, and nothing waits for them before its own end. See :mod:`textenvs.lookahead` for what is computed.
+    Futures are forks of the episode (:class:`Futures`). Their policy is the engine's model as it is at that moment, so
+    they compete with the episodes for the engine, and nothing waits for them before its own end. See
+    :mod:`textenvs.lookahead` for what is computed.
 
     Args:
-        lookahead: How to look ahead.
+        lookahead: How to look ahead; without a policy.
         credit: ``"value"``: each turn earns its multiturn-aware reward, an estimate of what the whole conversation will
             be worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns).
             ``"difference"``: what the turn changed in that estimate; an episode's rewards then sum to the score of the
             conversation that it became.
         replace: In place of what the environment pays, not beside it: a term ``environment_not_counted`` takes that
             away.
+        sampling: How the futures sample; ``None`` as the episodes do.
 
     Raises:
         ValueError: An unknown ``credit``.
     """
 
-    def __init__(self, lookahead: Lookahead, *, credit: Credit = "value", replace: bool = True) -> None:
+    needs_futures = True
+
+    def __init__(
+        self,
+        lookahead: Lookahead,
+        *,
+        credit: Credit = "value",
+        replace: bool = True,
+        sampling: Sampling | None = None,
+    ) -> None:
         if credit not in ("value", "difference"):
             raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")
-        self._lookahead, self._credit, self._replace = lookahead, credit, replace
-        # By environment: one episode at a time is played in it. The turn, and its estimate on the way.
-        self._before: WeakKeyDictionary[Any, tuple[int, asyncio.Task[MultiturnReward]]] = WeakKeyDictionary()
+        self._lookahead, self._credit, self._replace, self._sampling = lookahead, credit, replace, sampling
+        # The estimates on the way of each episode, by turn.
+        self._before: WeakKeyDictionary[PendingRewards, dict[int, asyncio.Task[MultiturnReward]]] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()
 
     def __call__(self, so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        """The turn's terms, to be awaited; ``None`` in evaluation.
-
-        Raises:
-            TypeError: The environment is not at hand: it must run inline.
-        """
+        """The turn's terms, to be awaited; ``None`` in evaluation."""
         if not so_far.training:
             return None
-        if so_far.env is None:
-            raise TypeError("looking ahead forks the environment, which must run inline (env.backend=inline)")
-        ahead = asyncio.ensure_future(self._lookahead(so_far.env))  # the forks are taken now
+        futures = so_far.futures
+        assert futures is not None  # it is asked for
+        ahead = asyncio.ensure_future(self._lookahead.reward(self._plays(futures), so_far.messages, turn + 1))
         before = None
         if self._credit == "difference":
-            known = self._before.get(so_far.env)
-            before = known[1] if turn > 0 and known is not None and known[0] == turn - 1 else None
-            if turn > 0 and before is None:
-                ahead.cancel()
-                raise RuntimeError(f"{so_far.episode_id}: turn {turn} has no estimate of the turn before")
-            self._before[so_far.env] = (turn, ahead)
+            known = self._before.setdefault(futures.rewards, {})
+            known[turn] = ahead
+            if turn > 0 and (before := known.get(turn - 1)) is None:  # the first turn of a fork
+                assert futures.rewards.root is not None
+                before = self._before[futures.rewards.root][turn - 1]
         terms = asyncio.ensure_future(self._terms(ahead, before, so_far.reward))
         terms.add_done_callback(lambda _: ahead.cancel())  # also when it was cancelled before its first line
         return terms
+
+    def _plays(self, futures: Futures) -> list[PlayFuture]:
+        lookahead = self._lookahead
+
+        def play(number: int) -> PlayFuture:
+            return lambda asked: futures.play(number, lookahead.window, self._sampling, asked)
+
+        return [play(number) for number in range(lookahead.count(over=futures.over))]
 
     def stats(self) -> dict[str, float]:
         """Totals since the last call: ``turns`` rewarded, ``samples``, ``failures``, ``policy_calls``, ``words``."""

@@ -81,12 +81,14 @@ def _permutation(size: int, seed: int, epoch: int, without: frozenset[int]) -> N
 
 
 async def measure_openings(
-    backend: Backend, renderer: Renderer, tasks: Sequence[int], *, seed: int
+    backend: Backend, renderer: Renderer, tasks: Sequence[int], *, seed: int, forks: bool = False
 ) -> tuple[dict[int, int], dict[int, str]]:
     """Begin an episode of each task, and count the tokens that its opening is rendered in.
 
     The environment's seed is a function of ``seed`` and the task, so the same tasks are long every time; an opening
     that is drawn by the episode's seed may be longer in another episode.
+
+    With ``forks``, each is also forked, so that it is known that the environment's snapshots go where forks are played.
 
     Returns:
         Tokens of the openings by task, up to the point where the model speaks; and why others are not known.
@@ -101,6 +103,8 @@ async def measure_openings(
                 async with backend.lease() as env:
                     env_seed = derive_seed(seed, "opening", task, bits=32)
                     conversation, _ = await env.reset(env_seed, {"task_index": task})
+                    if forks:
+                        await env.restore(await env.snapshot(), conversation)
                 lengths[task] = len(renderer.render(conversation, backend.tools))
             except (EnvError, RendererError) as error:
                 failed[task] = str(error)

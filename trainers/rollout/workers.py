@@ -1,7 +1,7 @@
 """Where one environment lives: on the event loop, in a thread, in a process, or in a Ray actor of its own.
 
-A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``). Whatever goes wrong comes
-out as :class:`EnvError`, and the worker is then not ``healthy``: the state of its environment is unknown.
+A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``, ...). Whatever goes wrong
+comes out as :class:`EnvError`, and the worker is then not ``healthy``: the state of its environment is unknown.
 
 A worker may be retired while its call still runs. A process or an actor is then killed, and a coroutine cancelled; one
 that swallows that is left behind. So is a thread, which ends when its call returns, or with the program (a daemon).
@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from textenvs.event_loop import settle, wait_for
 
 from ..trajectory import EpisodeError, Status
 
@@ -140,6 +142,8 @@ class InlineWorker(Worker):
 
     async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
+            if method in ("snapshot", "restore", "conversation_score"):  # they have no async twin
+                return await settle(getattr(self.env, method)(*args))
             if method != "make":
                 return await getattr(self.env, f"a{method}")(*args, **kwargs)
             env = args[0].make()
@@ -184,7 +188,7 @@ class Host:
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``method``; raises :class:`EnvError`, with a cause alone, for what went wrong elsewhere."""
         if method != "make":
-            return getattr(self.env, method)(*args, **kwargs)
+            return wait_for(getattr(self.env, method)(*args, **kwargs))
         self.env = args[0].make()
         return None
 

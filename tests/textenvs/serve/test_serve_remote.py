@@ -283,6 +283,9 @@ def test_forks_snapshots_and_copies_go_on_alike(toys, kind):
         moved = pickle.loads(pickle.dumps(remote))
         forks = [remote.fork(), remote.fork(9), remote.fork(9).fork(10)]
         assert [fork.step("a") for fork in forks] == expected
+        reseeded = toys.remote(kind)
+        reseeded.restore(saved, 9)
+        assert reseeded.step("a") == expected[1]
         later = [direct.step(f"reply {i}") for i in range(turn, 4)]
         for env in (elsewhere, moved, copy.deepcopy(remote), remote):
             assert [env.step(f"reply {i}") for i in range(turn, 4)] == later

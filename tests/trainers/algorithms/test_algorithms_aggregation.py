@@ -79,3 +79,26 @@ def test_wrong_arguments_are_named() -> None:
         token_weights("seq-mean-token-sum-norm", offsets, norm_length=0.0)
     with pytest.raises(ValueError, match=r"the mask has the shape \(2,\) for 3 action tokens"):
         token_weights("token-mean", offsets, np.ones(2, np.bool_))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tree_is_one_sequence_whose_tokens_count_by_their_weights(mode: Any) -> None:
+    """Two episodes with a fork each: as two episodes whose tokens are those of both, each counted so much."""
+    norm = 10.0 if mode.endswith("norm") else None
+    offsets, tree = np.array([0, 2, 3, 5, 6]), np.array([0, 0, 2, 2])
+    weights = np.array([0.5, 0.25, 0.5, 1.0, 0.5, 0.5])
+    found = token_weights(mode, offsets, None, norm, weights=weights, tree=tree)
+    by_tree = np.array([1.25, 1.25, 1.25, 2.0, 2.0, 2.0])
+    divisors = {"token-mean": 3.25, "seq-mean-token-sum": 2.0, "seq-mean-token-mean": 2 * by_tree}
+    np.testing.assert_allclose(found, weights / divisors.get(mode, 20.0))
+    masked = token_weights(mode, offsets, np.arange(6) < 3, norm, weights=weights, tree=tree)
+    assert not masked[3:].any(), "a tree without a counted token is none"
+    alone = token_weights(mode, offsets[:3], None, norm, weights=weights[:3], tree=tree[:2])
+    np.testing.assert_allclose(masked[:3], alone)
+    plain = token_weights(mode, offsets, None, norm)
+    assert token_weights(mode, offsets, None, norm, tree=np.arange(4)).tolist() == plain.tolist()
+
+
+def test_weights_have_one_entry_a_token() -> None:
+    with pytest.raises(ValueError, match="weights has the shape"):
+        token_weights("token-mean", np.array([0, 2]), weights=np.ones(3))

@@ -103,9 +103,9 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
             anchor=np.concatenate([np.arange(len(path.turns)) for path in chosen]),
             greedy=np.array([sum(greedy[g].rewards) for g in group]),
             terms=np.array([[path.rewards[0], sum(path.rewards[1:])] for path in chosen]),
+            score_norms=np.square(scores := np.concatenate([path.scores(LOGITS) for path in chosen])).sum(1),
         )
-        probability = float(np.prod([path.probability(LOGITS) for path in chosen]))
-        found.append((probability, batch, np.concatenate([path.scores(LOGITS) for path in chosen])))
+        found.append((float(np.prod([path.probability(LOGITS) for path in chosen])), batch, scores))
     return found
 
 
@@ -132,9 +132,11 @@ UNBIASED: list[tuple[str, dict[str, Any]]] = [
     ("bilevel_gae", {"turn_gamma": 1.0}),
     ("rloo", {}),
     ("rloo", {"baseline": "mixed"}),
+    ("rloo", {"baseline": "optimal_token"}),
     ("remax", {}),
     ("turn_grpo", {}),
     ("turn_grpo", {"baseline": "mixed"}),
+    ("turn_grpo", {"baseline": "optimal_token"}),
     ("turn_grpo", {"zero_pad": True}),
     ("turn_grpo", {"outcome_mix": 0.3}),
 ]
@@ -190,8 +192,25 @@ def test_biased_and_docs_say_so(batches: Any, name: str, options: dict[str, Any]
     assert cosine < 0.9999
 
 
+def test_the_optimal_token_baseline_as_published_is_biased(batches: Any) -> None:
+    """Its sums hold the episode itself, here ``weight / (weight + others)`` of the advantage."""
+
+    def published(batch: ActionBatch) -> Advantages:
+        starts = batch.token_offsets[batch.episode_of_token]
+        place = batch.group[batch.episode_of_token] * 10 + np.arange(batch.num_tokens) - starts
+        assert batch.score_norms is not None
+        total = np.cumsum(batch.score_norms)
+        energy = total - (total - batch.score_norms)[starts]
+        returns = np.bincount(batch.episode_of_turn, batch.turn_rewards)[batch.episode_of_token]
+        mean = np.bincount(place, energy * returns)[place] / np.bincount(place, energy)[place]
+        return Advantages(returns - mean, np.ones(batch.num_tokens, np.bool_))
+
+    found, truth = expected_gradient(published, batches[False]), true_gradient(LOGITS)
+    assert found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth)) < 0.999
+
+
 def test_every_estimator_is_judged_here() -> None:
-    others = {"dr_grpo", "grpo_passk", "passk"}  # with tests of their own
+    others = {"dr_grpo", "grpo_passk", "passk", "fork"}  # with tests of their own
     assert {name for name, _ in UNBIASED + BIASED} | others == set(ESTIMATORS)
 
 

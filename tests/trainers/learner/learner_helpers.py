@@ -66,6 +66,19 @@ def some_masked_trajectories() -> list[Trajectory]:
     return [item if number % 2 else masked(item, rng) for number, item in enumerate(some_trajectories())]
 
 
+def forks(items: Sequence[Trajectory], seed: int = 5) -> list[Trajectory]:
+    """Of each trajectory of at least 8 tokens another one, which differs from the middle on."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for item in items:
+        if (size := len(item.token_ids)) >= 8:
+            rest = rng.integers(0, VOCAB, size - size // 2).astype(np.int32)
+            tokens = np.append(item.token_ids[: size // 2], rest)
+            nothing = np.zeros(0, np.int32)
+            made.append(replace(item, token_ids=tokens, kept_ids=nothing, kept_counts=nothing))
+    return made
+
+
 def some_trajectories(seed: int = 0) -> list[Trajectory]:
     """Of all kinds: short and long, one turn and several, two segments, truncated ones, one without an action."""
     rng = np.random.default_rng(seed)

@@ -13,14 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from learner_helpers import VOCAB, some_masked_trajectories
+from learner_helpers import VOCAB, forks, some_masked_trajectories
 from safetensors.torch import save_file
 
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
 from trainers.tiny import build_model
 
-TRAJECTORIES = some_masked_trajectories()
+TRAJECTORIES = [*some_masked_trajectories(), *forks(some_masked_trajectories())]
 #: A case is called on every rank with a folder that all ranks see, and returns what can be pickled.
 Case = Callable[[Path], Any]
 

@@ -1,82 +1,135 @@
-"""The CPU's way of attending in 16 bits: torch's own values, and a gradient nearer to the exact one."""
+"""Attention over the branches of trees and over packed sequences: the formula's values and gradients."""
 
+from __future__ import annotations
+
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AttentionInterface
 
-from trainers.learner.attention import _SHORT, CPU
+from trainers.learner import attention, trees
+from trainers.learner.attention import Tree, _causal
+from trainers.learner.trees import merge
 
-HEADS, KV_HEADS, DIM = 6, 2, 16
+HEADS, KV_HEADS, DIM, PADDING = 6, 2, 16, 3
 
 
-def _inputs(keys, queries, dtype, seed=0):
+@pytest.fixture(scope="module")
+def forest():
+    """A long branch, which is cut, forks from it, and strangers."""
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 99, trees._QUERIES + 40).astype(np.int32)
+    forks = [np.append(base[:at], rng.integers(0, 99, more)) for at, more in ((30, 5), (31, 60), (trees._QUERIES, 9))]
+    strangers = [rng.integers(0, 99, length) for length in (1, 7, 33)]
+    return merge([base, *(row.astype(np.int32) for row in [*forks, *strangers])])
+
+
+def _inputs(size, dtype, seed=0):
     made = torch.Generator().manual_seed(seed)
-    shapes = [(2, HEADS, queries, DIM), (2, KV_HEADS, keys, DIM), (2, KV_HEADS, keys, DIM)]
+    shapes = [(1, HEADS, size, DIM), (1, KV_HEADS, size, DIM), (1, KV_HEADS, size, DIM)]
     tensors = [torch.randn(shape, generator=made).to(torch.bfloat16).to(dtype).requires_grad_() for shape in shapes]
-    return tensors, torch.randn(2, queries, HEADS, DIM, generator=made).to(torch.bfloat16).to(dtype)
+    return tensors, torch.randn(1, size, HEADS, DIM, generator=made).to(torch.bfloat16).to(dtype)
 
 
-def _mask(keys, queries, kind):
-    """Each query sees what stands up to its own place; the second row begins with padding that nothing sees."""
-    if kind is None:
-        return None
-    seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)[None, None].repeat(2, 1, 1, 1)
-    seen[1, :, :, 0] &= torch.arange(queries) == 0  # the first query keeps one, or it would see nothing
-    return seen if kind == "bool" else torch.zeros(seen.shape).masked_fill(~seen, float("-inf")).to(kind)
-
-
-def _gradients(attend, tensors, grad):
+def _gradients(attend, tensors, grad, real):
     out = attend(*tensors)
-    return [out, *torch.autograd.grad(out, tensors, grad)]
+    return [out[:, :real], *torch.autograd.grad(out, tensors, grad)]
+
+
+def _formula(forest, size):
+    at = np.arange(size)
+    ends = np.append(forest.ends, at[len(forest.ends) :] + 1)
+    seen = torch.from_numpy((at <= at[:, None]) & (at[:, None] < ends))
+
+    def attend(q, k, v):
+        k, v = (t.repeat_interleave(HEADS // KV_HEADS, 1) for t in (k, v))
+        return ((q @ k.mT * 0.3).masked_fill(~seen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
+
+    return attend
 
 
 def _apart(result, exact):
     return ((result.double() - exact).norm() / exact.norm()).item()
 
 
-@pytest.mark.parametrize("kind", [None, "bool", torch.bfloat16])
-@pytest.mark.parametrize("keys", [33, _SHORT + 8])
-def test_values_and_gradients_of_grouped_heads_are_those_of_the_formula(keys, kind):
-    queries = keys if kind is None else keys - 9
-    tensors, grad = _inputs(keys, queries, torch.bfloat16)
-    mask = _mask(keys, queries, kind)
-    attend = AttentionInterface()[CPU]
-    ours = _gradients(lambda q, k, v: attend(None, q, k, v, mask, scaling=0.3)[0], tensors, grad)
-
-    def formula(q, k, v):
-        k, v = (t.repeat_interleave(HEADS // KV_HEADS, 1) for t in (k, v))
-        scores = q @ k.mT * 0.3
-        seen = torch.ones(queries, keys, dtype=torch.bool).tril() if mask is None else _mask(keys, queries, "bool")
-        return (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
-
-    exact_tensors, exact_grad = _inputs(keys, queries, torch.float64)
-    exact = _gradients(formula, exact_tensors, exact_grad)
-    for ours_i, exact_i in zip(ours, exact, strict=True):
-        assert ours_i.dtype == torch.bfloat16
-        assert _apart(ours_i, exact_i) < 6e-3  # the rounding of 8 bits, once or twice
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
+def test_values_and_gradients_are_those_of_the_formula(forest, dtype, tolerance):
+    real = len(forest.tokens)
+    size = real + PADDING
+    tree = Tree(forest, size, torch.device("cpu"))
+    assert len(tree._blocks) > 1
+    results = []
+    for kind, attend in ((dtype, lambda *t: tree.attend(*t, 0.3)), (torch.float64, _formula(forest, size))):
+        tensors, grad = _inputs(size, kind)
+        grad[:, real:] = 0
+        results.append(_gradients(attend, tensors, grad, real))
+    for ours, exact in zip(*results, strict=True):
+        assert ours.dtype == dtype
+        assert _apart(ours, exact) < tolerance
 
 
 def test_short_rows_have_a_gradient_nearer_to_the_exact_one_than_that_of_16_bits():
-    attend = AttentionInterface()[CPU]
-    (exact_tensors, exact_grad), (tensors, grad) = (_inputs(64, 64, d) for d in (torch.float64, torch.bfloat16))
+    forest = merge([np.arange(64, dtype=np.int32)])
+    tree = Tree(forest, 64, torch.device("cpu"))
 
     def torchs(q, k, v):
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
 
-    exact = _gradients(torchs, exact_tensors, exact_grad)
-    ours = _gradients(lambda q, k, v: attend(None, q, k, v, None)[0], tensors, grad)
-    rounded = _gradients(torchs, tensors, grad)
+    exact = _gradients(torchs, *_inputs(64, torch.float64), 64)
+    ours = _gradients(lambda *t: tree.attend(*t, None), *_inputs(64, torch.bfloat16), 64)
+    rounded = _gradients(torchs, *_inputs(64, torch.bfloat16), 64)
     for at in (1, 2, 3):
         assert _apart(ours[at], exact[at]) <= _apart(rounded[at], exact[at])
 
 
-@pytest.mark.parametrize("keys", [33, _SHORT + 8])
-def test_a_query_alone_sees_all_keys_although_it_comes_without_a_mask(keys):
-    tensors, grad = _inputs(keys, 1, torch.bfloat16)
-    attend = AttentionInterface()[CPU]
-    ours = _gradients(lambda q, k, v: attend(None, q, k, v, None)[0], tensors, grad)
-    everything = torch.ones(1, keys, dtype=torch.bool)
-    masked = _gradients(lambda q, k, v: attend(None, q, k, v, everything)[0], tensors, grad)
-    for one, other in zip(ours, masked, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_packed_sequences_do_not_see_each_other(kv_heads):
+    torch.manual_seed(0)
+    lengths = [3, 1, 1, 7, 4]
+    query = torch.randn(1, 4, sum(lengths), 8)
+    key, value = (torch.randn(1, kv_heads, sum(lengths), 8) for _ in range(2))
+    forest = merge([np.zeros(length, np.int32) for length in lengths], shared=False)
+    got = Tree(forest, sum(lengths), torch.device("cpu")).attend(query, key, value, 0.3)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    for start, end in zip(starts, starts[1:], strict=False):
+        for head in range(4):
+            q, k, v = query[0, head], key[0, head * kv_heads // 4], value[0, head * kv_heads // 4]
+            for at in range(start, end):
+                weights = torch.softmax(0.3 * k[start : at + 1] @ q[at], 0)
+                torch.testing.assert_close(got[0, at, head], weights @ v[start : at + 1])
+
+
+def test_attention_of_rows_compiles_without_a_break_where_heads_are_symbols():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, 7, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
+    compiled = torch.compile(_causal, backend="eager", dynamic=True, fullgraph=True)
+    torch.testing.assert_close(compiled(query, key, value, None, None), _causal(query, key, value, None, None))
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+@pytest.mark.parametrize("has_flag", [False, True])
+def test_the_kernel_for_packed_sequences_is_called_as_every_version_of_torch_declares_it(
+    monkeypatch, kv_heads, has_flag
+):
+    """torch 2.11 has no flag for fewer key heads; later ones want it."""
+    called = {}
+
+    def before(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        called.update(locals())
+        return query
+
+    def since(*args, enable_gqa=False, **options):
+        assert enable_gqa == (kv_heads < 4)
+        return before(*args, **options)
+
+    kernel = since if has_flag else before
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    monkeypatch.setattr(attention, "_GROUPED_HEADS", attention._flag_of(kernel))
+    query, key = torch.randn(1, 4, 7, 8), torch.randn(1, kv_heads, 7, 8)
+    starts = torch.tensor([0, 3, 7], dtype=torch.int32)
+    out = attention._packed(query, key, key, 0.3, starts, 4)
+    torch.testing.assert_close(out, query.transpose(1, 2))
+    assert called["query"].shape == (7, 4, 8)
+    assert called["key"].shape == (7, kv_heads, 8)
+    assert called["cu_seq_q"] is called["cu_seq_k"] is starts
+    assert (called["max_q"], called["max_k"], called["scale"], called["window_size"]) == (4, 4, 0.3, (-1, 0))

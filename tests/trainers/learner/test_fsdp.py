@@ -63,17 +63,13 @@ def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_g
 @pytest.mark.parametrize("lora", [None, LoRASettings(rank=4)])
 def test_rounded_copies_compute_what_fsdp_does(no_process_group, lora, tmp_path):
     """Gradients of several micro-batches, what an update makes of them, and what is said after loading."""
-    settings = {"dtype": "bfloat16", "lora": lora, "share_prefixes": False}
+    settings = {"dtype": "bfloat16", "lora": lora}
     ours, theirs = measure(learner := make_learner(**settings)), measure(make_learner(fsdp="always", **settings))
     assert_same(ours, theirs, 2e-3)
     learner.save(tmp_path / "saved")
     before = measure(learner)
     learner.load(tmp_path / "saved")
     assert_same(measure(learner), before, 0.0)
-
-
-def test_siblings_share_their_beginning_in_bfloat16():
-    assert make_learner(dtype="bfloat16")._share
 
 
 @pytest.mark.parametrize("again", ["gradient_checkpointing", "compile"])

@@ -34,7 +34,7 @@ def read(batches):
     result = {}
     for batch in batches:
         flat, (height, width) = batch.input_ids.ravel(), batch.input_ids.shape
-        lengths = np.full(height, width) if batch.lengths is None else batch.lengths
+        lengths = np.full(height, width) if batch.forest is None else np.array([len(p) for p in batch.forest.paths])
         starts = np.cumsum(lengths) - lengths
         for position, target, index in zip(batch.positions, batch.targets, batch.index, strict=True):
             row = max(start for start in starts if start <= position)
@@ -43,9 +43,9 @@ def read(batches):
     return result
 
 
-@given(trajectories(), st.integers(1, 60), st.booleans())
-def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(items, budget, packed):
-    batches = micro_batches(action_rows(items), budget, packed=packed)
+@given(trajectories(), st.integers(1, 60), st.sampled_from(["padded", "packed"]))
+def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(items, budget, layout):
+    (batches,) = micro_batches(action_rows(items), budget, layout=layout)
     expected = [pair for item in items for pair in prefixes(item)]
     assert read(batches) == dict(enumerate(expected))
     assert action_offsets(items)[-1] == len(expected)
@@ -53,16 +53,16 @@ def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(i
 
 @given(trajectories(), st.integers(1, 60))
 def test_values_are_read_before_every_action_and_at_the_last_token(items, budget):
-    got = read(micro_batches(value_rows(items), budget))
+    got = read(*micro_batches(value_rows(items), budget))
     states = [before for item in items for before, _ in prefixes(item)]
     states += [item.token_ids[item.segment_starts[-1] :].tolist() for item in items]
     assert {index: tokens for index, (tokens, _) in got.items()} == dict(enumerate(states))
 
 
-@given(trajectories(), st.integers(1, 60), st.booleans())
-def test_batches_keep_the_budget_and_trajectories_whole(items, budget, packed):
+@given(trajectories(), st.integers(1, 60), st.sampled_from(["padded", "packed"]))
+def test_batches_keep_the_budget_and_trajectories_whole(items, budget, layout):
     units = action_rows(items)
-    batches = micro_batches(units, budget, packed=packed)
+    (batches,) = micro_batches(units, budget, layout=layout)
     owner = np.repeat(np.arange(len(items)), np.diff(action_offsets(items)))
     owners = [set(owner[batch.index]) for batch in batches]
     assert sum(map(len, owners)) == len(set().union(*owners))
@@ -74,30 +74,30 @@ def test_batches_keep_the_budget_and_trajectories_whole(items, budget, packed):
     for batch, after in itertools.pairwise(batches):
         first = next(unit for unit in units if unit and unit[0].index[0] == after.index[0])
         (rows, width), more = batch.input_ids.shape, sum(len(row.tokens) for row in first)
-        needed = width + more if packed else (rows + len(first)) * width
+        needed = width + more if layout == "packed" else (rows + len(first)) * width
         assert needed > budget, "what begins the next one had no room here"
 
 
 def test_nothing_is_read_after_the_last_wanted_position():
     rng = np.random.default_rng(0)
     item = trajectory(rng, [[(3, 2), (4, 1)]], tail=30)
-    (batch,) = micro_batches(action_rows([item]), 1000)
+    ((batch,),) = micro_batches(action_rows([item]), 1000)
     assert batch.input_ids.shape == (1, 9)  # 10 tokens up to the last action, which is predicted, not read
-    (batch,) = micro_batches(value_rows([item]), 1000)
+    ((batch,),) = micro_batches(value_rows([item]), 1000)
     assert batch.input_ids.shape == (1, 40)
 
 
 def test_sorting_leaves_little_padding():
     rng = np.random.default_rng(0)
     items = [trajectory(rng, [[(int(n), 5)]]) for n in rng.integers(20, 200, 256)]
-    batches = micro_batches(action_rows(items), 4096)
+    (batches,) = micro_batches(action_rows(items), 4096)
     real, padded = sum(b.num_tokens for b in batches), sum(b.input_ids.size for b in batches)
     assert real / padded > 0.9
 
 
 def test_no_tokens_no_value():
     empty = trajectory(np.random.default_rng(0), [[]])
-    assert micro_batches(action_rows([empty]), 10) == []
+    assert micro_batches(action_rows([empty]), 10) == [[]]
     with pytest.raises(ValueError, match="trajectory 0 .* has no token"):
         value_rows([empty])
 

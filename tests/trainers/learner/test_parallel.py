@@ -11,8 +11,7 @@ import torch.distributed as dist
 from learner_helpers import VOCAB, some_trajectories
 from ranks import assert_same, make_learner, measure
 
-from trainers.learner import Learner, Parallel, attention
-from trainers.learner.attention import causal_attention
+from trainers.learner import Learner, Parallel
 from trainers.learner.flops import count
 from trainers.learner.fsdp import offload_policy
 from trainers.learner.inputs import inputs_of
@@ -131,86 +130,33 @@ def test_the_mesh_is_of_the_cpu_even_where_torch_sees_a_gpu(monkeypatch):
 # ------------------ packed sequences
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_packed_attention_is_attention_of_each_sequence(kv_heads):
-    torch.manual_seed(0)
-    lengths = [3, 1, 1, 7, 4]
-    query = torch.randn(1, 4, sum(lengths), 8)
-    key, value = (torch.randn(1, kv_heads, sum(lengths), 8) for _ in range(2))
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    got = causal_attention(
-        query, key, value, scale=0.3, cu_seqlens=torch.tensor(starts, dtype=torch.int32), max_length=7
-    )
-    for start, end in zip(starts, starts[1:], strict=False):
-        for head in range(4):
-            q, k, v = query[0, head], key[0, head * kv_heads // 4], value[0, head * kv_heads // 4]
-            for at in range(start, end):
-                weights = torch.softmax(0.3 * k[start : at + 1] @ q[at], 0)
-                torch.testing.assert_close(got[0, at, head], weights @ v[start : at + 1])
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_attention_compiles_without_a_break_where_heads_are_symbols(packed):
-    torch.manual_seed(0)
-    query, key, value = torch.randn(1, 4, 7, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
-    layout = {"cu_seqlens": torch.tensor([0, 3, 7], dtype=torch.int32), "max_length": 4} if packed else {}
-    compiled = torch.compile(causal_attention, backend="eager", dynamic=True, fullgraph=True)
-    got = compiled(query, key, value, scale=None, **layout)
-    torch.testing.assert_close(got, causal_attention(query, key, value, scale=None, **layout))
-
-
-@pytest.mark.parametrize("kv_heads", [2, 4])
-@pytest.mark.parametrize("has_flag", [False, True])
-def test_the_kernel_for_packed_sequences_is_called_as_every_version_of_torch_declares_it(
-    monkeypatch, kv_heads, has_flag
-):
-    """torch 2.11 has no flag for fewer key heads; later ones want it."""
-    called = {}
-
-    def before(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
-        called.update(locals())
-        return query
-
-    def since(*args, enable_gqa=False, **options):
-        assert enable_gqa == (kv_heads < 4)
-        return before(*args, **options)
-
-    kernel = since if has_flag else before
-    monkeypatch.setattr(attention, "varlen_attn", kernel)
-    monkeypatch.setattr(attention, "_GROUPED_HEADS", attention._flag_of(kernel))
-    query, key = torch.randn(1, 4, 7, 8), torch.randn(1, kv_heads, 7, 8)
-    starts = torch.tensor([0, 3, 7], dtype=torch.int32)
-    out = attention._packed(query, key, key, 0.3, starts, 4)
-    torch.testing.assert_close(out, query.transpose(1, 2))
-    assert called["query"].shape == (7, 4, 8)
-    assert called["key"].shape == (7, kv_heads, 8)
-    assert called["cu_seq_q"] is called["cu_seq_k"] is starts
-    assert (called["max_q"], called["max_k"], called["scale"], called["window_size"]) == (4, 4, 0.3, (-1, 0))
-
-
 @pytest.mark.parametrize("name", [None, "sdpa", "eager"])
 def test_packed_is_padded(name):
-    """Through torch's attention with a mask, and through transformers' own ways to keep packed sequences apart."""
-    packed = make_learner(remove_padding=True, attn_implementation=name)
-    assert_same(measure(packed), measure(make_learner()))
+    """Through the learner's attention, and through transformers' own ways to keep packed sequences apart."""
+    packed = make_learner(remove_padding=True, attn_implementation=name, share_prefixes=False)
+    assert_same(measure(packed), measure(make_learner(share_prefixes=False)))
     metrics = packed.update_sft(TRAJECTORIES)
     assert metrics["padding"] == 0.0
 
 
 def test_packed_batches_hold_the_same_rows_under_the_budget():
     units = action_rows(TRAJECTORIES)
-    batches = micro_batches(units, 40, packed=True)
+    (batches,) = micro_batches(units, 40, layout="packed")
     rows = sorted(row.tokens.tolist() for unit in units for row in unit)
     found = []
     for batch in batches:
         assert batch.input_ids.shape == (1, batch.num_tokens)
-        assert batch.squares == int((batch.lengths**2).sum())
-        found += [part.tolist() for part in np.split(batch.input_ids[0], np.cumsum(batch.lengths)[:-1])]
+        lengths = [len(path) for path in batch.forest.paths]
+        assert batch.squares == sum(length**2 for length in lengths)
+        found += [part.tolist() for part in np.split(batch.input_ids[0], np.cumsum(lengths)[:-1])]
         units_inside = sum(bool(set(row.index) & set(batch.index)) for unit in units for row in unit[:1])
         assert batch.num_tokens <= 40 or units_inside == 1
+        told = inputs_of(batch, torch.device("cpu"), varlen=True).attention
+        assert told["position_ids"].tolist() == [[at for length in lengths for at in range(length)]]
+        assert told["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths)]
+        assert told["max_length_q"] == max(lengths)
+        assert "tree" in inputs_of(batch, torch.device("cpu")).attention
     assert sorted(found) == rows
-    position_ids = inputs_of(batches[-1], torch.device("cpu")).attention["position_ids"]
-    assert position_ids.tolist() == [[at for length in batches[-1].lengths for at in range(length)]]
 
 
 # ------------------ FLOPs

@@ -36,36 +36,35 @@ def after_an_update(folder, family="qwen2", **settings):
 
 ONE_AT_A_TIME = {"max_tokens_per_micro_batch": 1, "chunk_size": 3}
 ALL_AT_ONCE = {"max_tokens_per_micro_batch": 10**6, "chunk_size": 10**6}
-#: Cases that must all give what plain modules give. These for any number of ranks, by name up to the first comma:
+PADDED, PACKED = {"share_prefixes": False}, {"share_prefixes": False, "remove_padding": True}
+#: Cases that must all give what plain modules give, as token trees where nothing else is said. These for any number of
+#: ranks, by name up to the first comma:
 ANYWHERE = {
     "sharded": {},
-    "packed, one trajectory at a time, small chunks": {"remove_padding": True, **ONE_AT_A_TIME},
-    "padded, all at once, full head, checkpointing": {**ALL_AT_ONCE, "gradient_checkpointing": True},
-    "lora, packed, all at once, full head": {"lora": LORA, "remove_padding": True, **ALL_AT_ONCE},
+    "packed, one trajectory at a time, small chunks": {**PACKED, **ONE_AT_A_TIME},
+    "padded, all at once, full head, checkpointing": {**PADDED, **ALL_AT_ONCE, "gradient_checkpointing": True},
+    "lora, trees, all at once, full head": {"lora": LORA, **ALL_AT_ONCE},
 }
 #: And these by the number of ranks that can be cut so.
 SAME = {
     1: {},
     2: {
-        "padded, one trajectory at a time, small chunks": ONE_AT_A_TIME,
-        "packed, all at once, full head, checkpointing": {
-            "remove_padding": True,
-            **ALL_AT_ONCE,
-            "gradient_checkpointing": True,
-        },
-        "lora, padded, small chunks": {"lora": LORA, "chunk_size": 3},
+        "padded, one trajectory at a time, small chunks": {**PADDED, **ONE_AT_A_TIME},
+        "trees, all at once, full head, checkpointing": {**ALL_AT_ONCE, "gradient_checkpointing": True},
+        "lora, padded, small chunks": {"lora": LORA, "chunk_size": 3, **PADDED},
         "copies": {"parallel": Parallel(fsdp_size=1)},
         "sequence": {"parallel": Parallel(sequence=2)},
         "sequence, packed, checkpointing": {
             "parallel": Parallel(sequence=2),
-            "remove_padding": True,
             "gradient_checkpointing": True,
+            **PACKED,
         },
         "tensor": {"parallel": Parallel(tensor=2)},
     },
     4: {
         "hybrid": {"parallel": Parallel(fsdp_size=2)},
         "sequence": {"parallel": Parallel(sequence=4)},
+        "sequence, padded": {"parallel": Parallel(sequence=4), **PADDED},
         "sequence and tensor": {"parallel": Parallel(sequence=2, tensor=2)},
         "hybrid, tensor, checkpointing": {
             "parallel": Parallel(fsdp_size=1, tensor=2),
@@ -206,14 +205,14 @@ def ranks_of(tmp_path_factory, sampled):
 
 @pytest.fixture(scope="module")
 def plain():
-    """The same cases in this process, with plain modules, by name."""
+    """The same cases in this process, with plain modules and padded rows, by name."""
     assert not dist.is_initialized()
     return {
-        "sharded": measured(None),
-        "one trajectory": measured(None, trajectories=TRAJECTORIES[1:2]),
-        "qwen3": measured(None, family="qwen3"),
-        "llama": measured(None, family="llama"),
-        "lora": after_an_update(None, lora=LORA),
+        "sharded": measured(None, **PADDED),
+        "one trajectory": measured(None, trajectories=TRAJECTORIES[1:2], **PADDED),
+        "qwen3": measured(None, family="qwen3", **PADDED),
+        "llama": measured(None, family="llama", **PADDED),
+        "lora": after_an_update(None, lora=LORA, **PADDED),
     }
 
 

@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import Message, user
+
 
 class SyncEnv:
     """Does what the last word of the action says; otherwise says "go on" for ``turns`` turns.
@@ -128,6 +131,31 @@ class BlockingEnv(AsyncEnv):
     """Says that it blocks."""
 
     blocking = True
+
+
+class Questions:
+    """Endless tasks."""
+
+    name, size = "questions", None
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(str(index), "test", (user(f"task {index} "),), "7")
+
+
+class Errand(TextEnv[Any]):
+    """Three turns, or fewer where a reply ends with "end"; each is paid by its first word. Its user is random."""
+
+    def __init__(self) -> None:
+        super().__init__(Questions())
+
+    def opening(self, task: Task) -> list[Message]:
+        return list(task.prompt)
+
+    def respond(self, reply: Message) -> Turn:
+        words = str(reply["content"]).split(" ")
+        over = self.state.assistant_turns == 3 or words[-1] == "end"
+        said = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
+        return Turn(said, reward=float(words[0]), terminated=over, stop="solved" if over else None)
 
 
 made: list[AsyncEnv] = []

@@ -81,7 +81,9 @@ class Books(RuleBasedStateMachine):
         self.started: set[Ticket] = set()
         self.done: dict[int, dict[int, Trajectory]] = {}
         self.lost: dict[int, int] = {}
-        self.failures: dict[tuple[int, int], int] = {}
+        self.failures: dict[tuple[int, tuple[int, int, int]], int] = {}
+        self.forks: dict[int, dict[tuple[int, int, int], Trajectory]] = {}
+        self.forking: dict[int, int] = {}  # forks that neither were played nor lost
         self.delivered: list[int] = []
         self.dropped: set[int] = set()
         self.overtaken: dict[int, int] = {}
@@ -99,25 +101,35 @@ class Books(RuleBasedStateMachine):
             self.running[ticket] = self.updates
             self.begun.setdefault(ticket.group, self.updates)
 
-    def end(self, ticket, outcome):
+    def end(self, ticket, outcome, forks=()):
         version = self.running.pop(ticket)
         number = ticket.group
         self.done.setdefault(number, {})
         if outcome == "failed":
-            key = (number, ticket.sibling)
+            key = (number, ticket.place)
             self.failures[key] = self.failures.get(key, 0) + 1
             if self.failures[key] > self.options["retries"]:
-                self.lost[number] = self.lost.get(number, 0) + 1
+                if ticket.fork:
+                    self.forking[number] -= 1
+                else:
+                    self.lost[number] = self.lost.get(number, 0) + 1
             self.slots.finish(ticket, played(version, status=Status.ERROR_ENV))
         elif outcome == "aborted":
             self.slots.finish(ticket, played(version, status=Status.ABORTED), excused=True)
+        elif ticket.fork:
+            trajectory = played(version, reward=outcome, name=f"{number}/{ticket.place}")
+            self.forks.setdefault(number, {})[ticket.place] = trajectory
+            self.forking[number] -= 1
+            self.slots.finish(ticket, trajectory)
         else:
             trajectory = played(version, reward=outcome, name=f"{number}/{ticket.sibling}")
             self.done[number][ticket.sibling] = trajectory
-            self.slots.finish(ticket, trajectory)
+            self.forking[number] = self.forking.get(number, 0) + len(forks)
+            self.slots.finish(ticket, trajectory, forks=forks)
+            assert self.slots.forks_left(ticket) == bool(forks)
         size, greedy = self.options["group_size"], self.options["greedy"]
         rewards = [t.total_reward for t in self.done[number].values()]
-        if len(rewards) + self.lost.get(number, 0) == size + greedy:
+        if len(rewards) + self.lost.get(number, 0) == size + greedy and not self.forking.get(number):
             flat = self.options["filter_zero_variance"] and len(set(rewards)) == 1
             siblings = [s for s in self.done[number] if s < size]
             incomparable = greedy and size not in self.done[number]
@@ -127,7 +139,10 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data(), outcome=st.sampled_from([0.0, 0.0, 1.0, 1.0, "failed", "aborted"]))
     def finish(self, data, outcome):
-        self.end(data.draw(st.sampled_from(sorted(self.running))), outcome)
+        ticket = data.draw(st.sampled_from(sorted(self.running)))
+        places = st.tuples(st.integers(0, 2), st.integers(0, 1))
+        forks = [] if ticket.fork else data.draw(st.lists(places, unique=True, max_size=3))
+        self.end(ticket, outcome, forks)
 
     @rule()
     def take(self):
@@ -136,15 +151,17 @@ class Books(RuleBasedStateMachine):
         assert len(batch) == self.options["groups_per_batch"]
         size = self.options["group_size"]
         taken_greedy = iter(self.slots.taken_greedy)
-        for group in batch:
+        for group, forks in zip(batch, self.slots.taken_forks, strict=True):
             number = int(group[0].episode_id.split("/")[0])
+            there = self.forks.get(number, {})
+            assert forks == [there[place] for place in sorted(there)], "all that were played, in order"
             assert group == [self.done[number][s] for s in sorted(self.done[number]) if s < size], "complete, in order"
             if self.options["greedy"]:
                 assert next(taken_greedy) == self.done[number][size]
             assert number not in self.dropped
             assert number not in self.delivered
             # Invariant 1, on the oracle's own clock: this batch is number `taken`.
-            assert self.taken - min(t.oldest_version for t in group) <= self.options["staleness"]
+            assert self.taken - min(t.oldest_version for t in (*group, *forks)) <= self.options["staleness"]
             self.delivered.append(number)
         # Invariant 2: whoever is left behind is older by less than the window.
         newest = max(self.delivered[-len(batch) :])
@@ -190,6 +207,8 @@ class Books(RuleBasedStateMachine):
             self.done.pop(number, None)
             self.lost.pop(number, None)
             self.begun.pop(number, None)
+            self.forks.pop(number, None)
+            self.forking.pop(number, None)
             self.failures = {key: n for key, n in self.failures.items() if key[0] != number}
 
     @rule()
@@ -223,7 +242,8 @@ class Books(RuleBasedStateMachine):
         numbers = range(self.slots.frontier()["next_group"] + 2)
         assert {number for number in numbers if self.slots.gone(number)} == over
         ended = {number: len(done) + self.lost.get(number, 0) for number, done in self.done.items()}
-        whole = {number for number, count in ended.items() if count == self.slots.rules.episodes_per_group}
+        size = self.slots.rules.episodes_per_group
+        whole = {number for number, count in ended.items() if count == size and not self.forking.get(number)}
         assert self.slots.ready == len(whole - over)
 
 

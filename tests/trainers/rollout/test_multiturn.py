@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
-from collector_helpers import Characters, collect, collector_of, engine_of, says, tokens, turn_of
-from rollout_fakes import AsyncEnv
+from collector_helpers import Characters, collect, collector_of, engine_of, tokens, turn_of
+from rollout_fakes import Errand
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from textenvs import Task, TextEnv, Turn
-from textenvs.lookahead import FuturePolicy, Lookahead
+from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import Message, assistant, user
-from trainers.engines.base import Sampling
+from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.forks import ForkRules
 from trainers.rollout.rewards import MultiturnScore
-from trainers.trajectory import Status
+from trainers.trajectory import EpisodeError, Status
 
 ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}
 
@@ -50,14 +51,21 @@ class Chat(TextEnv[Any]):
         return Turn(said, reward=float(reply["content"].split(" ")[0]), terminated=over, stop=stop)
 
 
+def is_future(call: Call) -> bool:
+    return "-future" in (call.session or "")
+
+
 def three_turns(call: Call, version: int) -> Reply:
-    """0.1, 0.2 and 0.3, three seconds each."""
-    return Reply(tokens(f"0.{turn_of(call) + 1} on"), latency=3.0)
+    """0.1, 0.2 and 0.3, three seconds each; 5 a turn in futures."""
+    return Reply(tokens("5 ahead" if is_future(call) else f"0.{turn_of(call) + 1} on"), latency=3.0)
+
+
+def ahead(**options: Any) -> Lookahead:
+    return Lookahead(None, **options | {"failures": (*FAILURES, EpisodeError)})
 
 
 def five(**options: Any) -> Lookahead:
-    """Futures in which the policy earns 5 a turn."""
-    return Lookahead(lambda conversation: "5 ahead", **{"samples": 2, "window": 1} | options)
+    return ahead(**{"samples": 2, "window": 1} | options)
 
 
 def run(score: MultiturnScore | None, **options: Any) -> Batch:
@@ -124,17 +132,32 @@ def test_evaluation_earns_what_the_environment_pays() -> None:
     assert stats["turns"] == 0
 
 
-def test_an_environment_that_is_elsewhere_is_an_error_that_says_so() -> None:
-    async def play() -> Any:
-        rewards = {"multiturn": MultiturnScore(five())}
-        async with (
-            Backend(EnvSpec(AsyncEnv), "thread", workers=1) as backend,
-            collector_of(engine_of(says("1 on")), backend, rewards=rewards, max_consecutive_errors=1) as collector,
-        ):
-            return await collector.next_batch()
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_futures_are_the_same_wherever_environments_run(kind: Any) -> None:
+    def quick(call: Call, version: int) -> Reply:
+        return Reply(script(call, version).token_ids)
 
-    with pytest.raises(Exception, match="env.backend=inline"):
-        asyncio.run(play())
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens(f"{(call.sampling.seed or 0) % 7} on"))
+
+    def rewards() -> dict[str, Any]:
+        return {"multiturn": MultiturnScore(ahead(samples=2, window=2))}
+
+    options = {"rewards": rewards(), **ONE}
+    there = asyncio.run(collect(engine_of(quick), EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
+    here = run_simulated(collect(engine_of(script), EnvSpec(Errand), **options | {"rewards": rewards()}))
+    assert there[0].trajectories == here[0].trajectories
+
+
+@pytest.mark.parametrize("credit", ["value", "difference"])
+def test_forks_of_the_episode_are_rewarded_likewise(credit: Any) -> None:
+    """The first turn of a fork is compared with what its root was worth before it."""
+    score = MultiturnScore(five(samples=1), credit=credit, replace=False)
+    batch = run(score, forks=ForkRules(samples=1))
+    (root,), forks = batch.trajectories, batch.forks[0]
+    assert len(forks) == root.num_turns
+    for fork in forks:  # they say what their root says
+        np.testing.assert_allclose(fork.turn_rewards, root.turn_rewards[fork.forked_turn :])
 
 
 def test_credit_is_one_of_two() -> None:
@@ -156,7 +179,7 @@ def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
         engine = engine_of(three_turns)
         rewards = {}
         if samples is not None:
-            rewards["multiturn"] = MultiturnScore(Lookahead(policy_of(engine), samples=samples, window=window))
+            rewards["multiturn"] = MultiturnScore(ahead(samples=samples, window=window))
         began = asyncio.get_running_loop().time()
         options = {"group_size": 1, "groups_per_batch": episodes, "rewards": rewards}
         async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
@@ -180,11 +203,11 @@ def test_a_future_outlives_its_episode_and_is_waited_for() -> None:
     """The reply after the third is the user's last; a slow future of an early turn ends after the episode."""
 
     def script(call: Call, version: int) -> Reply:
-        return Reply(tokens("1 on"), latency=30.0 if call.session is None else 3.0)
+        return Reply(tokens("1 on"), latency=30.0 if is_future(call) else 3.0)
 
     async def play() -> tuple[float, Any]:
         engine = engine_of(script)
-        rewards = {"multiturn": MultiturnScore(Lookahead(policy_of(engine), samples=3, window=2))}
+        rewards = {"multiturn": MultiturnScore(ahead(samples=3, window=2))}
         async with (
             Backend(EnvSpec(Chat)) as backend,
             collector_of(engine, backend, rewards=rewards, **ONE) as collector,
@@ -204,7 +227,7 @@ def test_futures_differ_among_each_other_and_are_the_same_again() -> None:
     def rewards() -> list[float]:
         async def play() -> Batch:
             engine = engine_of(script)
-            score = MultiturnScore(Lookahead(policy_of(engine), samples=3, window=1))
+            score = MultiturnScore(ahead(samples=3, window=1))
             async with (
                 Backend(EnvSpec(Chat)) as backend,
                 collector_of(engine, backend, rewards={"multiturn": score}, **ONE) as collector,
@@ -240,26 +263,46 @@ def test_what_was_sampled_is_never_tokenised_again() -> None:
 
 
 def test_a_future_without_room_is_scored_as_it_stands() -> None:
+    """There is room for a turn of the episode and one of its futures; then the context is full for both."""
+
     async def play() -> Any:
         engine = engine_of(lambda call, version: Reply(tokens("1 on")))
         opening = len(Characters().render((user("What is 3 + 4?"),)))
-        policy = policy_of(engine, max_context=opening + 12)
-        assert isinstance(policy, FuturePolicy)
-        env = Chat()
-        env.reset(seed=0)
-        result = await Lookahead(policy, samples=2, window=3)(env)
+        options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=2, window=3))}, **ONE}
+        async with (
+            Backend(EnvSpec(Chat)) as backend,
+            collector_of(engine, backend, max_context=opening + 27, **options) as collector,
+        ):
+            batch = await collector.next_batch()
         with pytest.raises(NoRoomError, match="room for"):
-            await Speaker(policy, 0).reply((user("x" * 100),))
-        return result
+            await Speaker(policy_of(engine, max_context=50), 0).reply((user("x" * 100),))
+        return batch.trajectories[0]
 
-    result = run_simulated(play())
-    assert [future.turns for future in result.futures] == [1, 1]
-    assert [future.over for future in result.futures] == [False, False]
-    assert result.terms["return"] == 1.0
-    assert result.failures == ()
+    trajectory = run_simulated(play())
+    assert trajectory.status is Status.TRUNCATED_CONTEXT
+    assert [terms["return"] for terms in trajectory.turn_terms] == [2.0, 2.0]
 
 
-def test_a_reply_of_a_future_that_an_update_cuts_is_said_again_by_the_new_weights() -> None:
+def test_a_future_that_an_update_cuts_is_played_again_by_the_new_weights() -> None:
+    def script(call: Call, version: int) -> Reply:
+        slow = is_future(call) and "/g1-" in (call.session or "")
+        return Reply(tokens(f"{version + 1} on"), latency=30.0 if slow else 1.0)
+
+    async def play() -> Any:
+        engine = engine_of(script)
+        options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=1, window=1))}, "staleness": 1, **ONE}
+        async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
+            await collector.next_batch()
+            await asyncio.sleep(3)
+            await collector.update_weights(None, 1, "abort")
+            return await collector.next_batch()
+
+    batch = run_simulated(play())
+    assert batch.trajectories[0].oldest_version == 0
+    assert [terms["return"] for terms in batch.trajectories[0].turn_terms] == [1.0 + 2.0, 2.0 + 2.0, 3.0]
+
+
+def test_a_reply_of_the_policy_that_an_update_cuts_is_said_again_by_the_new_weights() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens(f"{version + 1} on"), latency=10.0)
 
@@ -279,11 +322,11 @@ def test_a_reply_of_a_future_that_an_update_cuts_is_said_again_by_the_new_weight
 @pytest.mark.parametrize("credit", ["value", "difference"])
 def test_closing_leaves_no_future_behind(credit: Any) -> None:
     def script(call: Call, version: int) -> Reply:
-        return Reply(tokens("1 on"), hangs=call.session is None)
+        return Reply(tokens("1 on"), hangs=is_future(call))
 
     async def play() -> None:
         engine = engine_of(script)
-        rewards = {"multiturn": MultiturnScore(Lookahead(policy_of(engine)), credit=credit)}
+        rewards = {"multiturn": MultiturnScore(ahead(), credit=credit)}
         async with Backend(EnvSpec(Chat)) as backend:
             collector = collector_of(engine, backend, rewards=rewards)
             waiting = asyncio.ensure_future(collector.next_batch())
@@ -299,22 +342,21 @@ def test_closing_leaves_no_future_behind(credit: Any) -> None:
 
 
 def test_futures_that_all_fail_end_the_episode_as_one_without_a_reward() -> None:
-    def broken(conversation: Any) -> str:
-        raise OSError("the service is down")
+    def script(call: Call, version: int) -> Reply:
+        return Reply(error=EngineError("out of order")) if is_future(call) else three_turns(call, version)
 
-    async def play() -> Mapping[str, str]:
-        rewards = {"multiturn": MultiturnScore(Lookahead(broken))}
+    async def play() -> None:
+        rewards = {"multiturn": MultiturnScore(ahead())}
         seen = []
         async with (
             Backend(EnvSpec(Chat)) as backend,
             collector_of(
-                engine_of(three_turns), backend, rewards=rewards, max_consecutive_errors=4, on_trajectory=seen.append
+                engine_of(script), backend, rewards=rewards, max_consecutive_errors=4, on_trajectory=seen.append
             ) as collector,
         ):
-            with pytest.raises(Exception, match="the service is down"):
+            with pytest.raises(Exception, match="out of order"):
                 await collector.next_batch()
         assert {t.status for t in seen} <= {Status.ERROR_REWARD, Status.ABORTED}
         assert len(seen) >= 4
-        return {}
 
     run_simulated(play())

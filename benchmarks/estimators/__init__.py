@@ -1,0 +1,1 @@
+"""Advantage estimators, baselines and off-policy corrections, measured against the true policy gradient."""

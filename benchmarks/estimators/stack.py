@@ -1,0 +1,175 @@
+"""Many batches in flat arrays: what compares episodes within groups alone sees them all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainers.algorithms import off_policy
+from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize, restrict
+from trainers.algorithms.aggregation import token_weights
+from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+from trainers.algorithms.names import Aggregation
+from trainers.algorithms.policy_losses import policy_loss
+
+from .ways import Correction, Way
+
+_BY_TOKEN = ("turn_index", "values", "penalty", "score_norms")
+_BY_TURN = ("turn_rewards", "anchor")
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Batches of the same number of episodes, one after the other, with groups of their own.
+
+    Args:
+        versions: ``rough`` and ``exact``; see :class:`.Way`.
+        size: Episodes a batch.
+    """
+
+    versions: Mapping[str, ActionBatch]
+    size: int
+
+    @cached_property
+    def whole(self) -> ActionBatch:
+        """Either version, for what they share."""
+        return next(iter(self.versions.values()))
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where batches start among the tokens, and where the last one ends; int ``[batches + 1]``."""
+        return self.whole.token_offsets[:: self.size]
+
+    @cached_property
+    def batch_of_token(self) -> Ints:
+        """Its number, int ``[N]``."""
+        return self.whole.episode_of_token // self.size
+
+    @cached_property
+    def _parts(self) -> dict[str, list[ActionBatch]]:
+        return {
+            version: [
+                take(batch, np.arange(at, at + self.size), batch.group[at : at + self.size] - batch.group[at])[0]
+                for at in range(0, batch.num_episodes, self.size)
+            ]
+            for version, batch in self.versions.items()
+        }
+
+    def by_batch(self, of_batch: Callable[[int, int, Ints], Floats]) -> Floats:
+        """Concatenate what a function makes of each batch's first and last token and its token offsets, ``[N]``."""
+        offsets = self.whole.token_offsets
+        firsts = range(0, len(offsets) - 1, self.size)
+        found = [
+            of_batch(int(a), int(b), offsets[at : at + self.size + 1] - a)
+            for at, (a, b) in zip(firsts, pairwise(self.starts), strict=True)
+        ]
+        return np.concatenate(found)
+
+    def advantages(self, way: Way) -> Advantages:
+        """Of all batches."""
+        estimator = ESTIMATORS[way.estimator]
+        if not way.by_batch:
+            return estimator(self.versions[way.version], **way.options)
+        return _joined([estimator(part, **way.options) for part in self._parts[way.version]])
+
+
+def take(batch: ActionBatch, episodes: Ints, group: Ints) -> tuple[ActionBatch, Ints]:
+    """Some episodes of a batch, in this order.
+
+    Args:
+        batch: Of any size.
+        episodes: int ``[e]``; one may be there several times.
+        group: int ``[e]``; the groups that they are in now.
+
+    Returns:
+        The batch of them, and which of the tokens these are, int ``[n]``.
+    """
+    tokens, token_offsets = _spans(batch.token_offsets, episodes)
+    turns, turn_offsets = _spans(batch.turn_offsets, episodes)
+    found: dict[str, Any] = {}
+    for name in ActionBatch.__dataclass_fields__:
+        column = getattr(batch, name)
+        chosen = tokens if name in _BY_TOKEN else turns if name in _BY_TURN else episodes
+        found[name] = None if column is None else column[chosen]
+    found |= {"token_offsets": token_offsets, "turn_offsets": turn_offsets, "group": group}
+    return ActionBatch(**found), tokens
+
+
+def _spans(offsets: Ints, episodes: Ints) -> tuple[Ints, Ints]:
+    """Where their entries are, and their offsets."""
+    lengths = np.diff(offsets)[episodes]
+    new = np.concatenate([[0], np.cumsum(lengths)])
+    return np.repeat(offsets[episodes] - new[:-1], lengths) + np.arange(new[-1]), new
+
+
+def _joined(results: list[Advantages]) -> Advantages:
+    advantages, masks = ([getattr(each, name) for each in results] for name in ("advantages", "policy_mask"))
+    return Advantages(np.concatenate(advantages), np.concatenate(masks))
+
+
+class Coefficients:
+    """What each token's score counts in the first update of its batch: the trainer's own code throughout.
+
+    Args:
+        stack: The batches.
+        proximal: ``[N]``; log-probabilities of the policy whose gradient is wanted.
+        behaviour: ``[N]``; of the policy that sampled.
+    """
+
+    def __init__(self, stack: Stack, proximal: Floats, behaviour: Floats) -> None:
+        self._stack = stack
+        self._policies = proximal, behaviour, stack.whole.token_offsets
+        self._advantages: dict[Any, Advantages] = {}
+        self._weights: dict[Any, Floats | None] = {}
+        self._kept: dict[Any, Bools] = {}
+        self._shares: dict[Any, Floats] = {}
+
+    def of(self, way: Way, correction: Correction) -> Floats:
+        """``[N]``."""
+        if (key := (way.estimator, tuple(way.options.items()), way.version)) not in self._advantages:
+            self._advantages[key] = self._stack.advantages(way)
+        bounds = correction.low, correction.high, correction.most
+        if (cut := (correction.rejection, *bounds)) not in self._kept:
+            self._kept[cut] = off_policy.kept(correction.rejection, *self._policies, *bounds)
+        result = restrict(self._advantages[key], self._kept[cut])
+        if way.norm_adv:
+            advantages, mask = result.advantages, result.policy_mask
+            scaled = self._stack.by_batch(lambda a, b, _: normalize(Advantages(advantages[a:b], mask[a:b])).advantages)
+            result = Advantages(scaled, mask)
+        found = self._share(way.aggregation, result.policy_mask) * result.advantages
+        if correction.ratio:
+            return found * _ratio(result.advantages, *self._policies)
+        weights = self._importance(correction)
+        return found if weights is None else found * weights
+
+    def _importance(self, correction: Correction) -> Floats | None:
+        mode = correction.importance
+        if (key := (mode, correction.cap, correction.normalized)) not in self._weights:
+            weights = off_policy.importance_weights(mode, *self._policies, correction.cap)
+            if weights is not None and correction.normalized:
+                plain = weights
+                weights = self._stack.by_batch(lambda a, b, at: off_policy.batch_normalized(plain[a:b], at, mode))
+            self._weights[key] = weights
+        return self._weights[key]
+
+    def _share(self, aggregation: Aggregation, mask: Bools) -> Floats:
+        if (key := (aggregation, mask.tobytes())) not in self._shares:
+            self._shares[key] = self._stack.by_batch(lambda a, b, at: token_weights(aggregation, at, mask[a:b]))
+        return self._shares[key]
+
+
+def _ratio(advantages: Floats, logprobs: Floats, old: Floats, offsets: Ints) -> Floats:
+    """By what the default loss, clipped around the policy that sampled, multiplies advantages; 0 where they are 0."""
+    at = torch.tensor(logprobs, requires_grad=True)
+    sequence = torch.from_numpy(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
+    given = torch.from_numpy(old), torch.from_numpy(advantages), sequence
+    loss = policy_loss("ppo", at, *given, clip_low=0.2, clip_high=0.2, dual_clip=None).loss.sum()
+    (slope,) = torch.autograd.grad(loss, at)
+    zero = advantages == 0.0
+    return np.where(zero, 0.0, -slope.numpy() / np.where(zero, 1.0, advantages))

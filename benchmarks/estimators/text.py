@@ -1,0 +1,263 @@
+"""Text environments and a tiny model: no exact gradient, so the mean over many episodes stands in for it.
+
+A run of PPO, after a short warm start, leaves a checkpoint an iteration. The last one is measured, and those
+before it sample for it at each staleness. Every task of a fixed set is played by many siblings, forks of one
+opening. Half of the last policy's siblings make the reference: ``turn_grpo`` with ``baseline=group`` is unbiased, and
+its baseline is nearly exact for so many. Batches are drawn from the other siblings of the same tasks.
+
+The gradient is that of 576 parameters: the weights of the output head in a random subspace, ``A^T x B`` with ``A`` and
+``B`` fixed. It is exact there, and needs one forward pass a token, however many estimators are compared.
+
+There is no critic, so ``gae`` and its relatives are compared in the games alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainers.algorithms.advantages import ESTIMATORS
+from trainers.algorithms.baselines import score_norms
+from trainers.algorithms.batch import ActionBatch, Floats, Ints, anchor_states, episode_terms, gather
+from trainers.config import resolve
+from trainers.policy import Policy
+from trainers.run import assemble
+from trainers.trajectory import Trajectory
+
+from .measure import Moments
+from .stack import Coefficients, Stack, take
+from .ways import WITHOUT_CRITIC, compared
+
+STALENESS = (0, 1, 2, 4, 8)
+#: Of each environment: what its run of PPO is told besides the defaults.
+ENVIRONMENTS = {
+    "clarify": ("env.kwargs.kinds=[cap,taxi,haircut,tulips]", "warm_start.steps=500"),
+    "gsm8k-interact": ("warm_start.steps=300",),
+    "collab-math": ("env.kwargs.equality=value", "warm_start.steps=300"),
+}
+TRAIN = (
+    *("trainer.total_iterations=8", "trainer.save_freq=1", "trainer.keep_last_n=9", "trainer.resume_mode=disable"),
+    *("trainer.val_before_train=false", "trainer.test_freq=-1", "data.val_size=1", "trainer.seed=0"),
+)
+#: Tasks that are played; groups and episodes a group in a batch; batches in a stack.
+TASKS, GROUPS, SIZE, CHUNK = 32, 16, 8, 10
+#: Rows and columns of the subspace of the head's weights.
+ROWS = COLUMNS = 24
+_FORWARD = 64  # episodes in a forward pass
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is measured at once.
+
+    Args:
+        env: Of :data:`ENVIRONMENTS`.
+        staleness: Updates that the policy that samples is behind.
+        episodes: Of its pool.
+        batches: Drawn from it.
+    """
+
+    env: str
+    staleness: int
+    episodes: int
+    batches: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Episodes, and what the measured policy says of their tokens.
+
+    Args:
+        batch: With the group's number as its task.
+        exact_norms: ``[N]``.
+        proximal: ``[N]``; log-probabilities of the measured policy.
+        behaviour: ``[N]``; of the policy that sampled.
+        scores: float32 ``[N, D]``.
+        greedy_tokens: ``[TASKS]``; what a greedy episode of each task costs.
+    """
+
+    batch: ActionBatch
+    exact_norms: Floats
+    proximal: Floats
+    behaviour: Floats
+    scores: NDArray[np.float32]
+    greedy_tokens: Floats
+
+
+def checkpoint(folder: Path, iteration: int) -> Path:
+    """The model's folder."""
+    return folder / "checkpoints" / f"iteration_{iteration:06d}" / "model"
+
+
+def train(env: str, folder: Path) -> None:
+    """Run PPO there, if it has not been run."""
+    if not checkpoint(folder, 8).exists():
+        command = [sys.executable, "-m", "trainers.ppo", f"env.id=textenv/{env}", f"trainer.default_local_dir={folder}"]
+        subprocess.run([*command, *TRAIN, *ENVIRONMENTS[env]], check=True)
+
+
+def measure(piece: Piece, folder: Path) -> list[dict[str, Any]]:
+    """What :func:`.compared` lists, of the estimators without a critic.
+
+    Args:
+        piece: What.
+        folder: Of the environment's run and reference, which are made if they are not there.
+
+    Returns:
+        A row each, as in :func:`.enumerated.measure`; and ``floor``, the squared error of reference and pool relative
+        to the signal: a bias² below it cannot be told from it.
+    """
+    train(piece.env, folder)
+    reference, found = folder / f"reference-{piece.episodes}.npz", None
+    if piece.staleness == 0 or not reference.exists():
+        found = play(piece.env, folder, 8, 2 * piece.episodes)
+        number = np.arange(found.batch.num_episodes)
+        sibling = number - np.searchsorted(found.batch.group, found.batch.group)  # groups are in order
+        # Not the first: other pools have the same siblings by number and seed, and would not be independent of them.
+        half = sibling >= piece.episodes // TASKS
+        means = [_mean_update(found, number[half & (sibling % 8 == part)]) for part in range(8)]
+        np.savez(reference, mean=_mean_update(found, number[half]), parts=np.stack(means))
+        found = _selected(found, number[~half])
+    if piece.staleness:
+        found = play(piece.env, folder, 8 - piece.staleness, piece.episodes)
+    assert found is not None
+    with np.load(reference) as saved:
+        truth, parts = saved["mean"], saved["parts"]
+    error = float(np.square(parts - parts.mean(0)).sum() / 7 / 8 / np.square(truth).sum())
+    chosen = compared(WITHOUT_CRITIC, piece.staleness)
+    moments = Moments(truth, len(chosen), piece.batches)
+    rng = np.random.default_rng((piece.staleness, piece.batches))
+    plays_greedily = np.array([way.estimator == "remax" for way, _ in chosen])
+    for start in range(0, piece.batches, CHUNK):
+        count = min(CHUNK, piece.batches - start)
+        drawn = [draw(found.batch.group, rng) for _ in range(count)]
+        episodes, group = np.concatenate(drawn), np.repeat(np.arange(count * GROUPS), SIZE)
+        batch, tokens = take(found.batch, episodes, group)
+        versions = {"rough": batch, "exact": take(_exact(found), episodes, group)[0]}
+        stack = Stack(versions, GROUPS * SIZE)
+        made = Coefficients(stack, found.proximal[tokens], found.behaviour[tokens])
+        rows = np.stack([made.of(*pair) for pair in chosen]).astype(np.float32)
+        for some, (a, b) in zip(drawn, pairwise(stack.starts), strict=True):
+            greedy = found.greedy_tokens[found.batch.group[some[::SIZE]]].sum()
+            updates = np.asarray(rows[:, a:b] @ found.scores[tokens[a:b]], np.float64)
+            moments.add(updates, (b - a) + plays_greedily * greedy)
+    k3 = np.expm1(found.proximal - found.behaviour) - (found.proximal - found.behaviour)
+    about = {
+        **vars(piece),
+        "kl": float(k3.mean()),
+        "return": float(found.batch.turn_rewards.sum() / found.batch.num_episodes),
+        "tokens": found.batch.num_tokens / found.batch.num_episodes,
+        "floor": 2 * error,
+    }
+    return [
+        about | {"way": way.name, "correction": correction.name} | result
+        for (way, correction), result in zip(chosen, moments.results(), strict=True)
+    ]
+
+
+def draw(group: Ints, rng: np.random.Generator) -> Ints:
+    """The episodes of a batch: some tasks, and of each some siblings; int ``[GROUPS * SIZE]``."""
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(group.max() + 2))
+    chosen = rng.choice(len(starts) - 1, GROUPS, replace=False)
+    return np.concatenate([order[rng.choice(np.arange(starts[g], starts[g + 1]), SIZE, replace=False)] for g in chosen])
+
+
+def play(env: str, folder: Path, iteration: int, episodes: int) -> Pool:
+    """Episodes of a checkpoint's policy, as the last one sees them."""
+    policy = checkpoint(folder, iteration)
+    with tempfile.TemporaryDirectory() as temporary:
+        more = (
+            *(f"env.id=textenv/{env}", f"model.path={policy}", f"trainer.default_local_dir={temporary}/run"),
+            *(f"rollout.n={episodes // TASKS}", f"rollout.groups_per_batch={TASKS}", "trainer.seed=1"),
+            *("algorithm.adv_estimator=remax", "data.val_size=1"),  # which plays a greedy episode of each task
+        )
+        of_env = [key for key in ENVIRONMENTS[env] if key.startswith("env.")]
+        groups, greedy = asyncio.run(_collected([*more, *of_env]))
+    numbered = [(task, t) for task, group in enumerate(groups) for t in group if t.status.trainable]
+    trajectories = [trajectory for _, trajectory in numbered]
+    model = Policy(checkpoint(folder, 8), None).model
+    proximal, norms, scores = features(model, trajectories)
+    behaviour = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
+    task = np.array([number for number, _ in numbered])
+    batch = ActionBatch.from_trajectories(
+        trajectories,
+        anchor=anchor_states(trajectories),
+        greedy=np.array([greedy[number].turn_rewards.sum() for number, _ in numbered]),
+        terms=episode_terms(trajectories)[1],
+        score_norms=score_norms(behaviour),
+    )
+    assert np.array_equal(batch.group, task), "a group without an episode"
+    costs = np.array([each.action_mask.sum() for each in greedy], np.float64)
+    return Pool(batch, norms, proximal, behaviour, scores, costs)
+
+
+async def _collected(overrides: Sequence[str]) -> tuple[list[list[Trajectory]], list[Trajectory]]:
+    """One batch: its groups, and the greedy episode of each."""
+    async with assemble(resolve(overrides)[0]) as run:
+        batch = await run.collector.next_batch()
+    return batch.groups, [batch.greedy[group[0].group_id] for group in batch.groups]
+
+
+@torch.no_grad()
+def features(model: Any, trajectories: Sequence[Trajectory]) -> tuple[Floats, Floats, NDArray[np.float32]]:
+    """Log-probability, squared norm of the score in the logits, and score in the subspace, of each action token.
+
+    Raises:
+        ValueError: An episode has several segments.
+    """
+    rng = torch.Generator().manual_seed(0)
+    head = model.get_output_embeddings().weight
+    left = torch.randn(ROWS, head.shape[0], generator=rng) / ROWS**0.5
+    right = torch.randn(COLUMNS, head.shape[1], generator=rng) / COLUMNS**0.5
+    found: list[tuple[Any, ...]] = []
+    for start in range(0, len(trajectories), _FORWARD):
+        some = trajectories[start : start + _FORWARD]
+        if any(len(t.segment_starts) != 1 for t in some):
+            raise ValueError("an episode has several segments: its template rewrites history")
+        longest = max(len(t.token_ids) for t in some)
+        ids, seen = torch.zeros(2, len(some), longest, dtype=torch.long)
+        for row, trajectory in enumerate(some):
+            ids[row, : len(trajectory.token_ids)] = torch.from_numpy(trajectory.token_ids.astype(np.int64))
+            seen[row, : len(trajectory.token_ids)] = 1
+        hidden = model(ids, attention_mask=seen, output_hidden_states=True).hidden_states[-1]
+        for row, trajectory in enumerate(some):
+            at = torch.from_numpy(np.flatnonzero(trajectory.action_mask))
+            before, token = hidden[row, at - 1], ids[row, at]
+            logprobs = (before @ head.T).log_softmax(-1)
+            chances = logprobs.exp()
+            own = logprobs.gather(1, token[:, None])[:, 0]
+            norms = 1.0 - 2.0 * own.exp() + chances.square().sum(1)
+            score = (left[:, token].T - chances @ left.T)[:, :, None] * (before @ right.T)[:, None, :]
+            found.append((own.double(), norms.double(), score.flatten(1)))
+    own, norms, scores = (torch.cat(column).numpy() for column in zip(*found, strict=True))
+    return own, norms, scores
+
+
+def _mean_update(pool: Pool, episodes: Ints) -> Floats:
+    """Of all these episodes at once, by an estimator without a bias."""
+    batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
+    advantages = ESTIMATORS["turn_grpo"](batch, baseline="group").advantages
+    return np.asarray(advantages @ pool.scores[tokens] / len(episodes), np.float64)
+
+
+def _selected(pool: Pool, episodes: Ints) -> Pool:
+    batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
+    per_token = pool.exact_norms[tokens], pool.proximal[tokens], pool.behaviour[tokens]
+    return Pool(batch, *per_token, pool.scores[tokens], pool.greedy_tokens)
+
+
+def _exact(pool: Pool) -> ActionBatch:
+    fields = {name: getattr(pool.batch, name) for name in ActionBatch.__dataclass_fields__}
+    return ActionBatch(**fields | {"score_norms": pool.exact_norms})

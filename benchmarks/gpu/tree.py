@@ -1,0 +1,80 @@
+"""Updates of token trees against the same episodes packed row by row, in bfloat16: FlexAttention on CUDA.
+
+Episodes are forks of one conversation after each of its turns, which share 50, 75 or 90 % of their tokens
+(:func:`benchmarks.gpu.shapes.forked`), so the ideal update takes ``unique / total`` of the time. *of ideal* is that
+over the measured share: 1 is the ideal. In float32, at toy sizes, the gradient of trees must be that of rows within
+1e-4 of its norm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.learners import distance, gradients, make_learner, no_process_group_left, update
+from benchmarks.gpu.shapes import SHAPES, forked, make_model
+
+SHARINGS = (0.5, 0.75, 0.9)
+EXACT = 1e-4
+_DEPTH = 3
+_GUESS_S = 30.0
+
+
+def run(job: Job) -> bool:
+    """Whether gradients are as they must be; then the times of all shapes."""
+    good = True
+    for sharing in SHARINGS:
+        good &= same(job, sharing)
+    for shape in job.shapes:
+        for sharing in SHARINGS:
+            what = {"what": "update", "shape": shape, "sharing": sharing}
+            job.try_to(0 if shape == "toy" else _GUESS_S, lambda what=what: measure(job, **what), **what)
+    return good
+
+
+def same(job: Job, sharing: float) -> bool:
+    """The gradients of trees and of rows, in float32."""
+    trajectories = forked(_DEPTH, sharing, 2000, SHAPES["toy"]["vocab_size"])
+    found = []
+    for trees in (False, True):
+        learner = make_learner(job, make_model("toy", job.device), "float32", **_settings(job, trees))
+        found.append(gradients(learner, trajectories)[0])
+    gap = distance(found[1], found[0])
+    job.emit(what="gradient", sharing=sharing, gap=gap, good=gap <= EXACT)
+    return gap <= EXACT
+
+
+def measure(job: Job, what: str, shape: str, sharing: float) -> None:
+    """Seconds and, on CUDA, peak memory of an update, of rows and of trees."""
+    found: dict[str, dict[str, Any]] = {}
+    for trees in (False, True):
+        with no_process_group_left():
+            learner = make_learner(job, make_model(shape, job.device), "bfloat16", **_settings(job, trees))
+            trajectories = forked(_DEPTH, sharing, job.sizes.forked, learner.actor.lm.config.vocab_size)
+            sizes: list[int] = []
+            cut = learner._cut
+            learner._cut = lambda units, cut=cut, sizes=sizes: [sizes.append(b.real) or b for b in cut(units)]  # type: ignore[method-assign, func-returns-value]
+            update(learner, trajectories)  # which compiles
+            tokens = sum(sizes)
+            if job.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            seconds = []
+            for _ in range(job.sizes.updates):
+                started = job.now()
+                update(learner, trajectories)
+                seconds.append(job.now() - started)
+            peak = torch.cuda.max_memory_allocated() if job.device.type == "cuda" else None
+            found["trees" if trees else "rows"] = {"tokens": tokens, "s": min(seconds), "peak_bytes": peak}
+            del learner
+        job.free()
+    ideal = found["trees"]["tokens"] / found["rows"]["tokens"]
+    job.emit(
+        what=what, shape=shape, sharing=sharing, **found, of_ideal=ideal * found["rows"]["s"] / found["trees"]["s"]
+    )
+
+
+def _settings(job: Job, trees: bool) -> dict[str, Any]:
+    sizes = {"max_tokens_per_micro_batch": job.sizes.forked // 8, "chunk_size": job.sizes.chunk}
+    return {**sizes, "remove_padding": True, "share_prefixes": trees}

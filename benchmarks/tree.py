@@ -1,0 +1,148 @@
+"""Token trees against rows read one by one: time and memory of an update, and its gradient.
+
+    python -m benchmarks.tree [--tokens 16000] [--hidden 128] [--layers 3] [--repeat 3] [--ranks 1,2] [--out FILE]
+
+Episodes are forks of one conversation, as many after each of its turns (``depth``); ``sharing`` is 1 - unique / total
+tokens. Rows are packed, not padded, and attend by the same code, so the only difference is what is computed once. The
+ideal update takes ``unique / total`` of the time and of the memory of rows; *of ideal* is that over what was measured:
+1 is the ideal, and what an update costs besides tokens (the optimizer, Python) counts against it. Attention of a token
+to its ancestors costs the same per unique token in both.
+
+Seconds are those of one thread of the processor (of the rank that spent most), optimizer included. Memory is the
+most that an update adds to the process, all in one micro-batch: gradients of the parameters are in it, which do not
+depend on tokens. Both are the least of ``--repeat``. The gradient's gap is the norm of the difference over the norm, in
+float32. With several ranks the model is sharded (FSDP2, gloo), and what is shared is computed on each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from benchmarks.gpu.learners import distance, gradients, update
+from benchmarks.gpu.shapes import forked
+from trainers.learner import Learner, OptimizerSettings
+from trainers.learner.memory import empty_heap, give_back_freed_memory
+from trainers.tiny import build_model
+
+DEPTHS, SHARINGS = range(1, 7), (0.5, 0.75, 0.9)
+_VOCABULARY = 512
+
+
+def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, Any]:
+    """One tree, by this rank; all ranks get the same."""
+    trajectories = forked(depth, sharing, given.tokens, _VOCABULARY)
+    model = build_model(_VOCABULARY, hidden=given.hidden, layers=given.layers)
+    found: dict[bool, dict[str, Any]] = {}
+    for trees in (False, True):
+        learner = Learner(
+            model,
+            optimizer=OptimizerSettings(lr=1e-6),
+            max_tokens_per_micro_batch=10**9,
+            remove_padding=True,
+            share_prefixes=trees,
+            fsdp="always" if dist.is_initialized() else "never",
+        )
+        gradient, _ = gradients(learner, trajectories)
+        sizes, cut = [0, 0], learner._cut
+
+        def counted(units: Any, cut: Any = cut, sizes: list[int] = sizes) -> Any:
+            batches = cut(units)
+            sizes[:] = sum(batch.real for batch in batches), sum(batch.num_tokens for batch in batches)
+            return batches
+
+        learner._cut = counted  # type: ignore[method-assign]
+        seconds, memory = [], []
+        for _ in range(given.repeat):
+            started, before = time.process_time(), _reset_peak()
+            update(learner, trajectories)
+            seconds.append(time.process_time() - started)
+            memory.append(_kib("VmHWM") - before)
+        found[trees] = {"gradient": gradient, "s": min(seconds), "mib": min(memory) / 1024, "real": sizes[0]}
+        del learner
+    mine = {str(trees): {name: each[name] for name in ("s", "mib", "real")} for trees, each in found.items()}
+    ranks: list[Any] = [mine]
+    if dist.is_initialized():
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, mine)
+    unique, total = (sum(rank[str(trees)]["real"] for rank in ranks) for trees in (True, False))
+    line: dict[str, Any] = {"ranks": len(ranks), "depth": depth, "sharing": sharing, "total": total, "unique": unique}
+    for name in ("s", "mib"):
+        rows, trees = (max(rank[str(which)][name] for rank in ranks) for which in (False, True))
+        line |= {f"rows_{name}": rows, f"trees_{name}": trees, f"{name}_of_ideal": unique / total * rows / trees}
+    return line | {"gap": distance(found[True]["gradient"], found[False]["gradient"])}
+
+
+def _kib(name: str) -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition(f"{name}:")[2].split()[0])
+
+
+def _reset_peak() -> int:
+    """KiB that the process has, from where its peak is counted again."""
+    empty_heap()
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    return _kib("VmRSS")
+
+
+def work(rank: int, world: int, given: argparse.Namespace, folder: str) -> None:
+    """Measure all trees on one rank; the first writes the results down."""
+    torch.set_num_threads(1)
+    give_back_freed_memory()
+    if world > 1:
+        os.environ.pop("WORLD_SIZE", None)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{world}", rank=rank, world_size=world)
+    for depth in given.depths:
+        for sharing in given.sharings:
+            line = measure(depth, sharing, given)
+            if rank == 0:
+                print(_shown(line), flush=True)
+                with given.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+    if world > 1:
+        dist.destroy_process_group()
+
+
+_COLUMNS = ("ranks", "depth", "sharing", "unique / total")
+_COLUMNS += ("s, rows", "s, trees", "of ideal", "MiB, rows", "MiB, trees", "of ideal", "gap")
+
+
+def _shown(line: dict[str, Any]) -> str:
+    return (
+        f"| {line['ranks']} | {line['depth']} | {100 * line['sharing']:.0f} % | {line['unique']} / {line['total']} "
+        f"| {line['rows_s']:.2f} | {line['trees_s']:.2f} | {line['s_of_ideal']:.2f} "
+        f"| {line['rows_mib']:.0f} | {line['trees_mib']:.0f} | {line['mib_of_ideal']:.2f} | {line['gap']:.0e} |"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table, and append each of its lines as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tree", description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=16000, help="of all rows together (default: %(default)s)")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--depths", type=lambda text: [int(part) for part in text.split(",")], default=DEPTHS)
+    parser.add_argument("--sharings", type=lambda text: [float(part) for part in text.split(",")], default=SHARINGS)
+    parser.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
+    parser.add_argument("--out", type=Path, default=Path("tree-results.jsonl"), help="appended to")
+    given = parser.parse_args(arguments)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    print(f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|", sep="\n", flush=True)
+    for world in given.ranks:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(work, (world, given, folder), nprocs=world)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The benchmark of estimators: its exact gradients, its moments, and that it sees a bias where there is one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from benchmarks.estimators import __main__ as command
+from benchmarks.estimators import enumerated, text
+from benchmarks.estimators.enumerated import Piece, measure
+from benchmarks.estimators.games import GAMES, Game, play
+from benchmarks.estimators.measure import Moments
+from benchmarks.estimators.stack import Stack, take
+from benchmarks.estimators.ways import CORRECTIONS, DEFAULT, WAYS, Way
+from trainers.algorithms.advantages import ESTIMATORS, Advantages
+from trainers.algorithms.baselines import Baseline, score_norms
+from trainers.algorithms.names import Aggregation, Importance, Rejection
+from trainers.trajectory import Trajectory
+
+
+@pytest.fixture(params=sorted(GAMES))
+def game(request: pytest.FixtureRequest) -> Game:
+    return Game.of(GAMES[request.param])
+
+
+def logits_of(game: Game) -> np.ndarray:
+    return np.random.default_rng(0).normal(0.0, 0.7, game.shape)
+
+
+def played(game: Game, groups: int, size: int, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    tasks = np.repeat(rng.integers(len(game.starts), size=groups), size)
+    return play(game, logits_of(game), tasks, np.repeat(np.arange(groups), size), rng)
+
+
+# ------------------ the games
+
+
+def test_the_gradient_is_the_slope_of_the_expected_return(game: Game) -> None:
+    logits = logits_of(game)
+    gradient, rng = game.gradient(logits), np.random.default_rng(1)
+    for _ in range(3):
+        way = rng.normal(size=logits.shape)
+        slope = (game.expected_return(logits + 1e-5 * way) - game.expected_return(logits - 1e-5 * way)) / 2e-5
+        assert slope == pytest.approx(float((gradient * way).sum()), rel=1e-5, abs=1e-8)
+
+
+def test_episodes_earn_what_is_expected(game: Game) -> None:
+    batch = played(game, 8000, 1).batch
+    returns = np.bincount(batch.episode_of_turn, batch.turn_rewards)
+    expected = game.expected_return(logits_of(game))
+    assert abs(returns.mean() - expected) < 4 * returns.std() / len(returns) ** 0.5
+    np.testing.assert_allclose(batch.terms.sum(1), returns, atol=1e-12)
+
+
+def test_episodes_end_early_and_by_the_budget() -> None:
+    """Turn rewards, early termination and truncation are all there."""
+    batches = {name: played(Game.of(rules), 2000, 1).batch for name, rules in GAMES.items()}
+    assert all(len(set(np.diff(batch.turn_offsets))) > 1 for batch in batches.values())
+    assert batches["dense"].truncated.any()
+    assert batches["ask"].truncated.any()
+    assert not batches["outcome"].truncated.any()
+    last = np.append(np.diff(batches["outcome"].episode_of_turn) > 0, True)
+    assert not batches["outcome"].turn_rewards[~last].any()
+    assert batches["dense"].turn_rewards.all()
+
+
+# ------------------ what is compared
+
+
+def test_every_name_of_the_docs_is_compared() -> None:
+    assert {way.estimator for way in WAYS} == set(ESTIMATORS) - {"fork"}  # benchmarks.fork_variance compares it
+    assert {way.options.get("baseline", "group") for way in WAYS} == set(get_args(Baseline))
+    assert {way.aggregation for way in WAYS} == set(get_args(Aggregation)) - {"seq-mean-token-sum-norm"}  # a constant
+    assert {correction.importance for correction in CORRECTIONS} == set(get_args(Importance))
+    assert {correction.rejection for correction in CORRECTIONS} == set(get_args(Rejection))
+
+
+def stack_of(game: Game) -> Stack:
+    batch = played(game, 12, 4).batch
+    rng = np.random.default_rng(2)
+    batch = replace(
+        batch,
+        values=rng.normal(size=batch.num_tokens),
+        bootstrap=rng.normal(size=batch.num_episodes),
+        greedy=rng.normal(size=batch.num_episodes),
+        score_norms=score_norms(np.log(rng.uniform(0.1, 0.9, batch.num_tokens))),
+    )
+    return Stack({"rough": batch, "exact": batch}, 16)
+
+
+def test_batches_of_a_stack_do_not_see_each_other(game: Game) -> None:
+    stack = stack_of(game)
+    for way in WAYS:
+        together, apart = stack.advantages(way), stack.advantages(replace(way, by_batch=True))
+        np.testing.assert_allclose(together.advantages, apart.advantages, atol=1e-9, err_msg=way.name)
+    mixed = stack.advantages(replace(DEFAULT, by_batch=False))
+    assert np.abs(mixed.advantages - stack.advantages(DEFAULT).advantages).max() > 1e-3
+
+
+def test_taking_all_episodes_is_the_batch(game: Game) -> None:
+    batch = stack_of(game).whole
+    same, tokens = take(batch, np.arange(batch.num_episodes), batch.group)
+    np.testing.assert_array_equal(tokens, np.arange(batch.num_tokens))
+    backwards, tokens = take(batch, np.arange(batch.num_episodes)[::-1], batch.group[::-1])
+    np.testing.assert_array_equal(same.turn_rewards, batch.turn_rewards)
+    np.testing.assert_array_equal(backwards.values, batch.values[tokens])
+    assert backwards.turn_rewards.sum() == pytest.approx(batch.turn_rewards.sum())
+
+
+# ------------------ moments
+
+
+def test_moments_of_updates_whose_moments_are_known() -> None:
+    rng = np.random.default_rng(3)
+    truth = np.array([3.0, 0.0, 0.0, 4.0])
+    across = np.array([0.0, 0.5, 0.0, 0.0])  # at a right angle
+    moments = Moments(truth, 1, 4000)
+    for _ in range(4000):
+        moments.add((2.0 * truth + across + rng.normal(0.0, 0.8, 4))[None], np.array([10.0]))
+    (found,) = moments.results()
+    assert found["scale"] == pytest.approx(2.0, rel=0.01)
+    assert found["noise"] == pytest.approx(10 * 4 * 0.64 / 100, rel=0.05)
+    assert abs(found["bias2"] - 0.25 / 100) < 4 * found["bias2_se"] < 0.001
+
+
+def ask(ways: list[Way], batches: int = 2500, staleness: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = measure(Piece("ask", staleness, 4, 4, batches), ways)
+    return {(row["way"], row["correction"]): row for row in rows}
+
+
+def doubled(batch: Any, **_: Any) -> Advantages:
+    """A planted bug: what a turn earned is counted twice, so that asking costs twice as much."""
+    right = ESTIMATORS["rloo"](batch)
+    return replace(right, advantages=right.advantages + batch.turn_rewards[batch.turn_of_token])
+
+
+def test_an_unbiased_estimator_is_found_so_and_a_planted_bias_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ESTIMATORS, "doubled", doubled)
+    unbiased = [way for way in WAYS if way.estimator in ("rloo", "remax") or way.name.startswith("turn_grpo, group")]
+    rows = ask([*unbiased, Way("doubled", "doubled")])
+    for way in unbiased:
+        row = rows[way.name, "none"]
+        assert abs(row["bias2"]) < 4 * row["bias2_se"], way.name
+        assert row["scale"] == pytest.approx(1.0, abs=0.1), way.name
+    assert rows["doubled", "none"]["bias2"] > 5 * rows["doubled", "none"]["bias2_se"]
+
+
+def test_the_weight_of_the_whole_episode_takes_the_bias_of_staleness_away() -> None:
+    rows = ask([DEFAULT], staleness=8)
+    assert len(rows) == len(CORRECTIONS)
+    whole = rows[DEFAULT.name, "sequence_tis, no cap"]
+    assert abs(whole["bias2"]) < 4 * whole["bias2_se"]
+    assert whole["scale"] == pytest.approx(1.0, abs=0.1)
+    assert rows[DEFAULT.name, "none"]["kl"] > 0.005
+
+
+# ------------------ the text part, and the command
+
+
+def test_scores_in_the_subspace_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 30}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False}
+    model = Qwen2ForCausalLM(Qwen2Config(**shape, **heads)).float().eval()
+    ids = np.arange(1, 8, dtype=np.int32)
+    mask = np.isin(ids, (3, 4, 7))
+    trajectory = Trajectory(
+        token_ids=ids,
+        action_mask=mask,
+        logprobs=np.zeros(7, np.float32),
+        weight_version=np.where(mask, 0, -1).astype(np.int32),
+        turn_id=np.array([-1, -1, 0, 0, -1, -1, 1], np.int32),
+        turn_rewards=np.zeros(2),
+        terminated=True,
+    )
+    own, norms, scores = text.features(model, [trajectory])
+    rng = torch.Generator().manual_seed(0)
+    left = torch.randn(text.ROWS, 30, generator=rng) / text.ROWS**0.5
+    right = torch.randn(text.COLUMNS, 16, generator=rng) / text.COLUMNS**0.5
+    moved = torch.zeros(text.ROWS, text.COLUMNS, requires_grad=True)
+    hidden = model.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0].detach()
+    logits = hidden @ (model.lm_head.weight.detach() + left.T @ moved @ right).T
+    for row, at in enumerate(np.flatnonzero(mask)):
+        logprob = logits[at - 1].log_softmax(-1)
+        (slope,) = torch.autograd.grad(logprob[int(ids[at])], moved, retain_graph=True)
+        logprob = logprob.detach()
+        np.testing.assert_allclose(scores[row], slope.flatten().numpy(), atol=1e-4)
+        assert own[row] == pytest.approx(float(logprob[int(ids[at])]), abs=1e-5)
+        exact = float(torch.square(torch.eye(30)[int(ids[at])] - logprob.exp()).sum())
+        assert norms[row] == pytest.approx(exact, abs=1e-5)
+
+
+def test_the_command_resumes_and_reports(tmp_path, monkeypatch, capsys) -> None:
+    two = [Piece("ask", 0, 16, 8, 20), Piece("ask", 1, 16, 8, 20)]
+    monkeypatch.setattr(enumerated, "pieces", lambda *_: two)
+    where = ["--workers", "1", "--folder", str(tmp_path), "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["estimators", "--parts", "games", *where])
+    command.main()
+    rows = [json.loads(line) for line in (tmp_path / command.FILE).read_text().splitlines()]
+    assert {row["piece"] for row in rows} == {str(piece) for piece in two}
+    assert capsys.readouterr().out.count("Piece") == 2
+    command.main()
+    assert capsys.readouterr().out == ""
+    assert len((tmp_path / command.FILE).read_text().splitlines()) == len(rows)
+    page = (tmp_path / "estimators.md").read_text()
+    assert all(f"| {way.name} |" in page for way in WAYS)
+    assert all(f"| {correction.name} |" in page for correction in CORRECTIONS)
+    assert (tmp_path / "estimators.png").stat().st_size > 10_000

@@ -1,0 +1,305 @@
+"""Token trees: against a naive trie, and the learner's numbers and gradients against those of rows read one by one."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learner_helpers import VOCAB, masked, trajectory
+from ranks import assert_same, make_learner, measure
+from transformers import AutoConfig
+
+from trainers.learner import Learner, LoRASettings, trees
+from trainers.learner.packing import action_rows, micro_batches, value_rows
+from trainers.learner.setup import can_read_trees
+from trainers.learner.trees import blocks, merge, tiles
+from trainers.tiny import build_model
+
+# ------------------ forests
+
+rows = st.lists(
+    st.lists(st.integers(0, 2), min_size=1, max_size=9).map(lambda row: np.array(row, np.int32)), max_size=9
+)
+
+
+def ancestors(forest):
+    """bool ``[T, T]``: who is above whom, or it itself; by the paths alone."""
+    found = np.zeros((len(forest.tokens),) * 2, np.bool_)
+    for path in forest.paths:
+        for depth, node in enumerate(path):
+            found[node, path[: depth + 1]] = True
+    return found
+
+
+@given(rows)
+def test_a_forest_has_a_node_for_every_distinct_prefix(some):
+    forest = merge(some)
+    prefixes = {tuple(row[: at + 1].tolist()) for row in some for at in range(len(row))}
+    assert len(forest.tokens) == len(prefixes)
+    nodes = {}
+    for row, path in zip(some, forest.paths, strict=True):
+        assert forest.tokens[path].tolist() == row.tolist()
+        assert forest.depths[path].tolist() == list(range(len(row)))
+        for at, node in enumerate(path.tolist()):
+            assert nodes.setdefault(tuple(row[: at + 1].tolist()), node) == node
+    assert sorted(nodes.values()) == list(range(len(prefixes)))
+    new = [node for path, count in forest.branches for node in path[len(path) - count :]]
+    assert new == sorted(nodes.values()), "branches are all nodes, in order"
+
+
+@given(rows)
+def test_ancestors_are_those_whose_descendants_have_not_ended(some):
+    forest = merge(some)
+    at = np.arange(len(forest.tokens))
+    np.testing.assert_array_equal((at <= at[:, None]) & (at[:, None] < forest.ends), ancestors(forest))
+
+
+@given(rows)
+def test_without_merging_sequences_stand_one_after_another(some):
+    forest = merge(some, shared=False)
+    assert forest.tokens.tolist() == [token for row in some for token in row]
+    assert forest.flat
+
+
+@given(rows)
+def test_a_forest_is_flat_where_its_branches_are_sequences_that_stand_one_after_another(some):
+    forest = merge(some)
+    apart = merge([forest.tokens[path].astype(np.int32) for path, _ in forest.branches], shared=False)
+    same = len(apart.tokens) == len(forest.tokens) and np.array_equal(ancestors(apart), ancestors(forest))
+    assert forest.flat == same
+
+
+@given(rows, st.integers(1, 4))
+def test_blocks_attend_to_exactly_the_ancestors(some, queries):
+    forest = merge(some)
+    found, asked = np.zeros((len(forest.tokens),) * 2, np.bool_), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees, "_QUERIES", queries)
+        patch.setattr(trees, "_SMALL", 4)
+        made = blocks(forest)
+    for block in made:
+        for branch, query in np.argwhere(block.real):
+            node = block.queries[branch, query]
+            asked.append(node)
+            found[node, block.keys[branch, : block.starts[branch] + query + 1]] = True
+    assert sorted(asked) == list(range(len(forest.tokens)))
+    np.testing.assert_array_equal(found, ancestors(forest))
+
+
+@given(rows, st.integers(1, 4))
+def test_tiles_have_some_ancestor_or_nothing_else(some, size):
+    forest = merge(some)
+    total = len(forest.tokens)
+    count = -(-total // size)
+    some_above, all_above = tiles(forest.ends, size)
+    above = ancestors(forest)
+    for query in range(count):
+        for key in range(count):
+            tile = above[query * size : (query + 1) * size, key * size : (key + 1) * size]
+            assert some_above[query, key] == tile.any()
+            assert not all_above[query, key] or tile.all()
+            assert all_above[query, key] or query == key or not tile.all()
+
+
+# ------------------ micro-batches
+
+
+@st.composite
+def forks(draw):
+    """Episodes of one to three segments that begin with parts of each other."""
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    turns = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=1, max_size=3)
+    made = []
+    for segments in draw(st.lists(st.lists(turns, min_size=1, max_size=2), max_size=8)):
+        item = trajectory(rng, segments, tail=draw(st.integers(0, 2)))
+        if made:
+            other = draw(st.sampled_from(made)).token_ids
+            common = draw(st.integers(0, min(len(other), len(item.token_ids))))
+            item = replace(item, token_ids=np.concatenate([other[:common], item.token_ids[common:]]))
+        made.append(item)
+    return made
+
+
+def read(batches):
+    """For each flat index, what the model has seen at its position, and the target; each index once."""
+    result = {}
+    for batch in batches:
+        above = ancestors(batch.forest)
+        for position, target, index in zip(batch.positions, batch.targets, batch.index, strict=True):
+            assert index not in result
+            result[int(index)] = (batch.input_ids[0, above[position]].tolist(), int(target))
+    return result
+
+
+@given(forks(), st.integers(1, 80), st.integers(1, 3), st.sampled_from([action_rows, value_rows]))
+def test_trees_read_what_rows_read_and_keep_trajectories_whole(items, budget, ranks, rows_of):
+    units = rows_of(items)
+    apart = [batch for share in micro_batches(units, budget, layout="packed") for batch in share]
+    shares = micro_batches(units, budget, ranks, "trees")
+    batches = [batch for share in shares for batch in share]
+    assert len(shares) == ranks
+    assert read(batches) == read(apart)
+    for name in ("num_tokens", "squares"):
+        assert sum(getattr(b, name) for b in batches) == sum(getattr(b, name) for b in apart)
+    owner = {int(index): number for number, unit in enumerate(units) for row in unit for index in row.index}
+    owners = [{owner[int(index)] for index in batch.index} for batch in batches]
+    assert sum(map(len, owners)) == len(set().union(*owners))
+    for batch, inside in zip(batches, owners, strict=True):
+        some = [row.tokens for number in inside for row in units[number]]
+        assert batch.real == batch.input_ids.size == len({tuple(row[: i + 1]) for row in some for i in range(len(row))})
+        assert batch.real <= budget or len(inside) == 1
+
+
+def group(rng, prompt, replies):
+    """Siblings; no two of their tokens are equal by chance."""
+    first = trajectory(rng, [[(prompt, 1)]], vocab=10**9)
+    made = [trajectory(rng, [[(prompt, reply)]], vocab=10**9) for reply in replies]
+    return [replace(t, token_ids=np.concatenate([first.token_ids[:prompt], t.token_ids[prompt:]])) for t in made]
+
+
+def test_cuts_are_between_groups():
+    rng = np.random.default_rng(0)
+    items = [item for _ in range(6) for item in group(rng, 100, [10] * 8)]
+    (batches,) = micro_batches(action_rows(items), 400, layout="trees")
+    assert [batch.real for batch in batches] == [2 * (100 + 8 * 9)] * 3  # no prompt is read twice
+
+
+def test_ranks_get_equal_shares_although_one_tree_is_all_there_is():
+    rng = np.random.default_rng(0)
+    items = group(rng, 10, [30] * 16)
+    shares = micro_batches(action_rows(items), 1000, 4, "trees")
+    assert [[batch.real for batch in share] for share in shares] == [[10 + 4 * 29]] * 4
+
+
+# ------------------ the learner
+
+
+def conversations(depth=3, seed=3):
+    """Forks of forks at odd places, exact copies, a fork inside another's reply, two segments, and strangers."""
+    rng = np.random.default_rng(seed)
+    made = [trajectory(rng, [[(9, 4)] + [(3, 5)] * (depth - 1)]), trajectory(rng, [[(5, 3)], [(6, 4)]], tail=2)]
+    for base in list(made):
+        size = len(base.token_ids)
+        for common in sorted({0, 2, size // 3, size // 2, size - 3, size}):
+            rest = rng.integers(0, VOCAB, size - common).astype(np.int32)
+            made.append(replace(base, token_ids=np.append(base.token_ids[:common], rest)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("qwen2", {}),
+        ("qwen3", {"gradient_checkpointing": True}),
+        ("llama", {"lora": LoRASettings(rank=4)}),
+        ("qwen2", {"max_tokens_per_micro_batch": 1000, "chunk_size": 3}),
+        ("qwen2", {"fsdp": "always", "gradient_checkpointing": True}),
+    ],
+)
+def test_numbers_and_gradients_are_those_of_rows_one_by_one(family, options):
+    rng = np.random.default_rng(0)
+    items = conversations()
+    items = [masked(item, rng) if number % 3 == 0 else item for number, item in enumerate(items)]
+    learner = make_learner(family, **options)
+    sizes, cut = [], learner._cut
+    learner._cut = lambda units: [sizes.append((batch.real, batch.num_tokens)) or batch for batch in cut(units)]
+    flat = {name: value for name, value in options.items() if name == "lora"}
+    assert_same(measure(learner, items), measure(make_learner(family, share_prefixes=False, **flat), items))
+    assert sum(real for real, _ in sizes) < 0.8 * sum(tokens for _, tokens in sizes), "or nothing was tested"
+
+
+@settings(max_examples=10)
+@given(forks(), st.integers(1, 120))
+def test_the_cut_does_not_matter(items, budget):
+    model = build_model(VOCAB, hidden=16, layers=1)
+    expected = Learner(model, share_prefixes=False).logprobs(items)
+    got = Learner(model, max_tokens_per_micro_batch=budget).logprobs(items)
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_in_16_bits_trees_are_as_near_to_float32_as_rows():
+    items = conversations()
+    exact = measure(make_learner(critic=False, reference=False), items)["actor"]
+    gaps = []
+    for share in (False, True):
+        ours = measure(make_learner(dtype="bfloat16", share_prefixes=share, critic=False, reference=False), items)
+        gaps.append(sum(float((ours["actor"][name] - value).square().sum()) for name, value in exact.items()) ** 0.5)
+    assert 0 < gaps[1] < 1.5 * gaps[0]
+
+
+def test_a_token_of_several_trajectories_is_scored_once():
+    item = trajectory(np.random.default_rng(0), [[(9, 4)]])
+    learner = make_learner(critic=False, reference=False)
+    asked, forward = [], learner.actor.forward
+    learner.actor.forward = lambda ids, positions, *rest, **more: (
+        asked.append(len(positions)) or forward(ids, positions, *rest, **more)
+    )
+    ours = learner.logprobs([item] * 5)
+    assert asked == [4]
+    for each in ours[1:]:
+        np.testing.assert_array_equal(each, ours[0])
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),
+        ("mistral", {"sliding_window": 4}),
+        ("mpt", {"d_model": 16, "n_heads": 2, "n_layers": 1}),  # ALiBi counts distances along the keys
+        ("bloom", {"hidden_size": 16, "n_head": 2, "n_layer": 1}),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
+    ],
+)
+def test_models_whose_outputs_depend_on_more_than_ancestors_read_rows(family, options):
+    config = AutoConfig.for_model(family, vocab_size=VOCAB, num_hidden_layers=1, **options)
+    assert not can_read_trees(config)
+
+
+def test_what_keeps_a_learner_from_trees_is_said_once(caplog):
+    model = build_model(VOCAB, hidden=16, layers=1)
+    with caplog.at_level(logging.WARNING):
+        learner = Learner(model, attn_implementation="eager")
+        learner.logprobs(conversations())
+    assert len([record for record in caplog.records if "token trees" in record.message]) == 1
+    caplog.clear()
+    for quiet in ({}, {"share_prefixes": False}):
+        Learner(model, **quiet)
+    assert not caplog.records
+
+
+def test_on_cuda_trees_that_share_little_are_rows():
+    learner = make_learner(critic=False, reference=False)
+    learner.device = SimpleNamespace(type="cuda")
+    rng = np.random.default_rng(0)
+    strangers = [trajectory(rng, [[(9, 9)]], vocab=10**9) for _ in range(8)]
+    assert all(batch.forest is None for batch in learner._cut(action_rows(strangers)))
+    assert all(batch.forest is not None for batch in learner._cut(action_rows(group(rng, 9, [9] * 8))))
+    assert learner._cut([]) == []
+
+
+def test_flex_attention_has_the_mask_of_the_blocks():
+    """As it would run on CUDA, without compilation."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    from trainers.learner.attention import Tree, _block_mask
+
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 9, 300).astype(np.int32)
+    some = [np.append(base[:at], rng.integers(0, 9, 80)).astype(np.int32) for at in (0, 40, 128, 130, 299)]
+    forest = merge([base, *some])
+    size = len(forest.tokens) + 5
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, size, 16), torch.randn(1, 2, size, 16), torch.randn(1, 2, size, 16)
+    expected = Tree(forest, size, torch.device("cpu")).attend(query, key, value, 0.3)
+    mask = _block_mask(forest, size, torch.device("cpu"))
+    got = flex_attention(query, key, value, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
+    real = len(forest.tokens)
+    torch.testing.assert_close(got[:, :real], expected[:, :real], atol=1e-5, rtol=1e-5)
+    assert mask.sparsity() > 30

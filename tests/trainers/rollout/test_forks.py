@@ -1,0 +1,388 @@
+"""Forks of episodes: what they share with their root, where they are made, and that nothing else changes by them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from collector_helpers import collect, collector_of, engine_of, tokens, turn_of
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_fakes import AsyncEnv, Errand
+
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Call, Reply
+from trainers.engines.base import EngineError
+from trainers.rollout.collector import Batch
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.forks import ForkPlan, ForkRules
+from trainers.rollout.group_scheduler import ConsecutiveErrorsError
+from trainers.trajectory import Status, Trajectory, read_parquet, write_parquet
+
+EVERY = ForkRules(samples=2)
+
+
+def chatty(call: Call, version: int) -> Reply:
+    """A reply that depends on the request's seed and prompt alone."""
+    number = (call.sampling.seed or 0) % 10
+    return Reply(tokens(f"{number} {'end' if number == 7 else 'on'}"), latency=1.0 + number)
+
+
+def forked(script: Any = chatty, batches: int = 1, **options: Any) -> list[Batch]:
+    options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 2} | options
+    return run_simulated(collect(engine_of(script), EnvSpec(Errand), batches, **options))
+
+
+def trees(batch: Batch) -> Iterator[tuple[Trajectory, list[Trajectory]]]:
+    for group, forks in zip(batch.groups, batch.forks, strict=True):
+        for root in group:
+            yield root, [fork for fork in forks if fork.forked_from == root.episode_id]
+
+
+def test_a_fork_has_its_roots_tokens_as_context_and_turns_of_its_own() -> None:
+    (batch,) = forked()
+    assert batch.trained == [*batch.trajectories, *(fork for forks in batch.forks for fork in forks)]
+    different = 0
+    for root, forks in trees(batch):
+        assert [(fork.forked_turn) for fork in forks] == [t for t in range(root.num_turns) for _ in range(2)]
+        assert (root.forked_from, root.forked_turn) == ("", 0)
+        for fork in forks:
+            assert (fork.group_id, fork.task_key) == (root.group_id, root.task_key)
+            start = int(np.flatnonzero(root.turn_id == fork.forked_turn)[0])
+            assert fork.token_ids[:start].tolist() == root.token_ids[:start].tolist()
+            assert not fork.action_mask[:start].any()
+            assert fork.action_mask[start]
+            said = [m["content"] for m in fork.messages if m["role"] == "assistant"]
+            assert fork.turn_rewards.tolist() == [float(text.split(" ")[0]) for text in said[fork.forked_turn :]]
+            assert fork.num_turns == len(said) - fork.forked_turn
+            assert fork.terminated
+            different += fork.token_ids.tolist() != root.token_ids.tolist()
+        names = [fork.episode_id for fork in forks]
+        assert len(set(names)) == len(names)
+    assert different
+
+
+def test_the_environment_of_a_fork_goes_on_with_the_randomness_of_its_root() -> None:
+    """A fork that replies as its root did is told what its root was told: both have the episode's seed."""
+    (batch,) = forked(lambda call, version: Reply(tokens("1 on")))
+    for root, forks in trees(batch):
+        for fork in forks:
+            assert fork.messages == root.messages
+
+
+def test_roots_are_what_they_are_without_forks() -> None:
+    (with_forks,), (without,) = forked(), forked(forks=None)
+    assert with_forks.groups == without.groups
+    assert without.forks == [[], []]
+    assert without.trained == without.trajectories
+
+
+def test_forks_follow_from_seeds_also_after_a_restart() -> None:
+    """Also their number, which a budget makes depend on the batches before."""
+    rules = ForkRules(samples=1, budget=60)
+
+    async def play(frontier: Any, batches: int) -> tuple[list[Batch], Any]:
+        engine, collected = engine_of(chatty), []
+        options = {"group_size": 2, "groups_per_batch": 2, "forks": rules}
+        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+            if frontier is not None:
+                collector.restore(frontier)
+            for _ in range(batches):
+                collected.append(await collector.next_batch())
+                await collector.update_weights(None, engine.version + 1)
+            return collected, collector.frontier()
+
+    whole, _ = run_simulated(play(None, 4))
+    first, frontier = run_simulated(play(None, 2))
+    second, _ = run_simulated(play(frontier, 2))
+    for one, other in zip(whole, (*first, *second), strict=True):
+        assert [t.episode_id for t in one.trained] == [t.episode_id for t in other.trained]
+        assert [t.token_ids.tolist() for t in one.trained] == [t.token_ids.tolist() for t in other.trained]
+    assert not any(whole[0].forks), "nothing is known of a fork's cost yet"
+    assert any(forks for batch in whole[1:] for forks in batch.forks)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_forks_are_the_same_wherever_environments_run(kind: Any) -> None:
+    options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 2}
+    quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
+    there = asyncio.run(collect(quick, EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
+    assert there[0].trained == forked()[0].trained
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("ray")
+def test_forks_are_the_same_in_actors_of_ray() -> None:
+    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
+    try:
+        quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
+        options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 1}
+        there = asyncio.run(collect(quick, EnvSpec(Errand), kind="ray", limits={"workers": 2}, **options))
+    finally:
+        ray.shutdown()
+    assert there[0].trained == forked(groups_per_batch=1)[0].trained
+
+
+def test_a_fork_that_fails_for_good_is_left_out_and_counted() -> None:
+    def script(call: Call, version: int) -> Reply:
+        if turn_of(call) == 1 and "-t1-f0" in (call.session or ""):
+            return Reply(error=EngineError("no luck"))
+        return chatty(call, version)
+
+    (batch,), (all_well,) = forked(script), forked()
+    failed = {(t.group_id, t.episode_id) for t in all_well.trained if "-t1-f0" in t.episode_id}
+    assert failed
+    assert batch.trained == [t for t in all_well.trained if (t.group_id, t.episode_id) not in failed]
+    assert batch.stats["forks_lost"] == len(failed)
+    assert batch.stats["forks_delivered"] == len(all_well.trained) - 4 - len(failed)
+    assert batch.stats["cause_error_engine_EngineError"] == 2 * len(failed), "each was tried twice"
+
+
+def test_failed_forks_count_among_errors_in_a_row() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(error=EngineError("no luck")) if "-f" in (call.session or "") else chatty(call, version)
+
+    with pytest.raises(ConsecutiveErrorsError, match="no luck"):
+        forked(script, max_consecutive_errors=3)
+
+
+def test_forks_of_a_root_that_is_played_again_begin_in_the_new_episode() -> None:
+    """The first attempt fails in its second turn: a fork of its first state would be of another episode."""
+
+    def script(call: Call, version: int) -> Reply:
+        if turn_of(call) == 1 and (call.session or "").endswith("s0-a0"):
+            return Reply(error=EngineError("once"))
+        return Reply(tokens("1 on"))
+
+    (batch,) = forked(script, group_size=1, groups_per_batch=1)
+    ((root, forks),) = trees(batch)
+    assert root.episode_id.endswith("s0-a1")
+    assert len(forks) == 2 * root.num_turns
+
+
+def test_staleness_holds_for_forks_and_each_token_has_its_version() -> None:
+    def slow(call: Call, version: int) -> Reply:
+        seconds = 5.0 if "-f" in (call.session or "") else 1.0
+        return Reply(tokens(f"{(call.sampling.seed or 0) % 5} on"), latency=seconds)
+
+    batches = forked(slow, batches=6, staleness=2, group_size=2, groups_per_batch=2)
+    mixed = 0
+    for batch in batches:
+        for root, forks in trees(batch):
+            for episode in (root, *forks):
+                assert batch.version - int(episode.oldest_version or 0) <= 2
+            mixed += any(fork.oldest_version != root.oldest_version for fork in forks)
+    assert mixed, "otherwise this test shows nothing"
+
+
+def test_a_weight_update_that_aborts_plays_a_fork_again_with_its_seed() -> None:
+    async def play() -> tuple[list[Batch], list[Trajectory]]:
+        engine, ended = engine_of(chatty), list[Trajectory]()
+        options = {"group_size": 2, "groups_per_batch": 1, "staleness": 3, "forks": EVERY, "retries": 0}
+        options |= {"on_trajectory": ended.append}
+        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+            first = await collector.next_batch()
+            await collector.update_weights(None, 1, mode="abort")
+            return [first, *[await collector.next_batch() for _ in range(3)]], ended
+
+    batches, ended = run_simulated(play())
+    aborted = [t.episode_id for t in ended if t.status is Status.ABORTED and t.forked_from]
+    assert aborted
+    assert "forks_lost" not in batches[-1].stats, "it does not count against their retries"
+    trained = {t.episode_id: t for batch in batches for t in batch.trained}
+    assert all(trained[f"{name.removesuffix('0')}1"].oldest_version == 1 for name in aborted)
+
+
+def test_no_more_episodes_run_than_without_forks() -> None:
+    most = {}
+    for forks in (None, ForkRules(samples=5)):
+        running = [0]
+
+        async def play(forks: Any = forks, running: Any = running) -> None:
+            engine = engine_of(chatty)
+            generate = engine.generate
+
+            async def counted(*args: Any) -> Any:
+                running.append(int(engine.stats()["running"]) + 1)
+                return await generate(*args)
+
+            engine.generate = counted  # type: ignore[method-assign]
+            options = {"group_size": 2, "groups_per_batch": 3, "forks": forks}
+            async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+                await collector.next_batch()
+
+        run_simulated(play())
+        most[forks] = max(running)
+    assert set(most.values()) == {6}
+
+
+def test_the_engine_keeps_a_root_until_its_last_fork_has_ended() -> None:
+    async def play() -> tuple[Batch, list[str], list[str]]:
+        engine = engine_of(chatty)
+        order: list[str] = []
+        release = engine.release
+
+        async def released(session: str) -> None:
+            order.append(session.split("/")[1])
+            await release(session)
+
+        engine.release = released  # type: ignore[method-assign]
+        options = {"group_size": 1, "groups_per_batch": 1, "forks": EVERY}
+        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+            batch = await collector.next_batch()
+            await asyncio.sleep(0)
+            return batch, order, engine.released
+
+    batch, order, _ = run_simulated(play())
+    ((root, forks),) = trees(batch)
+    assert order[-1] == root.episode_id
+    assert sorted(order) == sorted([root.episode_id, *(fork.episode_id for fork in forks)])
+
+
+def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
+    async def play() -> tuple[Batch, list[Trajectory]]:
+        engine = engine_of(chatty)
+        options = {"group_size": 1, "groups_per_batch": 1, "forks": EVERY, "greedy": True}
+        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+            played = await collector.evaluate([0, 1])
+            return await collector.next_batch(), played
+
+    batch, played = run_simulated(play())
+    assert not any(t.forked_from for t in played)
+    assert {fork.forked_from for forks in batch.forks for fork in forks} == {batch.trajectories[0].episode_id}
+
+
+def test_an_environment_without_snapshots_is_an_error_that_says_so() -> None:
+    with pytest.raises(ConsecutiveErrorsError, match="snapshot"):
+        run_simulated(collect(engine_of(chatty), EnvSpec(AsyncEnv), forks=EVERY, max_consecutive_errors=2))
+
+
+def test_parquet_keeps_where_a_fork_was_made(tmp_path: Any) -> None:
+    (batch,) = forked()
+    write_parquet(tmp_path / "episodes.parquet", batch.trained)
+    assert read_parquet(tmp_path / "episodes.parquet") == batch.trained
+
+
+# ---------------------------------------------------------------- where forks are made
+
+
+def root(name: str, rewards: list[float], sampled: list[int], group: str = "g") -> Trajectory:
+    turn_id = np.repeat(np.arange(len(rewards), dtype=np.int32), sampled)
+    size = len(turn_id)
+    return Trajectory(
+        token_ids=np.zeros(size, np.int32),
+        action_mask=np.ones(size, np.bool_),
+        logprobs=np.zeros(size, np.float32),
+        weight_version=np.zeros(size, np.int32),
+        turn_id=turn_id,
+        turn_rewards=np.array(rewards, np.float64),
+        terminated=True,
+        episode_id=name,
+        group_id=group,
+    )
+
+
+def fork_of(of: Trajectory, turn: int, reward: float, number: int) -> Trajectory:
+    return replace(root(f"{of.episode_id}-{turn}-{number}", [reward], [2]), forked_from=of.episode_id, forked_turn=turn)
+
+
+def observed(rules: ForkRules, forks: bool = True) -> ForkPlan:
+    """After a batch of two roots of three turns: only the second reply makes a difference to what is earned."""
+    plan = ForkPlan(rules, roots=2, seed=3)
+    roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2]), root("b", [0.1, 0.9, 0.0], [2, 4, 2])]
+    made = []
+    for each in roots if forks else []:
+        made += [fork_of(each, 0, 1.1, 0), fork_of(each, 2, 0.0, 0)]
+        made += [fork_of(each, 1, -1.0, 0), fork_of(each, 1, 3.0, 1)]
+    plan.observe([roots], made)
+    return plan
+
+
+def test_every_turn_is_forked_without_a_budget() -> None:
+    plan = ForkPlan(ForkRules(samples=3), roots=2, seed=3)
+    assert [plan.samples(0, 0, turn) for turn in range(4)] == [3] * 4
+    assert [observed(ForkRules(samples=3)).samples(0, 0, turn) for turn in range(5)] == [3] * 5
+
+
+def test_variance_forks_where_replies_to_one_state_differ_in_what_they_earn() -> None:
+    plan = observed(ForkRules(where="variance"))
+    assert [plan.samples(0, 0, turn) for turn in range(3)] == [0, 1, 0]
+    # Without forks, the roots of a group tell: they differ a little at the second turn.
+    assert [observed(ForkRules(where="variance"), forks=False).chance(turn) for turn in range(3)] == [0.0, 1.0, 0.0]
+
+
+def test_what_is_not_forked_any_more_is_tried_again_when_it_is_forgotten() -> None:
+    plan = observed(ForkRules(where="variance"))
+    assert plan.chance(0) == 0.0
+    for _ in range(8):  # nobody forks; now it is the opening that decides among the roots of a group
+        plan.observe([[root("a", [5.0, 0.0, 0.0], [2, 4, 2]), root("b", [0.0, 0.0, 0.0], [2, 4, 2])]], [])
+    assert plan.chance(0) == 1.0
+
+
+@pytest.mark.parametrize("where", ["every", "variance"])
+@pytest.mark.parametrize("budget", [1, 10, 25, 1000])
+def test_a_budget_is_what_the_forks_of_a_batch_are_expected_to_sample(where: Any, budget: int) -> None:
+    plan = observed(ForkRules(samples=2, where=where, budget=budget))
+    # Two roots reach every turn, and sample 8, 6 and 2 tokens from there on; each state has two forks.
+    costs = [2 * 2 * 8, 2 * 2 * 6, 2 * 2 * 2]
+    expected = sum(plan.chance(turn) * cost for turn, cost in enumerate(costs))
+    assert expected == pytest.approx(min(budget, sum(costs)))
+    if where == "every":
+        assert plan.chance(0) == plan.chance(1) == plan.chance(2)
+    else:
+        assert plan.chance(1) == pytest.approx(min(1.0, budget / costs[1])), "it has the highest variance"
+    made = [plan.samples(group, 0, 1) for group in range(400)]
+    assert set(made) <= {0, 2}
+    assert np.mean(made) / 2 == pytest.approx(plan.chance(1), abs=0.08)
+
+
+def test_the_first_batch_has_no_forks_under_a_budget() -> None:
+    plan = ForkPlan(ForkRules(budget=100), roots=2, seed=0)
+    assert [plan.samples(group, 0, 0) for group in range(5)] == [0] * 5
+
+
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=3))
+def test_a_decision_does_not_know_what_its_own_batch_earns(rewards: list[float]) -> None:
+    """It is made from batches delivered before, the seed, and numbers: what a root will reply has no part in it."""
+    rules = ForkRules(where="variance", budget=20)
+    plan = observed(rules)
+    before = [plan.samples(group, 0, turn) for group in range(9) for turn in range(3)]
+    root("now", rewards, [1, 1, 1])
+    assert [plan.samples(group, 0, turn) for group in range(9) for turn in range(3)] == before
+
+
+def test_decisions_in_the_collector_do_not_depend_on_replies() -> None:
+    """Two policies that differ in everything they say, after the same first batch: the same states are forked."""
+
+    def policy(reward: int) -> Any:
+        def script(call: Call, version: int) -> Reply:
+            return Reply(tokens(f"{reward if version else 1} on"))
+
+        return script
+
+    made = []
+    for reward in (2, 9):
+        _, second = forked(policy(reward), 2, forks=ForkRules(budget=40))
+        made.append([(fork.episode_id, fork.forked_turn) for forks in second.forks for fork in forks])
+    assert made[0] == made[1] != []
+
+
+def test_rules_have_ranges() -> None:
+    for options in ({"samples": 0}, {"budget": 0}, {"where": "nowhere"}):
+        with pytest.raises(ValueError, match="must be"):
+            ForkRules(**options)
+
+
+def test_a_plan_is_restored_from_its_state() -> None:
+    plan = observed(ForkRules(where="variance", budget=20))
+    other = ForkPlan(ForkRules(where="variance", budget=20), roots=2, seed=3)
+    other.restore(plan.state())
+    assert [other.chance(turn) for turn in range(4)] == [plan.chance(turn) for turn in range(4)]

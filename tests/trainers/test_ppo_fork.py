@@ -1,0 +1,103 @@
+"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on, reported, and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ppo_runs import in_process, training_of
+
+from trainers import ppo
+from trainers.algorithms.aggregation import token_weights
+from trainers.config import ConfigError, resolve
+from trainers.run import Run
+from trainers.trajectory import read_parquet
+
+FORK = [
+    *("env.id=textenv/clarify", "env.val_kwargs={split: test}", "algorithm.adv_estimator=fork"),
+    *("trainer.total_iterations=2", "rollout.max_response_length=8", "trainer.val_before_train=false"),
+]
+
+
+@pytest.mark.parametrize(
+    "options", ["", "fork.where=variance fork.budget=200 fork.samples=2 rollout.staleness=1 engine.replicas=2"]
+)
+def test_forks_are_trained_on_and_reported_beside_their_roots(
+    tmp_path: Path, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, parts = tmp_path / "episodes", list[Any]()
+
+    def weights(*given: Any, tree: Any, weights: Any, **more: Any) -> Any:
+        parts.append(tree)
+        return token_weights(*given, tree=tree, weights=weights, **more)
+
+    monkeypatch.setattr(ppo, "token_weights", weights)
+    in_process(tmp_path, *FORK, f"trainer.rollout_data_dir={folder}", *options.split())
+    for row, file in zip(training_of(tmp_path), sorted(folder.glob("*.parquet")), strict=True):
+        episodes = read_parquet(file)
+        roots, forks = ([t for t in episodes if bool(t.forked_from) is kind] for kind in (False, True))
+        assert row["train/episodes"] == len(roots) == 4
+        assert row["train/reward"] == pytest.approx(np.mean([t.total_reward for t in roots]))
+        if not options:
+            assert len(forks) == sum(t.num_turns for t in roots)
+        assert np.isfinite(row["actor/grad_norm"])
+        first, second = (set(parts.pop(0)) for _ in range(2))  # mini-batches
+        assert not first & second, "a tree is never cut"
+        assert first | second == set(range(4)), "roots come first"
+        for fork in forks:
+            root = next(t for t in roots if t.episode_id == fork.forked_from)
+            assert fork.oldest_version is not None
+            assert fork.turn_id[fork.action_mask].max() + 1 == fork.num_turns
+            assert fork.forked_turn < root.num_turns
+    if options:
+        assert not any(t.forked_from for t in read_parquet(sorted(folder.glob("*.parquet"))[0]))
+
+
+def test_the_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
+    """Of prompts, each root's are computed once, and of a fork's context at most the block that its reply begins in.
+
+    (Where a turn ends, its last sampled token is computed with what the environment said.)
+    """
+    found: list[tuple[float, int, int]] = []
+
+    def look(run: Run) -> None:
+        next_batch = run.collector.next_batch
+
+        async def counted() -> Any:
+            batch = await next_batch()
+            once = sum(int((~t.action_mask).sum()) + t.num_turns for t in batch.trajectories)
+            shared = 0
+            for fork in (fork for forks in batch.forks for fork in forks):
+                start = int(np.flatnonzero(fork.action_mask)[0])
+                once += 16 + int((~fork.action_mask[start:]).sum()) + fork.num_turns
+                shared += start - 16
+            found.append((run.collector._engine.stats()["prefill_tokens"], once, shared))
+            return batch
+
+        run.collector.next_batch = counted  # type: ignore[method-assign]
+
+    once = ["trainer.total_iterations=1", "rollout.n=1", "fork.samples=3", "trainer.test_freq=-1"]
+    in_process(tmp_path, *FORK, *once, look=look)
+    ((computed, once_each, shared),) = found
+    assert computed <= once_each
+    assert shared > 100, "otherwise this test shows nothing"
+
+
+def problems(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve([*arguments])
+    return str(caught.value)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    fork = "algorithm.adv_estimator=fork"
+    assert "fork.samples: has no effect without algorithm.adv_estimator=fork" in problems("fork.samples=2")
+    assert "fork.where" in problems(fork, "fork.where=nowhere")
+    assert "fork.budget" in problems(fork, "fork.budget=0")
+    assert "a fork has but some of its root's" in problems(fork, "algorithm.reward_credit=last")
+    assert "would drop groups" in problems(fork, "rollout.filter_zero_variance=true")
+    assert "gspo_token" in problems(fork, "actor.policy_loss=gspo")
+    assert "has no effect" in problems(fork, "algorithm.baseline=group")
+    resolve([fork, "rollout.n=1", "fork.samples=2", "fork.where=variance", "fork.budget=1000", "algorithm.gamma=0.9"])

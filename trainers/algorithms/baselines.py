@@ -1,0 +1,176 @@
+"""What other episodes say an episode, a turn or a token is worth: the ``baseline`` of ``rloo`` and ``turn_grpo``.
+
+Each leaves the episode itself out, so each is independent of its actions and keeps the gradient unbiased.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+
+Baseline = Literal["group", "mixed", "shrunk", "optimal_token"]
+
+#: Added to the energy of every token: siblings that were sure of all their tokens have a mean, too.
+ENERGY_FLOOR = 1e-6
+
+
+def score_norms(logprobs: Floats) -> Floats:
+    """The squared norm of each token's score in the logits, ``|e_a - pi|^2``, from its own probability alone.
+
+    ``(1 - pi_a)^2`` is a lower bound, and the norm is at most twice as large: ``|e_a - pi|^2 = (1 - pi_a)^2 +
+    sum_{v != a} pi_v^2``. The proxy of arXiv 2602.07078, ``1 - 2 pi_a + sum_v pi_v^2``, is that norm exactly, but needs
+    the whole distribution, which engines do not report.
+
+    Args:
+        logprobs: ``[N]``; what the tokens were sampled with.
+
+    Returns:
+        ``[N]``, for :attr:`.ActionBatch.score_norms`.
+    """
+    return np.asarray(np.square(np.expm1(np.minimum(logprobs, 0.0))), np.float64)
+
+
+def optimal_token(batch: ActionBatch, x: Floats, kept: Bools, by_turn: bool) -> Floats:
+    """The optimal token baseline (arXiv 2602.07078), leaving the episode itself out.
+
+    ``B_i(k) = sum_j W_j(k) x_j(k) / sum_j W_j(k)`` over the siblings ``j != i`` that have a token at the same place
+    ``k``; ``W_j(k)``, the energy, is the sum of ``score_norms`` of episode ``j`` up to there. Where no sibling has that
+    token, those that have the turn count with their last token of it; without any, the baseline is 0.
+
+    What differs from the paper: its sums hold the episode itself, whose energy depends on its own actions, which is
+    biased; here both the place and the siblings are independent of the token, so this is unbiased. Its norms come from
+    the whole distribution (see :func:`score_norms`). Its released code counts places through all turns.
+
+    Args:
+        batch: With ``score_norms``.
+        x: ``[N]``; what each token is credited with: the same number for all tokens of a turn (``by_turn``) or of an
+            episode.
+        kept: bool ``[E]``; the episodes that count.
+        by_turn: A place is a token's number in its turn, of the same turn; else its number in its episode.
+
+    Returns:
+        ``[N]``; 0 in episodes that do not count.
+
+    Raises:
+        ValueError: ``score_norms`` is missing.
+    """
+    if batch.score_norms is None:
+        raise ValueError("baseline optimal_token needs score_norms [N], see trainers.algorithms.baselines.score_norms")
+    tokens = np.flatnonzero(kept[batch.episode_of_token])
+    found = np.zeros(batch.num_tokens)
+    if not tokens.size:
+        return found
+    episode = batch.episode_of_token[tokens]
+    unit = batch.turn_of_token[tokens] if by_turn else episode  # of which all tokens have one x
+    turn = batch.turn_index[tokens] if by_turn else np.zeros(len(tokens), np.int64)
+    first = (batch.turn_starts[unit] if by_turn else batch.token_offsets[episode]).astype(np.int64)
+    total = np.cumsum(batch.score_norms)
+    start = batch.token_offsets[episode]
+    energy = total[tokens] - total[start] + batch.score_norms[start] + ENERGY_FLOOR
+    credited = x[tokens]
+    cell = _dense(batch.group[episode], turn)
+    base = any_of(credited, cell)  # of all that is compared, so that equal entries stay equal to the last bit
+    moved = credited - base
+    mean, reached = _weighed_others(moved, energy, _dense(cell, tokens - first))
+    last = np.flatnonzero(np.diff(unit, append=-1))
+    end, ended = _weighed_others(moved[last], energy[last], cell[last])
+    mine = np.searchsorted(last, np.arange(len(tokens)))
+    found[tokens] = np.where(reached, base + mean, np.where(ended[mine], base + end[mine], 0.0))
+    return found
+
+
+def _dense(first: Ints, second: Ints) -> Ints:
+    """A number from 0 for each pair that there is."""
+    _, number = np.unique(first * (int(second.max(initial=0)) + 1) + second, return_inverse=True)
+    return np.asarray(number, np.int64)
+
+
+def _weighed_others(x: Floats, weight: Floats, key: Ints) -> tuple[Floats, Bools]:
+    """The weighed mean of the other entries with each entry's key, 0 where there is none; and whether there is one."""
+    others = np.bincount(key)[key] > 1
+    left = np.where(others, sums(weight, key) - weight, 1.0)
+    return np.where(others, (sums(weight * x, key) - weight * x) / left, 0.0), others
+
+
+def mean_baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
+    """What the other entries at the same turn say of each: those of the group, or these and all of the batch."""
+    if kind not in ("group", "mixed", "shrunk"):
+        raise ValueError(f'baseline must be "group", "mixed", "shrunk" or "optimal_token", not {kind!r}')
+    size = len(x)
+    if zero_pad:
+        x, group, turn = _padded(x, group, turn)
+    siblings, has_sibling = _mean_of_others(x, group, turn)
+    if kind == "mixed":
+        others, _ = _mean_of_others(x, np.zeros_like(group), turn)
+        siblings = np.where(has_sibling, (siblings + others) / 2.0, others)
+    elif kind == "shrunk":
+        others, distance = _other_groups(x, group, turn)
+        siblings = np.where(has_sibling, siblings + distance * (others - siblings), others)
+    return siblings[:size]
+
+
+def _padded(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Ints, Ints]:
+    """With a 0 behind, for each turn of the longest episode that another one lacks."""
+    starts = np.flatnonzero(turn == 0)
+    lengths = np.diff(np.append(starts, len(turn)))
+    missing = turn.max(initial=-1) + 1 - lengths
+    more = np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
+    padded = np.concatenate([x, np.zeros(len(more))])
+    return padded, np.concatenate([group, np.repeat(group[starts], missing)]), np.concatenate([turn, more])
+
+
+def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
+    """Leave-one-out means, 0 where there is no other, and whether there is one.
+
+    The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
+    """
+    key = group * (turn.max(initial=0) + 1) + turn
+    others = np.bincount(key)[key] - 1
+    base = any_of(x, key)
+    total = sums(x - base, key) - (x - base)
+    return np.where(others > 0, base + total / np.maximum(others, 1), 0.0), others > 0
+
+
+def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
+    """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
+
+    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t``, that of what groups are
+    truly worth; both as the other groups have them, so neither depends on the entry. 0 where fewer than two other
+    groups are there to tell, or none of them has two entries.
+    """
+    key = group * (turn.max(initial=0) + 1) + turn
+    _, first, cell = np.unique(key, return_index=True, return_inverse=True)
+    count = np.asarray(np.bincount(cell), np.float64)
+    base = any_of(x, turn)  # of all that is compared, so that equal entries stay equal to the last bit
+    centre = np.asarray(np.bincount(cell, x - base) / count, np.float64)
+    inside = np.asarray(np.bincount(cell, (x - base - centre[cell]) ** 2), np.float64)
+    at = turn[first]
+
+    def others(values: Floats) -> Floats:
+        return sums(values, at) - values
+
+    groups, freedom = others(np.ones(len(at))), others(count - 1)
+    many = np.maximum(groups, 1.0)
+    mean = others(centre) / many
+    noise = others(inside) / np.maximum(freedom, 1.0)
+    spread = np.maximum(others(centre**2) - groups * mean**2, 0.0) / np.maximum(groups - 1.0, 1.0)
+    true = np.maximum(spread - noise * others(1.0 / count) / many, 0.0)
+    chance = noise / np.maximum(count - 1, 1)
+    known = (groups > 1) & (freedom > 0) & (chance + true > 0)
+    distance = np.where(known, chance / np.where(known, chance + true, 1.0), 0.0)
+    return np.where(groups > 0, base[first] + mean, 0.0)[cell], distance[cell]
+
+
+def any_of(x: Floats, key: Ints) -> Floats:
+    """For each entry one of the entries with its key, the same for all of them."""
+    chosen = np.zeros(int(key.max(initial=0)) + 1)
+    chosen[key] = x
+    return chosen[key]
+
+
+def sums(x: Floats, key: Ints) -> Floats:
+    """Each entry's sum over the entries with its key."""
+    return np.asarray(np.bincount(key, x), np.float64)[key]

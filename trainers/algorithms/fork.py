@@ -1,0 +1,181 @@
+"""Credit by forks: what a turn changed, estimated from other samples of the very state that it began in.
+
+A *root* is an episode from the opening on. A *fork* begins in a state that its root met, before the root's reply at
+turn ``t``, and is played to its end. With ``K`` forks there are ``1 + K`` samples of the reply at that state: a *branch
+point*. Every other turn has one sample. A root and its forks are a *tree*; forks are not forked again.
+
+**Weights.** A tree has the mass 1. At a branch point with the mass ``m``, each of the ``1 + K`` replies weighs
+``m / (1 + K)``. Behind it the root goes on with the mass ``m c``, and each fork with ``m (1 - c) / K``, where
+``c`` is :func:`continuing_share`. All ``1 + K`` samples are drawn alike from one state. So, whatever ``c`` is, as long
+as it is known before the replies, ``sum_i w_i A_i grad log pi_i`` over a tree is an unbiased estimate of the policy
+gradient. This needs ``K`` to depend on nothing that was sampled at or after the branch point, or in other episodes of
+the batch.
+
+**Advantages.** ``Q`` of a root's turn is ``r_t + gamma V(s_{t+1})``, with ``V`` the mean ``Q`` of the samples at
+``s_{t+1}``, and 0 where the episode ended. ``Q`` of a fork's turn is its reward-to-go. The baseline of a sample is made
+of what others of its group were worth at the same turn, the closer their history the more. All trees of a group begin
+in one state, so first comes the weighted mean of the samples that parted from it there. Then, for each later state on
+its way at which others parted from it, their mean, in which the baseline so far counts as one value more. None of them
+depends on the sample's own action.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from trainers.algorithms.batch import ActionBatch, Bools, Floats
+from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
+
+
+def fork(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> Advantages:
+    """Each turn's value against other replies in the same state; see the module. Unbiased at ``gamma = 1``.
+
+    Where nothing is forked, this is ``turn_grpo``. Where there is nothing to compare with, the baseline is 0.
+
+    Options of its own:
+        batch: With ``forked_from`` and ``forked_turn`` where there are forks; a fork has the turns from its fork point
+            on alone.
+        gamma: Discount a turn.
+        truncated: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
+            their forks. A budget of the environment's own is part of the state: such episodes count as they are.
+    """
+    check_factors(gamma=gamma)
+    kept = _kept_trees(batch, truncated)
+    trees = _trees(batch, kept)
+    q, weight = _values(batch, trees, gamma)
+    advantages = _against_others(batch, trees, q, weight)
+    mask = kept[batch.episode_of_token]
+    weights = np.where(mask, weight[batch.turn_of_token], 0.0)
+    return Advantages(advantages[batch.turn_of_token], mask, weights=weights)
+
+
+def continuing_share(forks: int, following: float) -> float:
+    """How much of a branch point's mass its root goes on with: ``(1 + K') / (1 + K' + K)``.
+
+    Any share is unbiased. With ``K'`` forks at the root's next turn, this one weighs all samples there alike: the
+    replies of the root and of its forks there, and those of the ``K`` forks that go on from the turn before.
+
+    Args:
+        forks: ``K``.
+        following: ``K'``, as the other roots of the batch have it on average; it must not depend on this root.
+    """
+    return (1 + following) / (1 + following + forks)
+
+
+def _kept_trees(batch: ActionBatch, truncated: Truncated) -> Bools:
+    """The episodes that count; a fork counts only with its root."""
+    kept = kept_episodes(batch, "count")
+    if truncated == "drop":
+        cut = batch.truncated & ~batch.terminated
+        kept = kept & (~cut if batch.budgeted is None else ~cut | batch.budgeted)
+    elif truncated != "count":
+        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
+    return kept & kept[batch.tree]
+
+
+#: A root's turns by their places in the batch, and the forks that begin in each of its states, likewise.
+_Tree: TypeAlias = tuple[range, list[list[range]]]
+
+
+def _trees(batch: ActionBatch, kept: Bools) -> list[_Tree]:
+    turns = [range(start, end) for start, end in itertools.pairwise(batch.turn_offsets.tolist())]
+    branches: dict[int, list[list[range]]]
+    branches = {root: [[] for _ in turns[root]] for root in np.flatnonzero(kept).tolist() if batch.tree[root] == root}
+    for each in np.flatnonzero(kept & (batch.tree != np.arange(batch.num_episodes))).tolist():
+        branches[int(batch.tree[each])][int(batch.first_turn[each])].append(turns[each])
+    return [(turns[root], forks) for root, forks in branches.items()]
+
+
+def _values(batch: ActionBatch, trees: list[_Tree], gamma: float) -> tuple[Floats, Floats]:
+    """The estimated ``Q`` and the weight of every turn."""
+    q = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
+    weight = np.zeros(len(q))
+    longest = max((len(root) for root, _ in trees), default=0)
+    reached, made = np.zeros(longest + 1), np.zeros(longest + 1)  # by turn: roots, and forks of them
+    for root, branches in trees:
+        reached[: len(root)] += 1
+        made[: len(root)] += [len(forks) for forks in branches]
+    for root, branches in trees:
+        value, mass = 0.0, 1.0
+        for at, forks in zip(reversed(root), reversed(branches), strict=True):
+            q[at] = batch.net_turn_rewards[at] + gamma * value
+            samples = [at, *(fork[0] for fork in forks)]
+            value = q[at] + float(np.mean(q[samples] - q[at]))  # of equal values, that value to the last bit
+        for turn, (at, forks) in enumerate(zip(root, branches, strict=True)):
+            goes_on = turn + 1 < len(root)
+            others = reached[turn + 1] - goes_on
+            theirs = made[turn + 1] - (len(branches[turn + 1]) if goes_on else 0)
+            share = continuing_share(len(forks), theirs / others if others else len(forks))
+            for fork in forks:
+                weight[fork.start : fork.stop] = mass * (1.0 - share) / len(forks)
+            weight[[at, *(fork[0] for fork in forks)]] = mass / (1 + len(forks))
+            mass *= share
+    return q, weight
+
+
+def _against_others(batch: ActionBatch, trees: list[_Tree], q: Floats, weight: Floats) -> Floats:
+    """``Q`` of every turn minus its baseline."""
+    episode = batch.episode_of_turn
+    turn = np.arange(len(q)) - batch.turn_offsets[episode] + batch.first_turn[episode]
+    key = batch.group[episode] * (turn.max(initial=0) + 1) + turn
+    base = np.zeros(int(key.max(initial=0)) + 1)
+    base[key[weight > 0]] = q[weight > 0]
+    moved = q - base[key]  # so that equal values have an advantage of 0 to the last bit
+    total, mass = np.zeros_like(base), np.zeros_like(base)
+    np.add.at(total, key, weight * moved)
+    np.add.at(mass, key, weight)
+    advantages = np.zeros_like(q)
+
+    def parted_at_opening(these: Sequence[int], k: int) -> float | None:
+        """The mean of all of this group and turn but these, of the tree."""
+        others = mass[k] - float(weight[these].sum())
+        # What weighs next to nothing beside the rest cannot be told from rounding.
+        return (total[k] - float(np.dot(weight[these], moved[these]))) / others if others > 1e-9 * mass[k] else None
+
+    def settle(at: int, baseline: float | None) -> None:
+        # The baseline is 0 where there is nothing to compare with.
+        advantages[at] = q[at] if baseline is None else moved[at] - baseline
+
+    for root, branches in trees:
+        ends = [first + len(fork) for first, here in enumerate(branches) for fork in here]
+        for number in range(max(len(root), *ends, 0)):
+            # Those that reach this turn: in the root's state, and by the state at which they left the root.
+            cell = [root[number], *(fork[0] for fork in branches[number])] if number < len(root) else []
+            left = [
+                [fork[number - first] for fork in here if number - first < len(fork)]
+                for first, here in enumerate(branches[:number])
+            ]
+            later = [*itertools.chain.from_iterable(left[1:]), *cell]
+            if not (left and left[0]) and not later:
+                continue
+            k = int(key[later[0] if later else left[0][0]])
+            if number == 0:
+                for at in cell:
+                    settle(at, parted_at_opening([at], k))
+                continue
+            for at in left[0]:
+                settle(at, parted_at_opening([at], k))
+            baseline = parted_at_opening(later, k)
+            state = [float(moved[cell].mean())] if cell else []
+            for first, these in enumerate(left[1:], start=1):
+                behind = [*itertools.chain.from_iterable(left[first + 1 :])]
+                for place, at in enumerate(these):
+                    settle(at, _mean(baseline, [*moved[[*_without(these, place), *behind]], *state]))
+                baseline = _mean(baseline, moved[these])
+            for place, at in enumerate(cell):
+                settle(at, _mean(baseline, moved[_without(cell, place)]))
+    return advantages
+
+
+def _without(these: Sequence[int], place: int) -> list[int]:
+    return [*these[:place], *these[place + 1 :]]
+
+
+def _mean(before: float | None, values: Sequence[float] | Floats) -> float | None:
+    """The mean of the values and of the one before, if there is any."""
+    count = len(values) + (before is not None)
+    return (float(np.sum(values)) + (before or 0.0)) / count if count else None

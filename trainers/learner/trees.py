@@ -1,0 +1,159 @@
+"""Token sequences as trees: what several of them begin with stands once, at any depth. Pure NumPy.
+
+Sequences are merged where their tokens are equal from the first one on, so siblings share a prompt, and forks share a
+conversation up to the fork. The nodes, one a token, stand in depth-first order: the nodes below one follow it without a
+gap. So node ``j`` is an ancestor of ``i``, or ``i`` itself, exactly where ``j <= i < ends[j]``, and attention over
+ancestors is causal attention of every sequence. Its hidden states, and with them its gradient, are those of the
+sequences read one by one (arXiv 2511.00413, 2602.00482).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+_NONE = np.zeros(0, np.int64)
+
+_QUERIES = 256  #: of a branch that attend together: as each sees only what stands before the last, more waste more
+_KEYS = 2**12  #: of a block: they are copied for each branch, so that memory would grow with what is shared
+_WASTE = 1.25  #: scores of a block, padding included, over those that are needed
+_SMALL = 2**13  #: scores that cost less than another block
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees with ``T`` nodes, made of sequences.
+
+    Args:
+        tokens: int64 ``[T]``.
+        depths: int64 ``[T]``; how many nodes stand above each: a token's position in its sequences.
+        ends: int64 ``[T]``; one past the last node below each.
+        paths: Of each sequence its nodes, int64 ``[L]``, from the root down.
+        branches: Paths with the number of their last nodes that no branch before had. Those of all branches are all
+            nodes, in order.
+    """
+
+    tokens: Ints
+    depths: Ints
+    ends: Ints
+    paths: list[Ints]
+    branches: list[tuple[Ints, int]]
+
+    @property
+    def flat(self) -> bool:
+        """Whether no two branches share a node: they are sequences that stand one after another."""
+        return all(len(path) == new for path, new in self.branches)
+
+
+def merge(rows: Sequence[NDArray[np.int32]], *, shared: bool = True) -> Forest:
+    """The trees of some sequences.
+
+    Args:
+        rows: int ``[L]`` each, of one type.
+        shared: Merge them; otherwise each is a tree of its own, in the order given.
+    """
+    # Any order will do in which those that begin alike are neighbours, the shorter first.
+    order = sorted(range(len(rows)), key=lambda number: rows[number].tobytes()) if shared else range(len(rows))
+    paths = [_NONE] * len(rows)
+    branches: list[tuple[Ints, int]] = []
+    parts, ends = [_NONE], np.zeros(sum(map(len, rows)), np.int64)
+    size, before, path = 0, rows[0][:0] if len(rows) else _NONE, _NONE
+    for number in order:
+        row = rows[number]
+        common = _common(before, row) if shared else 0
+        ends[path[common:]] = size
+        new = len(row) - common
+        path = np.concatenate([path[:common], np.arange(size, size + new)])
+        if new:
+            branches.append((path, new))
+        parts.append(row[common:].astype(np.int64))
+        paths[number], before, size = path, row, size + new
+    ends[path] = size
+    depths = [np.arange(len(path) - new, len(path)) for path, new in branches]
+    return Forest(np.concatenate(parts), np.concatenate([_NONE, *depths]), ends[:size], paths, branches)
+
+
+def _common(one: NDArray[np.generic], other: NDArray[np.generic]) -> int:
+    """How many tokens two sequences begin with in common."""
+    length = min(len(one), len(other))
+    differ = one[:length] != other[:length]
+    at = int(differ.argmax()) if length else 0
+    return at if length and differ[at] else length
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Pieces of branches that attend together, ``C`` of them, each to its path: query ``i`` sees ``starts + i + 1``.
+
+    Args:
+        queries: int64 ``[C, Q]``; nodes, padded with 0 on the right.
+        keys: int64 ``[C, K]``; the nodes of the paths, padded likewise.
+        starts: int64 ``[C]``; how many nodes stand above the first query.
+        real: bool ``[C, Q]``; which queries are no padding.
+    """
+
+    queries: Ints
+    keys: Ints
+    starts: Ints
+    real: NDArray[np.bool_]
+
+
+def blocks(forest: Forest) -> list[Block]:
+    """Who attends to what, as a few batches of about equal sizes; every node is a query once."""
+    pieces = [
+        (path[: min(at + _QUERIES, len(path))], at)
+        for path, new in forest.branches
+        for at in range(len(path) - new, len(path), _QUERIES)
+    ]
+    pieces.sort(key=lambda piece: (piece[1] - len(piece[0]), -len(piece[0])))  # most queries first, then most keys
+    made: list[Block] = []
+    inside: list[tuple[Ints, int]] = []
+    needed = longest = 0
+    for piece in pieces:
+        keys, queries = len(piece[0]), len(piece[0]) - piece[1]
+        needed, longest = needed + keys * queries, max(longest, keys)
+        if inside:
+            padded = (len(inside) + 1) * longest
+            scores = padded * (len(inside[0][0]) - inside[0][1])
+            if padded > _KEYS or scores > _WASTE * needed + _SMALL:
+                made.append(_block(inside))
+                inside, needed, longest = [], keys * queries, keys
+        inside.append(piece)
+    return made + ([_block(inside)] if inside else [])
+
+
+def _block(pieces: Sequence[tuple[Ints, int]]) -> Block:
+    queries = np.zeros((len(pieces), max(len(path) - at for path, at in pieces)), np.int64)
+    keys = np.zeros((len(pieces), max(len(path) for path, _ in pieces)), np.int64)
+    real = np.zeros(queries.shape, np.bool_)
+    for number, (path, at) in enumerate(pieces):
+        queries[number, : len(path) - at] = path[at:]
+        real[number, : len(path) - at] = True
+        keys[number, : len(path)] = path
+    return Block(queries, keys, np.array([at for _, at in pieces], np.int64), real)
+
+
+def tiles(ends: Ints, size: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which square tiles of the attention matrix have any ancestor, and which have nothing else.
+
+    Args:
+        ends: int64 ``[T]``; see :class:`Forest`.
+        size: Of a tile.
+
+    Returns:
+        bool ``[N, N]`` each, queries by keys.
+    """
+    count = -(-len(ends) // size)
+    at = np.arange(count) * size
+    last = np.minimum(at + size, len(ends))
+    padded = np.append(ends, np.full(count * size - len(ends), -1))  # what is not there has no descendant
+    most = padded.reshape(count, size).max(1)
+    padded[len(ends) :] = len(ends) + 1
+    least = padded.reshape(count, size).min(1)
+    some = (at[:, None] >= at) & (most > at[:, None])
+    every = (at[:, None] > at) & (least >= last[:, None])
+    return some, every

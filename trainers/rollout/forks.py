@@ -1,0 +1,198 @@
+"""Forks of episodes: where they are made, the state that they begin in, and what earlier batches say of the turns.
+
+**What a decision may know.** Whether a root is forked before turn ``t`` is a function of the run's seed, of the numbers
+of group, root and turn, and of the batches delivered before. Nothing that this root, or another episode of its batch,
+samples has a part in it: otherwise states would be forked because of what was replied in them, and the estimate of
+:mod:`trainers.algorithms.fork` would be biased (a test shows by how much).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from textenvs.messages import Messages
+
+from ..trajectory import Trajectory
+from .episode import EpisodeTokens
+from .rewards import PendingRewards
+from .tasks import derive_seed
+
+Where: TypeAlias = Literal["every", "variance"]
+
+_REMEMBERED = 8  # batches; what a turn's variance was before is forgotten
+
+
+@dataclass(frozen=True)
+class ForkPoint:
+    """An episode before a reply of the policy's: all that is needed to play on from there, in any equal environment.
+
+    Args:
+        episode_id: Of the root.
+        turn: The number of the reply.
+        samples: How many forks are to be made.
+        state: The environment's snapshot.
+        tokens: At the generation point.
+        messages: The conversation so far.
+        opening: Tokens of the opening.
+        limit: Tokens that the context may have.
+        names: ``group_id``, ``task_key`` and ``data_source``.
+        rewards: The root's rewards that come later.
+    """
+
+    episode_id: str
+    turn: int
+    samples: int
+    state: Any
+    tokens: EpisodeTokens
+    messages: Messages
+    opening: int
+    limit: int
+    names: Mapping[str, str]
+    rewards: PendingRewards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkRules:
+    """Where and how often roots are forked.
+
+    Args:
+        samples: Forks at each state that is chosen, at least 1.
+        where: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
+        budget: Tokens that the forks of a batch are expected to sample at most; ``None`` for no limit.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    samples: int = 1
+    where: Where = "every"
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or (self.budget is not None and self.budget < 1):
+            raise ValueError(f"samples ({self.samples}) and budget ({self.budget}) must be at least 1")
+        if self.where not in ("every", "variance"):
+            raise ValueError(f'where must be "every" or "variance", not {self.where!r}')
+
+
+#: Of one turn in one batch: how many roots reached it, the tokens that they sampled from there on, and squared
+#: deviations with their degrees of freedom of the reward-to-go, among samples of one state and among roots of a group.
+_TurnSums: TypeAlias = tuple[float, float, float, float, float, float]
+
+
+class ForkPlan:
+    """Decides how often each root is forked before each of its turns.
+
+    Without a budget ``every`` forks each root at every turn, and ``variance`` at those turns whose standard deviation
+    is at least the mean over turns. With one, forks of the chosen turns are made with the probability at which the
+    expected number of sampled tokens is the budget: the same for all turns with ``every``; with ``variance`` turns
+    are filled in the order of standard deviation per token, and the last one in part.
+
+    The standard deviation of a turn is that of the reward-to-go among samples of one state, where forks of the last
+    batches show it. Elsewhere it is that among the roots of a group, which is at least as large by the law of total
+    variance, so that turns that were left out are tried again. The first batch has nothing to go by: it has all forks,
+    or none with a budget.
+
+    Args:
+        rules: What is wanted.
+        roots: Roots of a batch.
+        seed: The run's.
+    """
+
+    def __init__(self, rules: ForkRules, roots: int, seed: int) -> None:
+        self.rules, self._roots, self._seed = rules, roots, seed
+        self._batches: deque[list[_TurnSums]] = deque(maxlen=_REMEMBERED)
+        self._chances: list[float] | None = None  # by turn
+
+    def samples(self, group: int, root: int, turn: int) -> int:
+        """How many forks of this root begin before its reply at this turn."""
+        chance = self.chance(turn)
+        if chance >= 1.0:
+            return self.rules.samples
+        drawn = derive_seed(self._seed, "fork", group, root, turn, bits=53) / 2.0**53
+        return self.rules.samples if drawn < chance else 0
+
+    def chance(self, turn: int) -> float:
+        """The probability that a root which reaches this turn is forked there."""
+        if self._chances is None:
+            return 1.0 if self.rules.budget is None else 0.0
+        if turn < len(self._chances):
+            return self._chances[turn]
+        # No earlier root came so far.
+        return 1.0 if self.rules.budget is None else (self._chances[-1] if self._chances else 0.0)
+
+    def observe(self, groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> None:
+        """A batch was delivered: its groups' roots, and their forks."""
+        self._batches.append(_turn_sums(groups, forks))
+        self._decide()
+
+    def state(self) -> list[list[list[float]]]:
+        """What was observed, for a checkpoint (JSON)."""
+        return [[list(turn) for turn in batch] for batch in self._batches]
+
+    def restore(self, state: Sequence[Sequence[Sequence[float]]]) -> None:
+        """Go on from a :meth:`state`."""
+        self._batches = deque(([tuple(turn) for turn in batch] for batch in state), maxlen=_REMEMBERED)  # type: ignore[misc]
+        if self._batches:
+            self._decide()
+
+    def _decide(self) -> None:
+        turns = max(map(len, self._batches))
+        padded = [batch + [(0.0,) * 6] * (turns - len(batch)) for batch in self._batches]
+        sums = np.array(padded).reshape(len(padded), turns, 6).sum(0)
+        reached, tokens, within, within_freedom, among, among_freedom = sums.T
+        # Fewer degrees of freedom say too little; a group's variance is an upper bound.
+        known = within_freedom >= 2
+        variance = np.where(known, within, among) / np.maximum(np.where(known, within_freedom, among_freedom), 1.0)
+        deviation = np.sqrt(variance)
+        cost = self.rules.samples * tokens / np.maximum(reached, 1.0)  # a state
+        share = reached / len(padded) / self._roots  # of the roots
+        chances = np.ones(turns)
+        if self.rules.budget is None:
+            if self.rules.where == "variance":
+                chances = (deviation >= float(np.dot(share, deviation)) / max(share.sum(), 1e-12) - 1e-12).astype(float)
+        else:
+            expected = self._roots * share * cost  # of all forks at a turn
+            left = float(self.rules.budget)
+            if self.rules.where == "every":
+                chances *= min(1.0, left / max(float(expected.sum()), 1e-12))
+            else:
+                chances[:] = 0.0
+                for turn in np.argsort(-deviation / np.maximum(cost, 1e-12), kind="stable").tolist():
+                    chances[turn] = min(1.0, left / max(float(expected[turn]), 1e-12))
+                    left = max(0.0, left - float(expected[turn]))
+        self._chances = chances.tolist()
+
+
+def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> list[_TurnSums]:
+    at_state: dict[tuple[str, int], list[float]] = {}
+    for fork in forks:
+        at_state.setdefault((fork.forked_from, fork.forked_turn), []).append(fork.total_reward)
+    turns = max((root.num_turns for group in groups for root in group), default=0)
+    sums = np.zeros((turns, 6))
+    for group in groups:
+        in_group: list[list[float]] = [[] for _ in range(turns)]
+        for root in group:
+            to_go = np.cumsum(root.turn_rewards[::-1])[::-1]
+            sampled = np.bincount(root.turn_id[root.action_mask], minlength=root.num_turns)
+            tokens = np.cumsum(sampled[::-1])[::-1]
+            for turn in range(root.num_turns):
+                sums[turn, :2] += 1.0, tokens[turn]
+                others = at_state.get((root.episode_id, turn), [])
+                sums[turn, 2:4] += _deviations([float(to_go[turn]), *others])
+                in_group[turn].append(float(to_go[turn]))
+        for turn, returns in enumerate(in_group):
+            sums[turn, 4:] += _deviations(returns)
+    return [tuple(map(float, row)) for row in sums]  # type: ignore[misc]
+
+
+def _deviations(values: Sequence[float]) -> tuple[float, float]:
+    """The sum of squared deviations from the mean, and its degrees of freedom."""
+    if len(values) < 2:
+        return 0.0, 0.0
+    return float(np.var(values) * len(values)), len(values) - 1.0
