@@ -18,9 +18,10 @@ import copy
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import gymnasium
@@ -29,9 +30,9 @@ import numpy as np
 from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_env, check_numbers
 from .event_loop import settle, wait_for
-from .messages import Message, Messages, copy_messages, visible_text  # noqa: F401 - Message is in the type of Policy
+from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, checked, resolve
-from .play import play
+from .play import Episode, play
 from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
 #: Exceptions of policy, judge, user and tools that cost only the future they happen in.
@@ -72,6 +73,22 @@ class MultiturnReward:
         }
 
 
+#: Replies to one future's conversation; ``None`` ends that future, which is scored as it stands.
+Player: TypeAlias = Callable[[Messages], "str | Message | None | Awaitable[str | Message | None]"]
+
+
+@runtime_checkable
+class FuturePolicy(Protocol):
+    """A policy that keeps something for each future: its tokens, its random numbers."""
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """Who replies in a future that is played in ``env``; its seed follows from the episode's and the actions."""
+
+
+class _NoRoom(Exception):
+    """The policy has no room for another reply."""
+
+
 @dataclass(frozen=True)
 class Played:
     """A future that was played, and not graded yet."""
@@ -92,8 +109,9 @@ class Lookahead:
     """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn."""
 
     #: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant message), or
-    #: ``"module:name"`` of one. ``None`` where futures are played elsewhere, and :meth:`reward` is asked alone.
-    policy: Policy | str | None
+    #: ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins. ``None`` where futures
+    #: are played elsewhere, and :meth:`reward` is asked alone.
+    policy: Policy | FuturePolicy | str | None
     _: KW_ONLY
     samples: PositiveInt = 3  # how many futures are played
     window: NonNegativeInt = 2  # the policy's turns in each; 0 scores the conversation as it stands
@@ -126,7 +144,8 @@ class Lookahead:
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
         self.formula = self._formula = formula
-        self._policy = None if self.policy is None else resolve("policy", self.policy)
+        given = self.policy is None or isinstance(self.policy, FuturePolicy)
+        self._policy = self.policy if given else resolve("policy", self.policy)
         self._judge = None if self.judge is None else resolve("judge", self.judge)
         self._count = estimate_tokens if self.count_tokens is None else resolve("count_tokens", self.count_tokens)
         self.weights = dict(self.weights or {})
@@ -161,7 +180,13 @@ class Lookahead:
         forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        plays = [partial(self._play, fork) for fork in forks]
+        policy: Any = self._policy
+        assert policy is not None  # or futures are played elsewhere
+        players: list[Player] = [
+            policy.start(fork, seed) if isinstance(policy, FuturePolicy) else policy
+            for fork, seed in zip(forks, seeds, strict=True)
+        ]
+        plays = [partial(self._play, *pair) for pair in zip(forks, players, strict=True)]
         return self.reward(plays, state.messages, state.assistant_turns, state.stop)
 
     def count(self, *, over: bool) -> int:
@@ -235,15 +260,17 @@ class Lookahead:
             over=played.over,
         )
 
-    async def _play(self, fork: TextEnv[Any], asked: Callable[[], None]) -> Played:
-        policy = self._policy
-        assert policy is not None  # or futures are played elsewhere
-
-        def reply(conversation: Messages) -> Any:
+    async def _play(self, fork: TextEnv[Any], player: Player, asked: Callable[[], None]) -> Played:
+        async def reply(conversation: Messages) -> str | Message:
             asked()
-            return policy(conversation)
+            said = await settle(player(conversation))
+            if said is None:
+                raise _NoRoom
+            return said
 
-        episode = await play(fork, reply, resume=True, turns=self.window)
+        episode = Episode()
+        with suppress(_NoRoom):
+            await play(fork, reply, resume=True, turns=self.window, episode=episode)
         if episode.failed:
             raise EnvironmentFailure(episode.info["stop"], episode.info["failure"])
         return Played(episode.conversation, partial(conversation_scores, fork), len(episode.rewards), fork.state.done)
@@ -273,7 +300,7 @@ class Lookahead:
 
 
 def multiturn_aware_reward(
-    env: TextEnv[Any], policy: Policy | str, **options: Any
+    env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
     """The multiturn-aware reward of the last turn of ``env``, to be awaited; see :class:`Lookahead`."""
     return Lookahead(policy, **options)(env)
