@@ -201,9 +201,7 @@ class LearnerGroup:
 
     def close(self) -> None:
         """End the ranks, also in the middle of a call (which then fails). Safe to call twice."""
-        if self._ended is None:
-            self._ended = "it was closed"
-        self._transport.kill()
+        self.end("it was closed")
         with self._calling:
             self._finalizer()
 
@@ -238,6 +236,11 @@ class LearnerGroup:
                 return result
             raise self._problem(method, verdict, failures)
 
+    def end(self, why: str) -> None:
+        """Kill all ranks; later calls raise ``RankError`` with the first reason. From any thread."""
+        self._ended = self._ended or why
+        self._transport.kill()
+
     def _problem(self, method: str, verdict: Verdict, failures: Mapping[int, Failure]) -> BaseException:
         """The error to raise; where the group is broken, it is ended."""
         failure = None if verdict.rank is None else failures[verdict.rank]
@@ -247,9 +250,7 @@ class LearnerGroup:
             return _with_traceback(failure, self._transport.name(verdict.rank))
         names = ", ".join(self._transport.name(rank) for rank in verdict.ranks)
         said = verdict.said if names in verdict.said else f"{names} {verdict.said}"
-        if self._ended is None:
-            self._ended = f"in {method}, {said}"
-        self._transport.kill()
+        self.end(f"in {method}, {said}")
         if failure is not None:
             # Of its own type, so that who knows what to do about a full disk or a diverged loss still does.
             error = _with_traceback(failure, names)

@@ -217,6 +217,8 @@ class RayLearnerGroup(LearnerGroup):
                         await in_thread(lambda: self.ranks.aside("pulse", ranks=everyone))
                     except RankError as death:
                         cause = death
+            if isinstance(cause, RankError):  # one is gone: the others would hold their receivers until these are late
+                self.end(f"while sending weights, {cause}")
             raise SourceLostError(f"the learner could not send its weights: {cause}") from cause
 
 
