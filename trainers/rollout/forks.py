@@ -95,8 +95,8 @@ class ForkPlan:
 
     The standard deviation of a turn is that of the reward-to-go among samples of one state, where forks of the last
     batches show it. Elsewhere it is that among the roots of a group, which is at least as large by the law of total
-    variance, so that turns that were left out are tried again. The first batch has nothing to go by: it has all forks,
-    or none with a budget.
+    variance, so that turns that were left out are tried again. Groups of one are compared with each other, as one
+    group. The first batch has nothing to go by: it has all forks, or none with a budget.
 
     Args:
         rules: What is wanted.
@@ -173,6 +173,8 @@ def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajector
     at_state: dict[tuple[str, int], list[float]] = {}
     for fork in forks:
         at_state.setdefault((fork.forked_from, fork.forked_turn), []).append(fork.total_reward)
+    if all(len(group) == 1 for group in groups):  # alone, a root says nothing of the variance
+        groups = [[root for group in groups for root in group]]
     turns = max((root.num_turns for group in groups for root in group), default=0)
     sums = np.zeros((turns, 6))
     for group in groups:

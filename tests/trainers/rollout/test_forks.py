@@ -344,6 +344,18 @@ def test_a_budget_is_what_the_forks_of_a_batch_are_expected_to_sample(where: Any
     assert np.mean(made) / 2 == pytest.approx(plan.chance(1), abs=0.08)
 
 
+def test_a_budget_moves_to_the_turn_that_decides_also_in_groups_of_one() -> None:
+    """What roots earn is decided in the second turn; a budget for forks of one turn alone does not stay at the first."""
+    plan = ForkPlan(ForkRules(where="variance", budget=12), roots=2, seed=3)
+    for number in range(6):
+        roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2], "g"), root("b", [0.1, 0.9, 0.0], [2, 4, 2], "h")]
+        forked = [turn for turn in range(3) if number and plan.chance(turn) > 0.5]
+        worth = {0: [1.0, 1.0], 1: [-1.0, 3.0], 2: [0.0, 0.0]}
+        made = [fork_of(each, turn, r, i) for each in roots for turn in forked for i, r in enumerate(worth[turn])]
+        plan.observe([[each] for each in roots], made)
+    assert [round(plan.chance(turn), 2) for turn in range(3)] == [0.0, 1.0, 0.0]
+
+
 def test_the_first_batch_has_no_forks_under_a_budget() -> None:
     plan = ForkPlan(ForkRules(budget=100), roots=2, seed=0)
     assert [plan.samples(group, 0, 0) for group in range(5)] == [0] * 5
