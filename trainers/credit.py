@@ -69,11 +69,13 @@ def credit(
         estimate = kl_estimate(
             torch.from_numpy(old), torch.from_numpy(columns["ref_logprobs"]), config.algorithm.kl_penalty
         ).numpy()
-        metrics["actor/ref_kl"] = mean_kl(estimate, action_offsets(trajectories))
+        roots = [t for t in trajectories if not t.forked_from]  # a target means the same with forks and without
+        of_root = np.repeat([not t.forked_from for t in trajectories], np.diff(action_offsets(trajectories)))
+        metrics["actor/ref_kl"] = mean_kl(estimate[of_root], action_offsets(roots))
         if config.algorithm.use_kl_in_reward:
             metrics["actor/kl_coef"] = kl.beta
             penalty = kl.beta * estimate
-            kl.update(metrics["actor/ref_kl"], len(trajectories))
+            kl.update(metrics["actor/ref_kl"], len(roots))
 
     values = bootstrap = None
     if learner.critic is not None:

@@ -104,6 +104,18 @@ def test_a_kl_in_the_reward_is_subtracted_where_each_token_stands():
     assert kl.told == (pytest.approx(by_episode), 4), "the next batch's weight, not this one's"
 
 
+def test_the_kl_is_that_of_roots_alone():
+    """Forks are many and see late turns: a target, and a horizon in episodes, mean the same without them."""
+    kl, names = Steered(0.5), iter("abcd")
+    given = [dataclasses.replace(t, episode_id=next(names)) for t in episodes()]
+    given[1] = dataclasses.replace(given[1], forked_from="a", forked_turn=1)
+    options = ("algorithm.adv_estimator=fork", "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1")
+    _, _, metrics = credit(config(*options), learner(reference=True), kl, given)
+    parts = np.split(ROLLOUT - REFERENCE, np.cumsum(list(map(sum, SIZES)))[:-1])
+    assert metrics["actor/ref_kl"] == pytest.approx(np.mean([parts[each].mean() for each in (0, 2, 3)]))
+    assert kl.told == (metrics["actor/ref_kl"], 3)
+
+
 def test_a_kl_in_the_loss_leaves_the_rewards_alone():
     kl = Steered(0.5)
     options = ("actor.use_kl_loss=true", "algorithm.norm_adv=false", *CRITIC)

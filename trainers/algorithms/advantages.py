@@ -440,6 +440,8 @@ def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
 def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
     """Shift and scale the advantages to mean 0 and standard deviation 1 over the batch's trained tokens.
 
+    With ``weights`` a token counts in both as much as in the loss.
+
     Args:
         result: Of the *global* batch: normalising a part of it would make the gradient depend on the split.
         eps: Keeps the division finite; equal advantages become 0.
@@ -447,9 +449,11 @@ def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
     mask = result.policy_mask
     if not mask.any():
         return result
+    weights = None if result.weights is None else result.weights[mask]
     moved = result.advantages - result.advantages[mask][0]  # so that equal advantages become 0 to the last bit
-    centred = moved - moved[mask].mean()
-    return replace(result, advantages=np.where(mask, centred / (centred[mask].std() + eps), 0.0))
+    centred = moved - np.average(moved[mask], weights=weights)
+    deviation = np.sqrt(np.average(centred[mask] ** 2, weights=weights))
+    return replace(result, advantages=np.where(mask, centred / (deviation + eps), 0.0))
 
 
 def restrict(result: Advantages, kept: Bools) -> Advantages:

@@ -43,7 +43,8 @@ def fork_rules(config: PPOConfig) -> ForkRules | None:
     """Where episodes are forked; ``None`` where the estimator needs no forks."""
     if config.algorithm.adv_estimator not in NEEDS_FORKS:
         return None
-    return ForkRules(samples=config.fork.samples, where=config.fork.where, budget=config.fork.budget)
+    given, gamma = config.fork, config.algorithm.gamma
+    return ForkRules(samples=given.samples, where=given.where, budget=given.budget, gamma=gamma)
 
 
 def collector_of(

@@ -8,6 +8,7 @@ samples has a part in it: otherwise states would be forked because of what was r
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class ForkRules:
         samples: Forks at each state that is chosen, at least 1.
         where: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
         budget: Tokens that the forks of a batch are expected to sample at most; ``None`` for no limit.
+        gamma: The estimator's discount a turn, in what a reply leads to.
 
     Raises:
         ValueError: A value outside its range.
@@ -72,10 +74,13 @@ class ForkRules:
     samples: int = 1
     where: Where = "every"
     budget: int | None = None
+    gamma: float = 1.0
 
     def __post_init__(self) -> None:
         if self.samples < 1 or (self.budget is not None and self.budget < 1):
             raise ValueError(f"samples ({self.samples}) and budget ({self.budget}) must be at least 1")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
         if self.where not in ("every", "variance"):
             raise ValueError(f'where must be "every" or "variance", not {self.where!r}')
 
@@ -95,8 +100,8 @@ class ForkPlan:
 
     The standard deviation of a turn is that of the reward-to-go among samples of one state, where forks of the last
     batches show it. Elsewhere it is that among the roots of a group, which is at least as large by the law of total
-    variance, so that turns that were left out are tried again. The first batch has nothing to go by: it has all forks,
-    or none with a budget.
+    variance, so that turns that were left out are tried again. Groups of one are compared with each other, as one
+    group. The first batch has nothing to go by: it has all forks, or none with a budget.
 
     Args:
         rules: What is wanted.
@@ -128,7 +133,7 @@ class ForkPlan:
 
     def observe(self, groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> None:
         """A batch was delivered: its groups' roots, and their forks."""
-        self._batches.append(_turn_sums(groups, forks))
+        self._batches.append(_turn_sums(groups, forks, self.rules.gamma))
         self._decide()
 
     def state(self) -> list[list[list[float]]]:
@@ -169,26 +174,34 @@ class ForkPlan:
         self._chances = chances.tolist()
 
 
-def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> list[_TurnSums]:
+def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory], gamma: float) -> list[_TurnSums]:
     at_state: dict[tuple[str, int], list[float]] = {}
     for fork in forks:
-        at_state.setdefault((fork.forked_from, fork.forked_turn), []).append(fork.total_reward)
+        at_state.setdefault((fork.forked_from, fork.forked_turn), []).append(_to_go(fork, gamma)[0])
+    if all(len(group) == 1 for group in groups):  # alone, a root says nothing of the variance
+        groups = [[root for group in groups for root in group]]
     turns = max((root.num_turns for group in groups for root in group), default=0)
     sums = np.zeros((turns, 6))
     for group in groups:
         in_group: list[list[float]] = [[] for _ in range(turns)]
         for root in group:
-            to_go = np.cumsum(root.turn_rewards[::-1])[::-1]
+            to_go = _to_go(root, gamma)
             sampled = np.bincount(root.turn_id[root.action_mask], minlength=root.num_turns)
             tokens = np.cumsum(sampled[::-1])[::-1]
             for turn in range(root.num_turns):
                 sums[turn, :2] += 1.0, tokens[turn]
                 others = at_state.get((root.episode_id, turn), [])
-                sums[turn, 2:4] += _deviations([float(to_go[turn]), *others])
-                in_group[turn].append(float(to_go[turn]))
+                sums[turn, 2:4] += _deviations([to_go[turn], *others])
+                in_group[turn].append(to_go[turn])
         for turn, returns in enumerate(in_group):
             sums[turn, 4:] += _deviations(returns)
     return [tuple(map(float, row)) for row in sums]  # type: ignore[misc]
+
+
+def _to_go(episode: Trajectory, gamma: float) -> list[float]:
+    """The discounted sum of rewards from each turn on."""
+    sums = itertools.accumulate(episode.turn_rewards[::-1].tolist(), lambda later, reward: reward + gamma * later)
+    return [*sums][::-1]
 
 
 def _deviations(values: Sequence[float]) -> tuple[float, float]:

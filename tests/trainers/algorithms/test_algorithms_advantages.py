@@ -509,5 +509,12 @@ def test_normalize_leaves_out_what_is_not_trained_on() -> None:
     np.testing.assert_allclose(normalize(lopsided).advantages, [1.0, 1.0, -1.0, -1.0, 0.0, 0.0])
 
 
+def test_normalize_counts_tokens_as_the_loss_does() -> None:
+    """A token of weight 2 is two tokens: advantages [3, 3, 0, 6] of weights [1, 1, 1, 1]."""
+    mask, weights = np.array([1, 1, 1, 0], bool), np.array([2.0, 1.0, 1.0, 0.0])
+    weighted = Advantages(np.array([3.0, 0.0, 6.0, 9.0]), mask, weights=weights)
+    np.testing.assert_allclose(normalize(weighted).advantages, [0.0, -(2**0.5), 2**0.5, 0.0])
+
+
 def test_normalize_equal_advantages() -> None:
     assert normalize(rloo(make([one([1.0], "a"), one([1.0], "b")]))).advantages.tolist() == [0.0] * 4

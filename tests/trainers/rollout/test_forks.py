@@ -319,6 +319,16 @@ def test_variance_forks_where_replies_to_one_state_differ_in_what_they_earn() ->
     assert [observed(ForkRules(where="variance"), forks=False).chance(turn) for turn in range(3)] == [0.0, 1.0, 0.0]
 
 
+def test_variance_is_that_of_what_the_estimator_sees() -> None:
+    """Every reply to the opening earns 1 at once, and then much or little, which a discount of 0 does not see."""
+    for gamma, expected in ((1.0, [1.0, 0.0]), (0.0, [0.0, 1.0])):
+        plan = ForkPlan(ForkRules(where="variance", gamma=gamma), roots=1, seed=3)
+        first = root("a", [1.0, 9.0], [1, 1])
+        longer = [replace(root(f"a-{n}", [1.0, r], [1, 1]), forked_from="a") for n, r in enumerate((0.0, 50.0))]
+        plan.observe([[first]], [*longer, fork_of(first, 1, 8.0, 0), fork_of(first, 1, 9.0, 1)])
+        assert [plan.chance(turn) for turn in range(2)] == expected
+
+
 def test_what_is_not_forked_any_more_is_tried_again_when_it_is_forgotten() -> None:
     plan = observed(ForkRules(where="variance"))
     assert plan.chance(0) == 0.0
@@ -342,6 +352,18 @@ def test_a_budget_is_what_the_forks_of_a_batch_are_expected_to_sample(where: Any
     made = [plan.samples(group, 0, 1) for group in range(400)]
     assert set(made) <= {0, 2}
     assert np.mean(made) / 2 == pytest.approx(plan.chance(1), abs=0.08)
+
+
+def test_a_budget_moves_to_the_turn_that_decides_also_in_groups_of_one() -> None:
+    """The second turn decides what roots earn; a budget for forks of one turn does not stay at the first."""
+    plan = ForkPlan(ForkRules(where="variance", budget=12), roots=2, seed=3)
+    for number in range(6):
+        roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2], "g"), root("b", [0.1, 0.9, 0.0], [2, 4, 2], "h")]
+        forked = [turn for turn in range(3) if number and plan.chance(turn) > 0.5]
+        worth = {0: [1.0, 1.0], 1: [-1.0, 3.0], 2: [0.0, 0.0]}
+        made = [fork_of(each, turn, r, i) for each in roots for turn in forked for i, r in enumerate(worth[turn])]
+        plan.observe([[each] for each in roots], made)
+    assert [round(plan.chance(turn), 2) for turn in range(3)] == [0.0, 1.0, 0.0]
 
 
 def test_the_first_batch_has_no_forks_under_a_budget() -> None:
@@ -376,7 +398,7 @@ def test_decisions_in_the_collector_do_not_depend_on_replies() -> None:
 
 
 def test_rules_have_ranges() -> None:
-    for options in ({"samples": 0}, {"budget": 0}, {"where": "nowhere"}):
+    for options in ({"samples": 0}, {"budget": 0}, {"where": "nowhere"}, {"gamma": 1.5}):
         with pytest.raises(ValueError, match="must be"):
             ForkRules(**options)
 
