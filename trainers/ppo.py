@@ -103,7 +103,7 @@ async def train(run: Run) -> None:
         async with profiling(run):
             try:
                 with phases("rollout"):
-                    batch = await until_stopped(next_batch(run), run.stop)
+                    batch = await until_stopped(run.collector.next_batch(), run.stop, run.publishing)
             except _COLLECTING as error:
                 run.failure = error
                 break
@@ -137,20 +137,6 @@ async def train(run: Run) -> None:
         await validate(run)
         if run.validated == run.iteration:  # not stopped meanwhile
             run.saved.amend(run.iteration, {"validated": run.validated})
-
-
-async def next_batch(run: Run) -> Batch:
-    """The next batch; or what went wrong with the update that is under way, which it may wait for."""
-    waiting = asyncio.ensure_future(run.collector.next_batch())
-    try:
-        if run.publishing is not None:
-            both: list[asyncio.Future[Any]] = [waiting, run.publishing]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if run.publishing.done():
-                await run.publishing
-        return await waiting
-    finally:
-        waiting.cancel()
 
 
 async def published(run: Run) -> None:
@@ -412,11 +398,20 @@ def every(frequency: int, iteration: int) -> bool:
 # ------------------ the whole of it, and its end
 
 
-async def until_stopped(work: Any, stop: asyncio.Event) -> Any:
-    """The result of ``work``, or ``None`` when ``stop`` is set first; ``work`` is then cancelled."""
+async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[None] | None = None) -> Any:
+    """The result of ``work``, or ``None`` when ``stop`` is set first; ``work`` is then cancelled.
+
+    Also where ``beside`` fails first, which ``work`` may wait for: its error is raised. A result that is there is
+    returned in any case: a batch that the collector gave is trained on.
+    """
     task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    waited: set[asyncio.Future[Any]] = {task, waiter} if beside is None else {task, waiter, beside}
     try:
-        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        while not (task.done() or waiter.done()):
+            done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if beside in done and not task.done():
+                beside.result()
+            waited -= done
         return task.result() if task.done() else None
     finally:
         for each in (task, waiter):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 import torch
 from ppo_runs import in_process, training_of
 
+from trainers.cluster.rank import RankHost
 from trainers.engines.base import EngineError
+from trainers.learner.checkpoint import Background
+from trainers.ppo import until_stopped
 from trainers.run import Run
 
 TWO = ("trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=-1", "rollout.staleness=1")
@@ -96,3 +101,56 @@ def test_an_update_that_fails_ends_the_run_at_the_next_step_and_what_was_learned
     with pytest.raises(EngineError, match="the workers are gone"):
         in_process(tmp_path, "trainer.total_iterations=9", "rollout.staleness=1", "trainer.save_freq=-1", look=look)
     assert checkpoints_of(tmp_path)[-1] in (1, 2)  # the batch that was there already may have been learned too
+
+
+def test_a_batch_that_is_there_is_not_lost_to_a_stop_or_a_failed_update() -> None:
+    async def play() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        batch, update = loop.create_future(), loop.create_future()
+        waiting = asyncio.ensure_future(until_stopped(batch, stop, update))
+        await asyncio.sleep(0)
+        batch.set_result("batch")
+        stop.set()
+        update.set_exception(EngineError("gone"))
+        assert await waiting == "batch"
+        update.exception()
+
+        update = loop.create_future()
+        update.set_exception(EngineError("gone"))
+        with pytest.raises(EngineError, match="gone"):
+            await until_stopped(loop.create_future(), asyncio.Event(), update)
+
+        update, batch = loop.create_future(), loop.create_future()
+        update.set_result(None)
+        waiting = asyncio.ensure_future(until_stopped(batch, asyncio.Event(), update))
+        await asyncio.sleep(0.01)
+        batch.set_result("later")
+        assert await waiting == "later"
+
+    asyncio.run(play())
+
+
+def test_a_snapshot_that_is_being_sent_does_not_block_the_thread_of_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # a rank sets what torchrun would
+    host, order, first, done = RankHost(0, 1), [], threading.Event(), threading.Event()
+    host._sending = Background()
+
+    def publish(number: int, *, apart: bool) -> int:
+        if number == 1:
+            assert first.wait(30)
+        order.append(number)
+        return number
+
+    monkeypatch.setattr(host, "publish", publish)
+
+    def start() -> None:
+        host.start_publishing(1)
+        host.start_publishing(2)
+        done.set()
+
+    threading.Thread(target=start, daemon=True).start()
+    returned = done.wait(5)
+    first.set()
+    assert returned, "the second snapshot waits in its own thread"
+    host._sending.wait()
+    assert (order, host.published()) == ([1, 2], 2)

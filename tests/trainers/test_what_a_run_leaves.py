@@ -72,7 +72,7 @@ def test_a_given_model_that_nothing_was_learned_in_has_no_result(tmp_path, monke
     """Stopped before the first iteration ended: there is no checkpoint, and that is no error."""
     import trainers.ppo
 
-    async def nothing(work: Any, stop: Any) -> None:
+    async def nothing(work: Any, stop: Any, beside: Any) -> None:
         work.close()
         stop.set()
 

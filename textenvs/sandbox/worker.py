@@ -125,7 +125,7 @@ class Worker:
 
         From any thread: who waits for an answer gets ``WorkerDied``.
         """
-        if self.process.poll() is None:
+        if self.process.returncode is None:  # also where it has ended: what it started may be alive
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -153,8 +153,6 @@ class Pool:
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
         self._start, self._size, self._name = start, size, name
-        self._lock = threading.Lock()
-        self._started: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._closed = False
         self.renew()
         _pools.add(self)
@@ -186,6 +184,8 @@ class Pool:
 
     def renew(self) -> None:
         """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
+        self._lock = threading.Lock()
+        self._started: weakref.WeakSet[Worker] = weakref.WeakSet()
         #: The workers that are not being asked; ``None`` for one that is not started.
         self.slots: LifoQueue[Worker | None] = LifoQueue()
         for _ in range(self._size):

@@ -197,12 +197,14 @@ class RankHost:
 
     def start_publishing(self, *order: Any) -> None:
         """As :meth:`publish`, of a snapshot: in a thread beside the one that learns; :meth:`published` has the end."""
+        from trainers.learner.checkpoint import Background
 
-        def work() -> None:
+        def work() -> None:  # the round before is waited for here: the thread of pulses must not wait
+            with contextlib.suppress(Exception):  # of a round that failed: the driver has it from rank 0
+                before.wait()
             self._sent = self.publish(*order, apart=True)
 
-        with contextlib.suppress(Exception):  # of a round that failed: the driver has it from rank 0
-            self._sending.wait()
+        before, self._sending = self._sending, Background()
         self._sending.start(work, "weights")
 
     def published(self) -> Any:

@@ -246,7 +246,9 @@ class Decoder:
         rows, starts, counts = rows[order], starts[order], counts[order]
         ends = counts.cumsum()
         begins = ends - counts
-        row, position = np.repeat(rows, counts), np.arange(ends[-1]) + np.repeat(starts - begins, counts)
+        row, position = rows, starts
+        if ends[-1] > len(rows):  # else all decode
+            row, position = np.repeat(rows, counts), np.arange(ends[-1]) + np.repeat(starts - begins, counts)
         # Within a group the longest chunk is less than twice the shortest; those that decode are split by their number.
         chunks = int(np.count_nonzero(counts > 1))
         bounds: list[int] = []
@@ -277,6 +279,9 @@ class Decoder:
         if queries == 1 and self._cells is not None:
             cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(size, -1)[:, :keys]
             return _Group(begin, end, (size, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
+        found = self._put(blocks.reshape(-1))
+        if queries == 1:
+            return _Group(begin, end, (size, 1), keys, found, self._put(positions[:, None]))
         offsets = np.arange(size) * queries - (counts.cumsum() - counts)
         place = np.arange(len(positions)) + np.repeat(offsets, counts)
         query = np.zeros(size * queries, np.int64)
@@ -286,7 +291,7 @@ class Decoder:
             end,
             (size, queries),
             keys,
-            blocks=self._put(blocks.reshape(-1)),
+            blocks=found,
             queries=self._put(query.reshape(size, queries)),
             place=self._put(place) if len(place) < len(query) else None,
         )

@@ -40,6 +40,12 @@ def by_order(data_source, solution_str, ground_truth, extra_info):
             import subprocess
             subprocess.Popen(["sleep", "1000"])
             time.sleep(1000)
+        case "fork":
+            if child := os.fork():
+                with open(extra_info["file"], "w") as file:
+                    file.write(str(child))
+                os._exit(7)
+            time.sleep(1000)
     return os.getpid()
 
 def echo(**question):
@@ -170,3 +176,38 @@ def test_closing_does_not_wait_for_a_file_that_loads(tmp_path):
     pool.close()
     with pytest.raises(ScoreError):
         asked.result(timeout=10)
+
+
+def test_what_a_dead_process_started_ends_with_it(by_order, tmp_path):
+    """A fork holds the pipe of the answers, so that nobody sees the end of the process itself."""
+    with pytest.raises(ScoreError, match="took longer"):
+        ask(by_order, "fork", extra_info={"file": str(tmp_path / "pid")}).result()
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_process_that_cannot_load_the_file_is_replaced(tmp_path):
+    (tmp_path / "f.py").write_text(
+        "import os, pathlib\n"
+        "flag = pathlib.Path(__file__ + '.flag')\n"
+        "if flag.exists():\n"
+        "    flag.unlink()\n"
+        "    raise OSError('not now')\n"
+        "def compute_score(solution_str, **question): return os._exit(7) if solution_str == 'die' else 1.0\n"
+    )
+    with FunctionPool(tmp_path / "f.py") as pool:
+        (tmp_path / "f.py.flag").touch()
+        with pytest.raises(ScoreError, match="not now"):
+            ask(pool, "die").result()
+        assert ask(pool, "").result() == 1.0

@@ -179,6 +179,7 @@ class RayLearnerGroup(LearnerGroup):
     ) -> None:
         self.ranks = RayRanks(cluster, nsight, silence)
         self._publications = itertools.count()
+        self._snapshots = asyncio.Lock()  # one is sent at a time, in the same order on all ranks
         super().__init__(self.ranks, model, settings, silence=silence, **patience)
 
     def publication(self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> RankSource:
@@ -202,11 +203,11 @@ class RayLearnerGroup(LearnerGroup):
         try:
             if not snapshot:
                 return await in_thread(lambda: self._do("publish", number, *order))
-            everyone = range(self.count)
-            await in_thread(lambda: self.ranks.aside("start_publishing", number, *order, ranks=everyone))
-            while (sent := (await in_thread(lambda: self.ranks.aside("published")))[0]) is None:
-                await asyncio.sleep(_LOOK_S)
-            return sent
+            async with self._snapshots:
+                await in_thread(lambda: self.ranks.aside("start_publishing", number, *order, ranks=range(self.count)))
+                while (sent := (await in_thread(lambda: self.ranks.aside("published")))[0]) is None:
+                    await asyncio.sleep(_LOOK_S)
+                return sent
         except SupersededError:
             raise
         except Exception as error:
@@ -214,7 +215,7 @@ class RayLearnerGroup(LearnerGroup):
             if snapshot and not isinstance(error, RankError):  # what a survivor says is often not the cause
                 with contextlib.suppress(Exception):
                     try:
-                        await in_thread(lambda: self.ranks.aside("pulse", ranks=everyone))
+                        await in_thread(lambda: self.ranks.aside("pulse", ranks=range(self.count)))
                     except RankError as death:
                         cause = death
             if isinstance(cause, RankError):  # one is gone: the others would hold their receivers until these are late
