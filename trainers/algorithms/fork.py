@@ -5,7 +5,7 @@ turn ``t``, and is played to its end. With ``K`` forks there are ``1 + K`` sampl
 point*. Every other turn has one sample. A root and its forks are a *tree*; forks are not forked again.
 
 **Weights.** A tree has the mass 1. At a branch point with the mass ``m``, each of the ``1 + K`` replies weighs
-``m / (1 + K)``. Behind it the root goes on with the mass ``m c``, and each fork with ``m (1 - c) / K``, where
+``m / (1 + K)``. After it the root has the mass ``m c``, and each fork ``m (1 - c) / K``, where
 ``c`` is :func:`continuing_share`. All ``1 + K`` samples are drawn alike from one state. So, whatever ``c`` is, as long
 as it is known before the replies, ``sum_i w_i A_i grad log pi_i`` over a tree is an unbiased estimate of the policy
 gradient. This needs ``K`` to depend on nothing that was sampled at or after the branch point, or in other episodes of
@@ -54,7 +54,7 @@ def fork(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "coun
 
 
 def continuing_share(forks: int, following: float) -> float:
-    """How much of a branch point's mass its root goes on with: ``(1 + K') / (1 + K' + K)``.
+    """The share of a branch point's mass that its root keeps: ``(1 + K') / (1 + K' + K)``.
 
     Any share is unbiased. With ``K'`` forks at the root's next turn, this one weighs all samples there alike: the
     replies of the root and of its forks there, and those of the ``K`` forks that go on from the turn before.

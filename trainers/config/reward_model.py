@@ -168,7 +168,7 @@ class MultiturnRewardSection(Section):
     max_response_length: int | None = Field(None, ge=1)
     """Tokens of a reply in the futures; null is `rollout.max_response_length`."""
     concurrency: int | None = Field(None, ge=1)
-    """Futures at a time; null is a turn's for every episode in flight."""
+    """Futures that are played concurrently; null is `samples` for each episode in flight."""
     timeout_s: float | None = Field(600.0, gt=0, description="Seconds that a future may take; null has no limit.")
 
 

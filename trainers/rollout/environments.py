@@ -93,12 +93,12 @@ class Lease:
         return await self._worker.call("snapshot", self._step_timeout)
 
     async def restore(self, state: Any, seen: Messages, seed: int | None = None) -> None:
-        """Go on with an episode of an equal environment: ``env.restore(state, seed)``.
+        """Resume an episode of an equal environment: ``env.restore(state, seed)``.
 
         Args:
             state: Of :meth:`snapshot`.
             seen: The observation that it was taken after.
-            seed: Of the randomness from now on; ``None`` goes on with that of the episode.
+            seed: Of the randomness from now on; ``None`` keeps the episode's own.
 
         Raises:
             EnvError: The environment raised, died or timed out.

@@ -160,8 +160,8 @@ def captures(options: Mapping[str, Any]) -> bool:
 def nsight_of(options: Mapping[str, Any], steps: Sequence[int]) -> dict[str, str]:
     """Ray's ``nsight`` of a runtime environment: options of ``nsys profile``, all of them words.
 
-    Nsight ends a process after its first range, unless told otherwise. So where ranges are captured, it is told of how
-    many there are, and to let the process live.
+    Nsight ends a process after its first range by default. Where ranges are captured, the options give their
+    number and let the process live.
 
     Args:
         options: As configured.
