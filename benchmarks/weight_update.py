@@ -1,11 +1,15 @@
-"""How long an update of a real server's weights takes, by each way that they can travel.
+"""How long an update of an engine's weights takes, by each way that they can travel.
 
     python -m benchmarks.weight_update --engine vllm --python .venv-vllm/bin/python
     python -m benchmarks.weight_update --engine sglang --python .venv-sglang/bin/python
+    python -m benchmarks.weight_update --engine torch --model models/smollm2-135m-instruct
 
 A server is started on the CPU with a randomly initialised Qwen2 of 0.5 GB in float32. Each transport brings it new
 weights a few times; what is printed is the median of the whole update, from the pause to the first new token allowed,
 with the checksums of both sides compared, and without them. Both are measured on one server, in turn.
+
+The embedded engine takes weights from a learner in its own process, as a run publishes them: the median time from the
+learner's last step to the new version, and the most memory that an update takes above what the process had before it.
 """
 
 from __future__ import annotations
@@ -19,11 +23,17 @@ import time
 from pathlib import Path
 
 import torch
+from transformers import AutoModelForCausalLM
 
+from trainers.builders.publication import Publisher
+from trainers.config import load_config
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
+from trainers.learner import Learner, LoRASettings
+from trainers.learner.memory import empty_heap, peak
 from trainers.tiny import build_model
 
 SHAPE = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
@@ -79,23 +89,79 @@ async def measure(folder: Path, model: torch.nn.Module, given: argparse.Namespac
     }
 
 
+async def measure_in_process(given: argparse.Namespace, lora: int, staleness: int) -> dict:
+    """Updates of an embedded engine by a learner in this process."""
+    chosen = [f"model.dtype={given.dtype}", f"model.lora_rank={lora}", f"rollout.staleness={staleness}"]
+    chosen += ["model.path=tiny" if given.tiny else f"model.path={given.model}"]
+    config, _ = load_config(chosen)
+    model = small_model() if given.tiny else AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32)
+    dtype = getattr(torch, given.dtype)
+    settings = LoRASettings(rank=lora, alpha=lora) if lora else None
+    learner = Learner(model, device=given.device, dtype=given.dtype, lora=settings)
+    engine = TorchEngine(model, max_slots=1, max_context=256, device=given.device, dtype=dtype)
+    del model
+    publisher, took, above = Publisher(learner, config), [], []
+    try:
+        for version in range(1, given.times + 2):
+            for value in learner.actor_optimizer.names.values():
+                value.data.mul_(1.01)
+            empty_heap()
+            before = memory_now(learner.device)
+            began = time.perf_counter()
+            weights, _ = publisher.take()
+            await engine.update_weights(weights, version)
+            took.append(time.perf_counter() - began)
+            above.append(peak(learner.device)["peak_gib"] - before)
+            del weights
+    finally:
+        await engine.close()
+    return {
+        "engine": "torch",
+        "dtype": given.dtype,
+        "device": given.device,
+        "lora_rank": lora,
+        "staleness": staleness,
+        "gigabytes": round(sum(value.nbytes for value in learner.actor.parameters()) / 1e9, 2),
+        "seconds": round(statistics.median(took[1:]), 3),
+        "mib_above": round(max(above[1:]) * 1024),
+    }
+
+
+def memory_now(device: torch.device) -> float:
+    """What this process has now, in GiB; the peak begins anew."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: VmHWM is what is resident now
+    return peak(device)["peak_gib"]
+
+
+def small_model() -> torch.nn.Module:
+    return build_model(300, family="qwen2", max_context=512, hidden=64, layers=1, heads=2, kv_heads=1)
+
+
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=KINDS, default="vllm")
+    parser.add_argument("--engine", choices=(*KINDS, "torch"), default="vllm")
     parser.add_argument("--python", help="a Python that has the engine (default: .venv-ENGINE/bin/python)")
     parser.add_argument("--transports", nargs="+", default=["process_group", "disk", "http"])
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks of the server")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--update-folder", type=Path, help="of `disk`, for example /dev/shm")
+    parser.add_argument("--model", help="of the embedded engine: a folder")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--tiny", action="store_true", help="a model of a few kilobytes, to see that it runs")
     given = parser.parse_args()
+    if given.engine == "torch":
+        for lora, staleness in ((0, 0), (0, 1), (16, 0)):
+            print(json.dumps(asyncio.run(measure_in_process(given, lora, staleness))), flush=True)
+        return
     given.python = given.python or f".venv-{given.engine}/bin/python"
     torch.manual_seed(0)
-    shape = {"hidden": 64, "layers": 1, "heads": 2, "kv_heads": 1} if given.tiny else SHAPE
-    model = build_model(300 if given.tiny else VOCAB, family="qwen2", max_context=512, **shape)
+    model = small_model() if given.tiny else build_model(VOCAB, family="qwen2", max_context=512, **SHAPE)
     with tempfile.TemporaryDirectory(prefix="weight-update-") as folder:
         model.save_pretrained(folder)
         for transport in given.transports:

@@ -42,6 +42,7 @@ from textenvs.text import excerpt
 
 from .algorithms.aggregation import token_weights
 from .algorithms.batch import tree_of
+from .algorithms.returns import Advantages
 from .builders.cluster import plan_of
 from .builders.engines import check_engine
 from .builders.environments import check_environments, other_validation, try_openings
@@ -173,7 +174,10 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             for group, episode in batch.greedy.items()
         }
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
-        metrics = await asyncio.to_thread(learn, run, trajectories, paid, greedy)
+        credited = await asyncio.to_thread(credit, run.config, run.learner, run.kl, paid, greedy)
+        if run.publisher.live:
+            await published(run)  # what engines still read, the optimizer is about to change
+        metrics = await asyncio.to_thread(learn, run, trajectories, *credited)
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
@@ -204,22 +208,23 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
 def learn(
     run: Run,
     trajectories: Sequence[Trajectory],
-    paid: Sequence[Trajectory],
-    greedy: Mapping[str, float] | None = None,
+    columns: Mapping[str, NDArray[Any]],
+    advantages: Advantages,
+    metrics: dict[str, float],
 ) -> dict[str, float]:
-    """All optimizer steps of an iteration.
+    """All optimizer steps of an iteration: those of the critic, and of the actor.
 
     Args:
         run: Whose.
         trajectories: As they were earned.
-        paid: The same, as the estimator is to see them.
-        greedy: See :func:`credit`.
+        columns: Of :func:`.credit.credit`; so are the next two.
+        advantages: Likewise.
+        metrics: To which those of the steps are added.
     """
     config, learner = run.config, run.learner
     actor = config.actor
-    columns, advantages, metrics = credit(config, learner, run.kl, paid, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
-    columns |= selected_tokens(config.actor, columns, advantages.policy_mask, rng)
+    columns = {**columns, **selected_tokens(config.actor, columns, advantages.policy_mask, rng)}
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
     offsets, tree = action_offsets(trajectories), tree_of(trajectories)

@@ -67,8 +67,9 @@ def test_replicas_have_it_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "bytes_each"), [("float32", 4), ("bfloat16", 2)])
 def test_without_adapters_whole_weights_go_in_the_type_that_engines_compute_in(dtype: Any, bytes_each: int) -> None:
     learner = Learner(tiny.build_model(64, hidden=32, layers=1, heads=2, kv_heads=1))
-    weights, size = Publisher(learner, load_config([f"model.dtype={dtype}"])[0]).take()
-    assert all(torch.equal(weights[name], value.to(getattr(torch, dtype))) for name, value in learner.weights().items())
+    source, size = Publisher(learner, load_config([f"model.dtype={dtype}", "engine.name=vllm"])[0]).take()
+    found = {name: value for names, value in source.read() for name in names}  # type: ignore[union-attr]
+    assert all(torch.equal(found[name], value.to(getattr(torch, dtype))) for name, value in learner.weights().items())
     assert size == bytes_each * sum(value.numel() for value in learner.actor.parameters())
 
 

@@ -29,34 +29,36 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_the_next_iteration_learns_while_the_engine_takes_a_snapshot(tmp_path: Path) -> None:
-    """The first update ends only after the second iteration's last optimizer step: a loop that waited would hang."""
+@pytest.mark.parametrize("mode", ["keep", "wait"])
+def test_the_next_iteration_reads_while_the_engine_takes_parameters_and_its_step_waits(
+    mode: str, tmp_path: Path
+) -> None:
+    """The first update begins only after the second iteration's forward passes: a loop that waited would hang."""
     seen: dict[str, Any] = {}
 
     def look(run: Run) -> None:
-        update, take, learned = run.collector.update_weights, run.publisher.take, asyncio.Event()
+        update, values = run.collector.update_weights, run.learner.values
+        engine: Any = run.collector._engine
 
-        def taken() -> Any:
-            if "before" in seen:
-                run_loop.call_soon_threadsafe(learned.set)
-            else:
-                seen["before"] = run.learner.weights(torch.float32)
-            return take()
+        def read(*args: Any) -> Any:  # the critic, at the end of an iteration's forward passes
+            seen["passes"] = seen.get("passes", 0) + 1
+            return values(*args)
 
         async def slow(weights: Any, version: int, mode: Any = "keep") -> None:
+            before = run.learner.weights()
             if version == 1:
                 async with asyncio.timeout(120):
-                    while run.learner.actor_optimizer.step_count < 4:  # two an iteration
+                    while seen["passes"] < 2:
                         await asyncio.sleep(0.01)
-                seen["sent"], seen["after"] = dict(weights), run.learner.weights(torch.float32)
+                await asyncio.sleep(0.3)  # in which a step would be taken
+                seen["steps"] = run.learner.actor_optimizer.step_count
             await update(weights, version, mode)
+            seen[f"same {version}"] = same(before, engine._scheduler._decoder.parameters)
 
-        run_loop = asyncio.get_running_loop()
-        run.publisher.take, run.collector.update_weights = taken, slow  # type: ignore[method-assign, assignment]
+        run.learner.values, run.collector.update_weights = read, slow  # type: ignore[method-assign, assignment]
 
-    in_process(tmp_path, *TWO, "model.dtype=float32", look=look)
-    assert same(seen["sent"], seen["before"]), "what the engine takes is of the moment of publication"
-    assert not same(seen["sent"], seen["after"])
+    in_process(tmp_path, *TWO, "model.dtype=float32", f"rollout.update_mode={mode}", look=look)
+    assert seen == {"passes": 2, "steps": 2, "same 1": True, "same 2": True}  # two steps an iteration
     rows = training_of(tmp_path)
     assert [row["rollout/staleness_max"] for row in rows] == [0.0, 1.0]
 

@@ -9,7 +9,6 @@ import torch
 
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..config.schema import PPOConfig
-from ..engines.adapters import Adapted, nbytes
 from ..engines.transport import AdapterSource, LocalSource, WeightSource
 from ..learner import Learner
 from ..learner.weight_stream import Which
@@ -18,9 +17,9 @@ from ..learner.weight_stream import Which
 class Publisher:
     """Takes an actor's weights from a learner, in the form that ``model.lora_publish`` says.
 
-    Embedded engines in this process get tensors, which are copies; all others a source. With ``rollout.staleness=0``
-    that reads the parameters themselves, which nothing changes until the engines have them; with more it is a snapshot,
-    of which each rank has its own part, and training goes on.
+    With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
+    With more, those in other processes get a snapshot, of which each rank has its own part, and training goes on.
+    Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
 
     Args:
         learner: Of the run.
@@ -32,13 +31,18 @@ class Publisher:
         model = config.model
         self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
         self._scale = model.lora_alpha / max(model.lora_rank, 1)
-        self._dtype = getattr(torch, model.precision)
-        self._snapshot = config.rollout.staleness > 0
-        self._here = config.engine.name == "torch" and isinstance(learner, Learner)
+        here = config.engine.name == "torch" and config.cluster.backend != "ray"
+        self._dtype = None if here else getattr(torch, model.precision)  # in this process the copy is the cast
+        self._snapshot = config.rollout.staleness > 0 and not here
         self._name = uuid.uuid4().hex
         self._base: Any = None
 
-    def take(self) -> tuple[Any, int]:
+    @property
+    def live(self) -> bool:
+        """Whether engines read the parameters themselves: those must not change while an update is under way."""
+        return not self._snapshot
+
+    def take(self) -> tuple[WeightSource | AdapterSource, int]:
         """The weights of now, as engines take them, and how many bytes of them are new. It takes its time."""
         if not self._adapters:
             weights, size = self._part("weights")
@@ -47,15 +51,10 @@ class Publisher:
         if self._base is None:  # what is frozen is that of a checkpoint, if there is one: not what engines were made of
             self._base, size = self._part("base")
         adapter, more = self._part("adapter")
-        whole = Adapted if self._here else AdapterSource
-        return whole(self._name, self._base, adapter, self._scale), size + more
+        return AdapterSource(self._name, self._base, adapter, self._scale), size + more
 
-    def _part(self, which: Which) -> tuple[Any, int]:
+    def _part(self, which: Which) -> tuple[WeightSource, int]:
         dtype = self._dtype if which == "weights" else None
-        if self._here:
-            assert isinstance(self._learner, Learner)
-            tensors = self._learner.weights(dtype, which=which)
-            return tensors, nbytes(tensors)
         source: WeightSource
         if isinstance(self._learner, Learner):
             stream, ranks = self._learner.publication(which, dtype, snapshot=self._snapshot), self._learner.ranks

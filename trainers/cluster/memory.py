@@ -18,8 +18,8 @@ uncertain part, may be a fifth above what there is; beyond, the run is refused. 
   at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
 * the driver loads the model in float32 on the CPU while it makes an embedded engine of it: that is counted where the
-  learner is on the CPU, too, and so are Python itself and, for embedded engines and with ``rollout.staleness``, a copy
-  of what is published, as engines compute;
+  learner is on the CPU, too, and so are Python itself and a copy of what is published, as engines compute: for embedded
+  engines in Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
   its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. On a GPU, vLLM
   holds the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where
@@ -135,7 +135,8 @@ def _of_learner(
         yield "learner", "optimizer", trained * 8 * learned
     if device == "cpu":
         yield "learner", "weights as loaded", 4 * shape.parameters
-        if config.engine.name == "torch" or config.rollout.staleness:
+        copied = config.cluster.backend == "ray" if config.engine.name == "torch" else config.rollout.staleness
+        if copied:
             yield "learner", "weights on their way", size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
     if ranks > 1 or config.trainer.offload:

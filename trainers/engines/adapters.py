@@ -1,9 +1,9 @@
 """Weights of a LoRA run: a base, which stays as it is, and adapters, which are what learns (arXiv 2106.09685).
 
-:class:`Adapted` is both, as one publication. The learner makes it, and so only adapters travel: an engine has got the
-base before, once. It merges them itself, so what it computes with, and how fast, is as with merged weights: the learner
-merges with the same function (:func:`merge`), and where both multiply on the same kind of device, the numbers are the
-same to the last bit.
+Only adapters need to travel (:class:`trainers.engines.transport.AdapterSource`): an engine has got the base before,
+once. It merges them itself, so what it computes with, and how fast, is as with merged weights: the learner merges with
+the same function (:func:`merge`), and where both multiply on the same kind of device, the numbers are the same to the
+last bit.
 
 vLLM's worker imports this too, so it needs nothing but PyTorch.
 """
@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
+
+from trainers.engines.weights import is_finite
 
 PREFIX = "base_model.model."  #: of peft's names
 _A, _B = ".lora_A.weight", ".lora_B.weight"
@@ -56,7 +58,7 @@ def check_adapter(adapter: Mapping[str, Tensor], shapes: Mapping[str, torch.Size
                 f"the adapter of {name}, {tuple(b.shape)} times {tuple(a.shape)}, does not fit its shape "
                 f"{tuple(shapes[name])}; the old weights stay"
             )
-        if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
+        if not (is_finite(a) and is_finite(b)):
             raise ValueError(
                 f"the adapter of {name} holds values that are not finite; did training diverge? The old weights stay"
             )
@@ -83,41 +85,3 @@ def compact(value: Tensor) -> Tensor:
         return value
     half = value.bfloat16()
     return half if torch.equal(half.float(), value) else value
-
-
-class Adapted(Mapping[str, Tensor]):
-    """One publication: a base and its adapters now. As a mapping, it is the merged weights by name, made when asked.
-
-    Args:
-        name: Of the base: publications with the same have the same.
-        base: The model's tensors by name, on the CPU; they never change. Tied ones are the same object.
-        adapter: See :func:`pairs_of`; on the CPU.
-        scale: See :func:`merge`.
-    """
-
-    def __init__(self, name: str, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> None:
-        self.name, self.base, self.adapter, self.scale = name, base, adapter, scale
-
-    def merged(self, device: torch.device | str | None = None) -> dict[str, Tensor]:
-        """All merged weights, on the CPU; tied ones stay the same object. They are multiplied on ``device``.
-
-        Raises:
-            ValueError: The adapters do not fit the base.
-        """
-        check_adapter(self.adapter, {name: value.shape for name, value in self.base.items()})
-        return {name: value.cpu() for name, value in merged(self.base.items(), self.adapter, self.scale, device)}
-
-    def __getitem__(self, name: str) -> Tensor:
-        pair = pairs_of(self.adapter).get(name)
-        return self.base[name] if pair is None else merge(self.base[name], *pair, self.scale)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.base)
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-
-def nbytes(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of all tensors, each once."""
-    return sum({id(value): value.nbytes for value in tensors.values()}.values())

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -36,7 +36,8 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from trainers.engines.cell_attention import CellAttention, is_faster
-from trainers.engines.weights import check_weights, some
+from trainers.engines.transport import AdapterSource, LocalSource, Weights, source_of
+from trainers.engines.weights import Named, check_names, check_weights, some
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 SIZE = 16  #: positions of a block of keys and values
@@ -173,14 +174,32 @@ class Decoder:
 
     # Weights
 
-    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Refuse weights that are not exactly this model's; see :func:`trainers.engines.weights.check_weights`."""
-        check_weights(weights, {name: value.shape for name, value in self.parameters.items()}, self._tied)
+    def read_weights(self, weights: Weights) -> Iterator[Named]:
+        """Begin to read weights of this process, for :meth:`load_weights`.
 
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy weights that :meth:`check_weights` accepted. Keys and values computed before are stale afterwards."""
-        for name, value in weights.items():
-            self.parameters[name].copy_(value)
+        Raises:
+            ValueError: They are not exactly this model's; see :func:`trainers.engines.weights.check_weights`.
+            SupersededError: They are gone.
+        """
+        shapes = {name: value.shape for name, value in self.parameters.items()}
+        if isinstance(weights, Mapping):  # others come from a learner, which has checked their values
+            check_weights(weights, shapes, self._tied)
+        source = source_of(weights)
+        if isinstance(source, AdapterSource):
+            source = source.merged(self.device)
+        assert isinstance(source, LocalSource)
+        check_names({name: torch.Size(each.shape) for each in source.specs for name in each.names}, shapes, self._tied)
+        return source.read()
+
+    def load_weights(self, tensors: Iterable[Named]) -> None:
+        """Copy weights into the memory of the old ones, where they are cast and may come from another device.
+
+        Keys and values computed before are stale afterwards.
+        """
+        for names, value in tensors:
+            for name in names:
+                if name not in self._tied:
+                    self.parameters[name].copy_(value)
 
     @torch.no_grad()
     def _take_weights(self, model: PreTrainedModel) -> None:
@@ -215,7 +234,7 @@ class Decoder:
                 f"the torch engine does not know what to do with the model's {some('weights', sorted(left))}"
                 "merge adapters and undo quantisation before serving the model"
             )
-        self.check_weights(source)
+        self.read_weights(source)
 
     @torch.no_grad()
     def _rotary_tables(self, model: PreTrainedModel) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -26,8 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.engines.base import EngineError, FinishReason, Generation, Sampling, UpdateMode
+from trainers.engines.base import EngineError, FinishReason, Generation, Sampling, SupersededError, UpdateMode
 from trainers.engines.decoder import ROW, SIZE, Decoder, blocks_for, sample, uniforms
+from trainers.engines.transport import Weights
 
 ROOT = 0  #: what comes before the first block
 
@@ -131,7 +132,7 @@ class Request:
 class Update:
     """One call of ``update_weights``, by identity."""
 
-    weights: Mapping[str, Tensor]
+    weights: Weights
     version: int
     mode: UpdateMode
 
@@ -253,13 +254,13 @@ class Scheduler:
             try:
                 if update.version <= self.version:
                     raise ValueError(f"the new version {update.version} must be greater than {self.version}")
-                self._decoder.check_weights(update.weights)
-            except ValueError as refused:
+                tensors = self._decoder.read_weights(update.weights)
+            except (ValueError, SupersededError) as refused:
                 outcomes.append((update, refused))
                 continue
             if update.mode == "abort":
                 outcomes += [self._finish(row, "abort") for row in list(self._running)]
-            self._decoder.load_weights(update.weights)
+            self._decoder.load_weights(tensors)  # whatever it raises ends the engine, which may have a part of them
             self.version = update.version
             self._forget()
             outcomes.append((update, None))

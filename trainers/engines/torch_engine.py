@@ -15,14 +15,12 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from textenvs.threads import in_new_thread
-from trainers.engines.adapters import Adapted
 from trainers.engines.base import (
     EngineDeadError,
     Generation,
@@ -36,6 +34,7 @@ from trainers.engines.base import (
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, check_supported, is_fused, position_bytes
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import Request, Scheduler, Update
+from trainers.engines.transport import AdapterSource, LocalSource, Weights
 
 
 class TorchEngine:
@@ -103,7 +102,7 @@ class TorchEngine:
             version=version,
         )
         self._vocab_size: int = model.config.vocab_size
-        self.max_context, self._device = max_context, decoder.device
+        self.max_context = max_context
         self._mailbox = _Mailbox()
         self._thread = threading.Thread(
             target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
@@ -122,19 +121,19 @@ class TorchEngine:
         generation: Generation = await self._outcome(Request(prompt, sampling, session))
         return generation
 
-    async def update_weights(
-        self, weights: Mapping[str, torch.Tensor], version: int, mode: UpdateMode = "keep"
-    ) -> None:
+    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
-        The tensors are copied; they must stay unchanged until this returns. Cancelling withdraws an update that has not
-        been applied yet.
+        Between two steps each tensor is copied into the memory of the old one, which it is cast for, or merged with its
+        adapter on the way: there is never a second model. They must stay unchanged until this returns. Cancelling
+        withdraws an update that has not been applied yet.
+
+        Raises:
+            SupersededError: They are gone: the learner that they are of has taken a step.
         """
         check_mode(mode)
-        if not isinstance(weights, Mapping):
+        if not isinstance(weights, Mapping | LocalSource | AdapterSource):
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
-        if isinstance(weights, Adapted):  # in a thread of its own: requests go on meanwhile
-            weights = await asyncio.shield(in_new_thread(partial(weights.merged, self._device)))
         await self._outcome(Update(weights, version, mode))
 
     async def release(self, session: str) -> None:

@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.engines.adapters import Adapted
+from trainers.engines.adapters import check_adapter, merged
 from trainers.engines.base import EngineError
 from trainers.engines.parameters import ChecksumRule, Checksums, Sums, differing
 from trainers.engines.process_group import Group, Sender, broadcast, destroy, make_group
-from trainers.engines.weights import Named, TensorSpec
+from trainers.engines.weights import Named, TensorSpec, tied_names
 
 _Result = TypeVar("_Result")
 Bucket = list[tuple[str, Tensor]]
@@ -190,23 +190,23 @@ class LocalSource(WeightSource):
 
     Args:
         specs: What comes.
-        read: Begins to give it, in order; as often as it is asked.
+        read: Begins to give it, in order, where it is; as often as it is asked. What it gives may be the memory of a
+            model: it is to be read only, one tensor after another.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], read: Callable[[], Iterator[Named]]) -> None:
-        self.specs, self._read = specs, read
+        self.specs, self.read = specs, read
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], without: Container[str] = ()) -> LocalSource:
-        """Of tensors that stay unchanged, but for some names; those that are the same object travel once."""
-        names: dict[int, list[str]] = {}
-        for name, value in weights.items():
-            if name in without:
-                continue
-            names.setdefault(id(value), []).append(name)
+        """Of tensors that stay unchanged, but for some names; those that are the same memory travel once."""
+        given = {name: value.detach() for name, value in weights.items() if name not in without}
+        names: dict[str, list[str]] = {name: [name] for name in given}
+        for name, first in tied_names(given).items():
+            names[first] += names.pop(name)
         tied = [tuple(each) for each in names.values()]
-        specs = [TensorSpec(each, weights[each[0]].dtype, tuple(weights[each[0]].shape)) for each in tied]
-        return cls(specs, lambda: ((each, weights[each[0]].detach()) for each in tied))
+        specs = [TensorSpec(each, given[each[0]].dtype, tuple(given[each[0]].shape)) for each in tied]
+        return cls(specs, lambda: ((each, given[each[0]]) for each in tied))
 
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
@@ -214,7 +214,7 @@ class LocalSource(WeightSource):
             address = wants.address or "127.0.0.1"
             group = sender.open(address, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
-        sending = in_thread(lambda: send(sender, {name: wants}, plan, self._read()))
+        sending = in_thread(lambda: send(sender, {name: wants}, plan, self.read()))
         outcome = await exchange(
             sending, {name: (receiver, group)}, plan, lambda *why: in_thread(lambda: sender.give_up(*why))
         )
@@ -223,7 +223,7 @@ class LocalSource(WeightSource):
         return found
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
-        tensors, sums = self._read(), None if wants.rule is None else Checksums(wants.rule)
+        tensors, sums = self.read(), None if wants.rule is None else Checksums(wants.rule)
 
         def cut(specs: Sequence[TensorSpec]) -> Bucket:
             bucket = []
@@ -241,12 +241,40 @@ class LocalSource(WeightSource):
 
 
 class AdapterSource(NamedTuple):
-    """A base, which stays as it is, and adapters of it; see :class:`trainers.engines.adapters.Adapted`."""
+    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.adapters`).
+
+    Args:
+        name: Of the base: publications with the same have the same.
+        base: The model's tensors.
+        adapter: By peft's names; see :func:`trainers.engines.adapters.pairs_of`.
+        scale: See :func:`trainers.engines.adapters.merge`.
+    """
 
     name: str
     base: WeightSource
     adapter: WeightSource
     scale: float
+
+    def merged(self, device: torch.device | str | None = None) -> LocalSource:
+        """Of sources in this process: merged weights, multiplied on ``device`` one at a time, as they are read.
+
+        Raises:
+            ValueError: The adapters do not fit the base.
+            SupersededError: See :meth:`trainers.learner.weight_stream.WeightStream.read`; as reading may.
+        """
+        assert isinstance(self.base, LocalSource)
+        assert isinstance(self.adapter, LocalSource)
+        base, again = self.base, self.adapter.read
+        adapter = {names[0]: value for names, value in again()}
+        check_adapter(adapter, {spec.names[0]: torch.Size(spec.shape) for spec in base.specs})
+
+        def read() -> Iterator[Named]:
+            each = ((names[0], value) for names, value in base.read())
+            for spec, (_, value) in zip(base.specs, merged(each, adapter, self.scale, device), strict=True):
+                yield spec.names, value
+            again()  # which raises where they have changed meanwhile
+
+        return LocalSource([spec._replace(dtype=torch.float32) for spec in base.specs], read)
 
 
 Weights = Mapping[str, Tensor] | WeightSource | AdapterSource
@@ -254,9 +282,6 @@ Weights = Mapping[str, Tensor] | WeightSource | AdapterSource
 
 def source_of(weights: Weights, without: Container[str] = ()) -> WeightSource | AdapterSource:
     """A source, of whatever an engine is given as weights; of tensors that are here, ``without`` these names."""
-    if isinstance(weights, Adapted):
-        base, adapter = LocalSource.of(weights.base, without), LocalSource.of(weights.adapter)
-        return AdapterSource(weights.name, base, adapter, weights.scale)
     return LocalSource.of(weights, without) if isinstance(weights, Mapping) else weights
 
 

@@ -49,13 +49,18 @@ def check_weights(weights: Any, shapes: Mapping[str, torch.Size], tied: Mapping[
             raise ValueError(f"{name} is a {type(value).__name__}, not a tensor; the old weights stay")
     check_names({name: value.shape for name, value in weights.items()}, shapes, tied)
     for name, value in weights.items():
-        if not bool(torch.isfinite(value).all()):
+        if not is_finite(value):
             raise ValueError(f"{name} holds values that are not finite; did training diverge? The old weights stay")
     for name, other in tied.items():
         if name in weights:
             one, two = weights[name], weights[other]
             if one.data_ptr() != two.data_ptr() and not torch.equal(one, two):
                 raise ValueError(f"{name} differs from {other}, which it is tied to; the old weights stay")
+
+
+def is_finite(value: Tensor) -> bool:
+    """Whether all numbers are finite; without a temporary tensor of its size."""
+    return not value.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(value))).all())
 
 
 def check_names(found: Mapping[str, torch.Size], shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> None:

@@ -170,8 +170,8 @@ class Optimizer:
                 gradient.mul_(self.settings.grad_clip / value)
         for group in self._adamw.param_groups:
             group["lr"] = lr
+        self.step_count += 1  # before it changes anything: who reads meanwhile sees that
         self._adamw.step()
         torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .rounding
         self.zero_grad()
-        self.step_count += 1
         return {"grad_norm": value, "lr": lr, "skipped": 0.0}

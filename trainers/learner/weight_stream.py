@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from trainers.engines.adapters import PREFIX, compact, merge
 from trainers.engines.base import SupersededError
-from trainers.engines.weights import Named, TensorSpec
+from trainers.engines.weights import Named, TensorSpec, is_finite
 from trainers.learner.fsdp import Ranks, tied_names
 from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
 from trainers.learner.optim import Optimizer
@@ -120,10 +120,17 @@ class WeightStream:
             ranks: All ranks, over the group that they send through.
 
         Raises:
-            SupersededError: The optimizer has taken a step since, on any rank.
+            SupersededError: The optimizer has taken a step since, on any rank; raised by this call, or where the step
+                comes between, after the first tensor that it may have changed while it was read.
         """
+        self._check()
+        return self._read(ranks)
+
+    def _check(self) -> None:
         if self._optimizer is not None and self._optimizer.step_count != self._at:
             raise SupersededError("the learner has trained on: weights that are no snapshot can be read no more")
+
+    def _read(self, ranks: Ranks) -> Iterator[Named]:
         for spec, (parts, scale) in zip(self.specs, self._parts, strict=True):
             kind = spec.dtype if len(parts) == 1 else torch.float32
             found = [whole for part in parts if (whole := _gathered(part, kind, ranks)) is not None]
@@ -134,6 +141,7 @@ class WeightStream:
                 yield spec.names, merge(base, a, b, scale).to(spec.dtype)
                 del base, a, b
             del found
+            self._check()
 
 
 def _known(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, bool]:
@@ -145,7 +153,7 @@ def _known(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, bool]:
     else:
         box = tuple(slice(0, size) for size in value.shape)
     half = halved and compact(local).dtype == torch.bfloat16
-    return box, half, not finite or bool(torch.isfinite(local).all())
+    return box, half, not finite or is_finite(local)
 
 
 def _local(value: Tensor) -> Tensor:

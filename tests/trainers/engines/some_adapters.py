@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainers.engines.adapters import PREFIX, Adapted
+from trainers.engines.adapters import PREFIX
+from trainers.engines.transport import AdapterSource, LocalSource
 
 RANK, SCALE = 3, 7 / 3
 
@@ -24,9 +25,12 @@ def adapter_of(state: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
     return adapter
 
 
-def adapted(state: Mapping[str, Tensor], seed: int = 0, name: str = "base") -> Adapted:
+def adapted(
+    state: Mapping[str, Tensor], seed: int = 0, name: str = "base", adapter: Mapping[str, Tensor] | None = None
+) -> AdapterSource:
     """A publication of adapters on these weights."""
-    return Adapted(name, state, adapter_of(state, seed), SCALE)
+    adapter = adapter_of(state, seed) if adapter is None else adapter
+    return AdapterSource(name, LocalSource.of(state), LocalSource.of(adapter), SCALE)
 
 
 def merged(state: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from trainers.cluster.ray.ranks import said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
-from trainers.engines.adapters import Adapted
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
 from trainers.engines.parameters import Sums
 from trainers.engines.process_group import Group
@@ -29,6 +28,7 @@ from trainers.engines.transport import (
     AdapterSource,
     Bucket,
     Inbox,
+    LocalSource,
     Receiver,
     Wants,
     Weights,
@@ -111,7 +111,8 @@ class _EngineActor:
         else:
             if self._base is None or self._base[0] != base[0]:
                 self._base = base[0], await collect(sources["base"], wants)
-            weights = Adapted(base[0], self._base[1], await collect(sources["adapter"], wants), base[1])
+            adapter = LocalSource.of(await collect(sources["adapter"], wants))
+            weights = AdapterSource(base[0], LocalSource.of(self._base[1]), adapter, base[1])
         await self._engine.update_weights(weights, version, mode)
         del self._asking[number]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from safetensors.torch import save
 
-from trainers.engines.adapters import Adapted, check_adapter
 from trainers.engines.base import EngineError
 from trainers.engines.http import UnreachableError
 from trainers.engines.parameters import Sums, differing
@@ -37,13 +36,10 @@ class VLLMUpdater(WeightUpdater):
         self._base: str | None = None  # what the workers have below adapters
 
     def check(self, weights: Weights) -> None:
-        if not isinstance(weights, Adapted | AdapterSource):
+        if not isinstance(weights, AdapterSource):
             super().check(weights)
-            return
-        if weights.name != self._base:  # adapters change with every publication; their base is verified once
+        elif weights.name != self._base:  # adapters change with every publication; their base is verified once
             super().check(weights.base)
-        if isinstance(weights, Adapted):
-            check_adapter(weights.adapter, self._parameters.shapes)
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """See :meth:`trainers.engines.weight_update.WeightUpdater.control`; without what vLLM says around an error."""
