@@ -27,10 +27,10 @@ from ...tools.toolbox import Toolbox
 from ...users.base import UserTurn, take_turn
 from ...users.llm import LLMUser
 from .attacks import ATTACKS
-from .evaluator import COMPONENTS, Criteria, task_json
+from .evaluator import COMPONENTS, Criteria, read_task
 from .files import Folder, find_data
 from .user import MAX_CHARS, answer, next_move, opening
-from .world import DOMAINS, Call, Domain, Tau2State, begin, kind_of, tools_of
+from .world import DOMAINS, Call, Domain, Tau2State, begin, tools_of
 
 #: What a language model as the user writes to leave.
 STOP, TRANSFER, OUT_OF_SCOPE = "###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###"
@@ -133,12 +133,12 @@ class Tau2(ToolEnv[Tau2State]):
     # ------------------------------------------------------------------ the episode
 
     def opening(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message]]:
-        state, row = self.state, self._row(task)
-        criteria = Criteria.of(row.get("evaluation_criteria"))
+        state, (row, criteria) = self.state, self._read(task)
         initial = row.get("initial_state") or {}
         history, calls = self._history(initial.get("message_history") or ())
         start = begin(self.folder, initial, calls)
-        state.db, state.gold, state.calls = start, criteria.gold(start), tuple(calls)
+        state.db, state.calls = start, tuple(calls)
+        state.gold, state.wanted = criteria.gold(start)
         for message in history:
             if message["role"] == "assistant":
                 state.told |= criteria.heard(str(message["content"]))
@@ -160,9 +160,9 @@ class Tau2(ToolEnv[Tau2State]):
         return self._turn(self.tool_messages(results))
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        row, words = self._row(self.task), self._note(reply)
+        (row, criteria), words = self._read(self.task), self._note(reply)
         if self.player is None:
-            return self._turn([user_message(answer(row, self._criteria(row), self.state, words))])
+            return self._turn([user_message(answer(row, criteria, self.state, words))])
         return self._answer_by_model(row, words[:MAX_CHARS])
 
     async def _answer_by_model(self, row: Mapping[str, Any], words: str) -> Turn:
@@ -201,7 +201,7 @@ class Tau2(ToolEnv[Tau2State]):
     def _note(self, reply: Message) -> str:
         """The words of a reply, noted where a task wants them said."""
         words, state = self.said(reply), self.state
-        state.told |= self._criteria(self._row(self.task)).heard(words)
+        state.told |= self._criteria.heard(words)
         return words
 
     # ------------------------------------------------------------------ the reward
@@ -211,7 +211,7 @@ class Tau2(ToolEnv[Tau2State]):
         return {**criteria.shares(state.db, state.gold, state.calls, state.told), "nl_assertion": 1.0}
 
     def _turn(self, messages: Sequence[Message]) -> Turn | Awaitable[Turn]:
-        state, criteria = self.state, self._criteria(self._row(self.task))
+        state, criteria = self.state, self._criteria
         stop = state.ended
         if not stop and state.tool_errors >= MAX_ERRORS and messages and messages[-1]["role"] == "user":
             stop = "too_many_errors"
@@ -268,7 +268,7 @@ class Tau2(ToolEnv[Tau2State]):
 
     def conversation_score(self) -> Mapping[str, float]:
         """tau2's reward if the user left now."""
-        criteria = self._criteria(self._row(self.task))
+        criteria = self._criteria
         return {"reward": float(all(self._shares(criteria)[name] == 1.0 for name in criteria.components))}
 
     # ------------------------------------------------------------------ what plays and tests it
@@ -287,7 +287,7 @@ class Tau2(ToolEnv[Tau2State]):
         state = self.state
         parsed = [self.format.parse(each) for each in state.messages if each["role"] == "assistant"]
         said = [each.text for each in parsed if not each.calls and not each.problems]
-        move = next_move(self._criteria(self._row(self.task)), state, said)
+        move = next_move(self._criteria, state, said)
         if careless:
             if isinstance(move, str) or rng.random() < 0.5:
                 return self.format.write("That has been done. Is there anything else?", ())
@@ -304,23 +304,24 @@ class Tau2(ToolEnv[Tau2State]):
         """What the task is judged by, and its actions that change something, as they stand in the row."""
         if self.state.task is None:
             return ()
-        domain = self.folder.domain
-        actions = self._criteria(self._row(self.state.task)).actions
-        changes = (each for each in actions if kind_of(domain, each.get("requestor", "assistant"), each["name"]) == "write")
-        return (str(self.state.task.ground_truth), *(json.dumps(each["arguments"]) for each in changes if each["arguments"]))
+        calls = self._criteria.calls
+        changes = (each.arguments for each in calls if each.writes(self.folder.domain))
+        return (str(self.state.task.ground_truth), *(json.dumps(each) for each in changes))
 
     # ------------------------------------------------------------------ rows
 
-    def _row(self, task: Task) -> dict[str, Any]:
+    def _read(self, task: Task) -> tuple[Mapping[str, Any], Criteria]:
+        """A row's task as tau2 has it, and its criteria."""
         if task.extra.get("domain") != self.folder.domain:
             raise TaskError(
                 f"task {task.key!r} is of the domain {task.extra.get('domain')!r}; make the environment with domain=... "
                 f"one of {', '.join(DOMAINS)}"
             )
-        return task_json(task)
+        return read_task(str(task.extra.get("tau2")))
 
-    def _criteria(self, row: Mapping[str, Any]) -> Criteria:
-        return Criteria.of(row.get("evaluation_criteria"))
+    @property
+    def _criteria(self) -> Criteria:
+        return self._read(self.task)[1]
 
     def _history(self, given: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Call]]:
         """A task's earlier messages as this environment's, and the calls that were made in them."""

@@ -7,12 +7,13 @@ counts as met where the share is 1.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...task import Task, TaskError
+from ...task import TaskError
 from .database import Database
 from .world import Call, attempt, run
 
@@ -56,12 +57,15 @@ class Criteria:
         """The actions that solve the task, in order."""
         return [Call(each.get("requestor", "assistant"), each["name"], each["arguments"]) for each in self.actions]
 
-    def gold(self, start: Database) -> Database:
-        """The database that the actions make of ``start``. As in tau2, the sides are not synchronised in between."""
-        db = copy.deepcopy(start)
+    def gold(self, start: Database) -> tuple[Database, int]:
+        """The database that the actions make of ``start``, and how many changes of the assistant worked.
+
+        As in tau2, the sides are not synchronised in between.
+        """
+        db, changes = copy.deepcopy(start), 0
         for call in self.calls:
-            attempt(db, call, sync=False)
-        return db
+            changes += attempt(db, call, sync=False) and call.writes(start.folder.domain)
+        return db, changes
 
     def heard(self, words: str) -> set[str]:
         """Those of ``communicate`` that stand in a message."""
@@ -82,14 +86,19 @@ class Criteria:
         }
 
 
-def task_json(task: Task) -> dict[str, Any]:
-    """A row's task as tau2's file has it; ``TaskError``: the row has none."""
+@functools.lru_cache(maxsize=4096)
+def read_task(text: str) -> tuple[Mapping[str, Any], Criteria]:
+    """A task of tau2 from its JSON text, shared and not to be changed, and what it is judged by.
+
+    ``TaskError``: it is none.
+    """
     try:
-        found = json.loads(task.extra["tau2"])
-        found["user_scenario"]["instructions"]
-    except (KeyError, TypeError, ValueError):
-        raise TaskError(f"task {task.key!r}: extra_info.tau2 is not a task of tau2 as JSON text") from None
-    return found  # type: ignore[no-any-return]
+        found = json.loads(text)
+        if not isinstance(found["user_scenario"]["instructions"], (str, dict)):
+            raise TypeError("user_scenario.instructions is neither text nor an object")
+        return found, Criteria.of(found.get("evaluation_criteria"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TaskError(f"extra_info.tau2 is not a task of tau2 as JSON text: {error!r}") from None
 
 
 def _holds(db: Database, assertion: Mapping[str, Any]) -> bool:

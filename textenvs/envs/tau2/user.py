@@ -35,22 +35,22 @@ _WORD = re.compile(r"[a-z0-9#@]{3,}")
 _DISTINCT = re.compile(r"#?\w*\d\w*")  # an id, a number
 
 
-def sentences(task: Mapping[str, Any]) -> tuple[list[str], int]:
-    """All that the user may say, in the first person; and how many of these sentences it opens with."""
+def sentences(task: Mapping[str, Any]) -> tuple[list[str], range, range]:
+    """All that the user may say, in the first person; those that it opens with; and those that say who it is."""
     given = task["user_scenario"]["instructions"]
-    if isinstance(given, str):
-        parts = [given, "", "", ""]
-    else:
-        parts = [given.get(name) or "" for name in ("reason_for_call", "known_info", "unknown_info", "task_instructions")]
-    split = [[each.strip() for each in _SENTENCE.split(part) if len(each.strip()) > 1] for part in parts]
-    return [_first_person(each) for part in split for each in part], max(1, len(split[0]))
+    parts = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
+    texts = [given] if isinstance(given, str) else [given.get(name) or "" for name in parts]
+    split = [[each.strip() for each in _SENTENCE.split(text) if len(each.strip()) > 1] for text in texts]
+    first = max(1, len(split[0]))
+    who = range(first, first + sum(map(len, split[1:3])))
+    return [_first_person(each) for part in split for each in part], range(first), who
 
 
 def opening(task: Mapping[str, Any], state: Tau2State) -> str:
     """The user's first words: why it calls."""
-    told, number = sentences(task)
-    state.heard = tuple(range(number))
-    return " ".join(told[:number])
+    known, first, _ = sentences(task)
+    state.heard = tuple(first)
+    return " ".join(known[i] for i in first)
 
 
 def answer(task: Mapping[str, Any], criteria: Criteria, state: Tau2State, words: str) -> str:
@@ -83,17 +83,18 @@ def _useless(state: Tau2State, words: str) -> str:
 
 def _tell(task: Mapping[str, Any], state: Tau2State, words: str, identity: bool) -> str:
     """The sentence that the question is about, or else the next that was not said yet."""
-    known, number = sentences(task)
-    if identity and len(known) > number:
-        about = range(number, min(number + 2, len(known)))  # who the user is, and what it does not know of that
+    known, _, who = sentences(task)
+    if identity and who:
+        about = who
     else:
         asked = set(_WORD.findall(words.lower()))
         scores = [len(asked & set(_WORD.findall(each.lower()))) for each in known]
         new = [i for i in range(len(known)) if i not in state.heard]
-        best = max(range(len(known)), key=lambda i: (scores[i], i in new, -i), default=0)
+        best = max(range(len(known)), key=lambda i: (scores[i], i in new, -i))
         if not new and not scores[best]:
             return _useless(state, SAYS["nothing_more"])
-        about = range(best, best + 1) if scores[best] or not new else range(new[0], new[0] + 1)
+        one = best if scores[best] or not new else new[0]
+        about = range(one, one + 1)
     if set(about) <= set(state.heard):
         state.patience += 1  # asked again
     if state.patience >= PATIENCE:
@@ -105,7 +106,7 @@ def _tell(task: Mapping[str, Any], state: Tau2State, words: str, identity: bool)
 def _mine(criteria: Criteria, state: Tau2State, words: str) -> bool:
     """Whether a proposal names something of a change that the user wants: an id, a number, or what is done."""
     for call in criteria.calls:
-        if call.side == "assistant" and kind_of(state.db.folder.domain, call.side, call.name) == "write":
+        if call.writes(state.db.folder.domain):
             parts = {part for value in call.arguments.values() for part in _DISTINCT.findall(str(value))}
             named = {part for part in call.name.split("_") if len(part) > 4} - {"order", "items", "pending", "delivered"}
             if any(part in words for part in parts) or any(part in words.lower() for part in named):
@@ -120,12 +121,11 @@ def _close(task: Mapping[str, Any], criteria: Criteria, state: Tau2State) -> str
         check = _DATA["checks"].get(each["func_name"])
         if check and not criteria_holds(state.db, each):
             return _useless(state, f"{SAYS['broken']} {_do(state, check, {})}")
-    writes = [call for call in criteria.calls if call.side == "assistant" and kind_of(domain, call.side, call.name) == "write"]
-    if state.wrote < len(writes):
-        known, _ = sentences(task)
-        left = [i for i in range(len(known)) if i not in state.heard] or [0]
-        state.heard = tuple(sorted({*state.heard, left[0]}))
-        return _useless(state, f"{SAYS['more']} {known[left[0]]}")
+    if state.wrote < state.wanted:
+        known, _, _ = sentences(task)
+        left = next((i for i in range(len(known)) if i not in state.heard), 0)
+        state.heard = tuple(sorted({*state.heard, left}))
+        return _useless(state, f"{SAYS['more']} {known[left]}")
     for name, arguments in _own_plan(task, domain):
         _do(state, name, arguments)
     state.ended = "stop"
@@ -217,7 +217,7 @@ def next_move(criteria: Criteria, state: Tau2State, said: Sequence[str]) -> Call
             given = "".join(f", {name}: {value}" for name, value in call.arguments.items())
             return EXPERT["order"].format(tool=call.name, arguments=given)
         asked = EXPERT["confirm"].format(call=f"{call.name}({', '.join(map(str, call.arguments.values()))})")
-        if kind_of(domain, call.side, call.name) != "write" or domain == "mock" or asked in said:
+        if not call.writes(domain) or domain == "mock" or asked in said:
             return call
         return asked
     if any(call.name == "transfer_to_human_agents" for call in criteria.calls):

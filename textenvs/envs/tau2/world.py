@@ -46,6 +46,10 @@ class Call:
     def __deepcopy__(self, memo: object) -> Call:
         return self
 
+    def writes(self, domain: str) -> bool:
+        """Whether it is a change of the assistant's."""
+        return self.side == "assistant" and kind_of(domain, self.side, self.name) == "write"
+
     def matches(self, action: Mapping[str, Any]) -> bool:
         """Whether it is a task's action: tau2's rule, which compares only the arguments that this call has."""
         if self.name != action["name"]:
@@ -63,7 +67,8 @@ class Tau2State(ToolState):
     db: Database = field(default_factory=lambda: Database(Folder("", "mock")))
     gold: Database = field(default_factory=lambda: Database(Folder("", "mock")))
     calls: tuple[Call, ...] = ()
-    wrote: int = 0  # calls of the assistant that could change something and worked
+    wanted: int = 0  # so many changes of the assistant solve the task
+    wrote: int = 0  # so many it made, right or wrong
     told: frozenset[str] = frozenset()  # those of ``communicate_info`` that were said
     shares: Mapping[str, float] = field(default_factory=dict)  # of each component, how much is met
     paid: float = 0.0  # the sum of the turn rewards
@@ -116,12 +121,13 @@ def begin(folder: Folder, initial: Mapping[str, Any], calls: Iterable[Call]) -> 
     return db
 
 
-def attempt(db: Database, call: Call, *, sync: bool = True) -> None:
-    """Carry out a call that may fail."""
+def attempt(db: Database, call: Call, *, sync: bool = True) -> bool:
+    """Carry out a call; whether it worked. As in tau2, one that fails has done what it did before."""
     try:
         run(db, call.side, call.name, call.arguments, sync=sync)
-    except Exception:  # as tau2 does it: a call that fails has done what it did
-        return
+    except Exception:  # whatever a row's arguments may lead to
+        return False
+    return True
 
 
 def _merged(old: Any, new: Any) -> Any:
@@ -162,11 +168,12 @@ class _Function:
     def __init__(self, side: str, name: str) -> None:
         self.side, self.name = side, name
 
-    def __call__(self, state: Tau2State, **arguments: Any) -> Any:
-        state.calls = (*state.calls, Call(self.side, self.name, arguments))
+    def __call__(self, tau2_state: Tau2State, **arguments: Any) -> Any:
+        state = tau2_state  # a name that no tool has for an argument
+        call = Call(self.side, self.name, arguments)
+        state.calls = (*state.calls, call)
         value = run(state.db, self.side, self.name, arguments)
-        if self.side == "assistant" and kind_of(state.db.folder.domain, self.side, self.name) == "write":
-            state.wrote += 1
+        state.wrote += call.writes(state.db.folder.domain)
         return value
 
 
