@@ -16,6 +16,7 @@ from ...attack import Attack, Cheater, always, sequence
 from ...messages import Message, Messages, assistant, text_of
 from ...tools import call
 
+_WHO = "Could you tell me your name?"
 _CLOSING = "Your request has been processed. Is there anything else?"
 
 
@@ -44,8 +45,8 @@ def _give_back(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    always("claim", "says that it is done, and asks for more", _CLOSING, fakes_solving=False),
-    always("ask", "asks for the name, again and again", "Could you tell me your name?"),
+    sequence("claim", "asks for the name, and says that all is done", [_WHO, _CLOSING], fakes_solving=False),
+    always("ask", "asks for the name, again and again", _WHO),
     sequence(
         "transfer",
         "hands every user over to a human",

@@ -117,12 +117,14 @@ def _mine(criteria: Criteria, state: Tau2State, words: str) -> bool:
 def _close(task: Mapping[str, Any], criteria: Criteria, state: Tau2State) -> str:
     """The assistant says that it is done: is it, as far as the user can see?"""
     domain = state.db.folder.domain
+    known, _, who = sentences(task)
+    if not set(who) <= set(state.heard):
+        return _useless(state, SAYS["unknown"])
     for each in criteria.assertions:
         check = _DATA["checks"].get(each["func_name"])
         if check and not criteria_holds(state.db, each):
             return _useless(state, f"{SAYS['broken']} {_do(state, check, {})}")
     if state.wrote < state.wanted:
-        known, _, _ = sentences(task)
         left = next((i for i in range(len(known)) if i not in state.heard), 0)
         state.heard = tuple(sorted({*state.heard, left}))
         return _useless(state, f"{SAYS['more']} {known[left]}")
