@@ -1,6 +1,7 @@
-"""Record what tau2-bench's own code makes of scripted trajectories: the reference for textenv/tau2.
+r"""Record what tau2-bench's own code makes of scripted trajectories: the reference for textenv/tau2.
 
-    TAU2_DATA_DIR=tau2-bench/data python3.12 scripts/record_tau2.py tests/data/tau2.json.gz retail:base telecom:small ...
+    TAU2_DATA_DIR=tau2-bench/data python3.12 scripts/record_tau2.py tests/data/tau2.json.gz \
+        retail:base telecom:small mock:base
 
 Run it with a Python that has tau2 (3.12 or newer; `pip install -e tau2-bench`) and not this project. For every task it
 plays the task's own actions, and the same with one left out, one twice, all in reverse, or one with a wrong argument
@@ -29,7 +30,9 @@ def variants(task: Mapping[str, Any], writes: set[str]) -> Iterator[tuple[str, S
     ``writes`` are the names of the tools that change something; what others do is the same twice or never.
     """
     actions = (task.get("evaluation_criteria") or {}).get("actions") or []
-    gold = [{"side": each.get("requestor", "assistant"), **{k: each[k] for k in ("name", "arguments")}} for each in actions]
+    gold = [
+        {"side": each.get("requestor", "assistant"), **{k: each[k] for k in ("name", "arguments")}} for each in actions
+    ]
     yield "gold", gold, True
     yield "nothing", [], True
     if (task.get("evaluation_criteria") or {}).get("communicate_info"):
@@ -60,7 +63,9 @@ def altered(value: Any) -> Any:
         return value[1:] if len(value) > 1 else [altered(each) for each in value]
     if isinstance(value, dict):
         return {key: altered(each) for key, each in value.items()}
-    return {"no longer needed": "ordered by mistake", "2g_only": "3g_only", "4g_5g_preferred": "3g_only"}.get(value, f"{value}0")
+    return {"no longer needed": "ordered by mistake", "2g_only": "3g_only", "4g_5g_preferred": "3g_only"}.get(
+        value, f"{value}0"
+    )
 
 
 def words(task: Mapping[str, Any], told: bool) -> str:
@@ -209,10 +214,16 @@ def main(output: str, *wanted: str) -> None:
         writes = {name for name, kind in kinds.items() if kind.value == "write"}
         recorder, found = Recorder(domain), {}
         for task in tasks:
-            played = {name: recorder.play(task, steps, words(task, told)) for name, steps, told in variants(task, writes)}
+            played = {
+                name: recorder.play(task, steps, words(task, told)) for name, steps, told in variants(task, writes)
+            }
             found[task["id"]] = played
             print(each, task["id"], {name: one["reward"] for name, one in played.items()}, flush=True)
-        recorded[each] = {"writes": sorted(writes), "kinds": {name: kind.value for name, kind in kinds.items()}, "tasks": found}
+        recorded[each] = {
+            "writes": sorted(writes),
+            "kinds": {name: kind.value for name, kind in kinds.items()},
+            "tasks": found,
+        }
     packed = gzip.compress(json.dumps(recorded, separators=(",", ":")).encode(), 9, mtime=0)
     Path(output).write_bytes(packed)
     print(f"{len(packed)} bytes")

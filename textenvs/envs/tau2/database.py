@@ -60,7 +60,9 @@ class Database:
 
     def changes(self) -> dict[tuple[str, str], Record]:
         """The records that are not as in the file."""
-        return {place: record for place, record in self.edited.items() if record != self._tables[place[0]].get(place[1])}
+        return {
+            place: record for place, record in self.edited.items() if record != self._tables[place[0]].get(place[1])
+        }
 
     def same(self, other: Database) -> bool:
         """Whether both, of one domain, hold the same."""

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
-from ...env import EpisodeState, Turn
+from ...data.sources import Reader, Source, open_source, verl_row
+from ...env import EnvironmentFailure, EpisodeState, Turn
 from ...judges import LLMJudge, conversation_data
 from ...messages import Message, assistant, system
 from ...messages import user as user_message
@@ -47,8 +48,8 @@ tools, not both. Keep to the policy.
 {policy}
 </policy>"""
 _JUDGE = """\
-You judge whether a customer service agent did what was expected of it. "conversation" is what it and the user said and \
-which tools it called. For each line of "expectations" say whether the conversation shows it, in the same order."""
+You judge whether a customer service agent did what was expected of it. "conversation" is what it and the user said, \
+and which tools it called. For each line of "expectations" say whether the conversation shows it, in the same order."""
 
 
 class _Verdict(BaseModel):
@@ -72,7 +73,8 @@ class Tau2(ToolEnv[Tau2State]):
     has assertions in words, and no judge was given.
 
     Args:
-        tasks: Rows of this environment (:meth:`Task.to_row`) instead of the domain's own tasks.
+        tasks: ``None`` for the domain's own tasks; a ``.parquet`` file of rows of this environment, or what else
+            :func:`~textenvs.data.sources.open_source` takes.
         domain: ``"retail"``, ``"airline"``, ``"telecom"`` or ``"mock"``.
         split: A split of the domain: ``"base"``, ``"train"``, ``"test"``; telecom also has ``"small"`` and ``"full"``.
         data: tau2-bench's data folder; by default what ``TAU2_DATA_DIR`` names, or that of an installed clone.
@@ -96,7 +98,7 @@ class Tau2(ToolEnv[Tau2State]):
     @checked
     def __init__(
         self,
-        tasks: Rows | Sequence[Task] | None = None,
+        tasks: Source = None,
         *,
         domain: Domain = "retail",
         split: str = "base",
@@ -111,7 +113,10 @@ class Tau2(ToolEnv[Tau2State]):
         self.folder = Folder(str(root / domain), domain)
         self.folder.tables  # noqa: B018  a folder without the domain's database is an error now
         if tasks is None:
-            tasks = Rows(f"tau2 {domain} ({split})", [_task(domain, each) for each in self.folder.tasks(split)])
+            own = [_task(domain, each) for each in self.folder.tasks(split)]
+            tasks = Rows(f"tau2 {domain} ({split})", own)
+        else:
+            tasks = open_source(tasks, _READER, level=None, split="train", seed=0)
         policy = self.folder.text("policy.md", "main_policy.md")
         if domain == "telecom":
             policy += f"\n\n{self.folder.text(f'tech_support_{manual}.md')}"
@@ -119,7 +124,9 @@ class Tau2(ToolEnv[Tau2State]):
         self.user_tools = Toolbox(tools_of(domain, "user"), max_calls_per_turn=1)
         self.user_format = make_format("hermes", self.user_tools.tools)
         self.player = None if user is None else make_of("user", partial(LLMUser, **self._manner(root)), user)
-        self.judge = None if judge is None else make_of("judge", partial(LLMJudge, instructions=_JUDGE, verdict=_Verdict), judge)
+        self.judge = (
+            None if judge is None else make_of("judge", partial(LLMJudge, instructions=_JUDGE, verdict=_Verdict), judge)
+        )
         super().__init__(tasks, tools_of(domain, "assistant"), max_assistant_turns=max_assistant_turns, **options)
 
     def _manner(self, root: Any) -> dict[str, Any]:
@@ -152,7 +159,9 @@ class Tau2(ToolEnv[Tau2State]):
 
     async def _open_by_model(self, before: Sequence[Message], row: Mapping[str, Any]) -> Sequence[Message]:
         turn = await self._speak(row)
-        return (*before, user_message(turn.text or "Goodbye."))
+        if turn.ends:
+            raise EnvironmentFailure("user_failed", "the model that plays the user left before the assistant spoke")
+        return (*before, user_message(turn.text))
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """Bring the results back; the user neither sees them nor what was written beside the calls."""
@@ -213,7 +222,7 @@ class Tau2(ToolEnv[Tau2State]):
     def _turn(self, messages: Sequence[Message]) -> Turn | Awaitable[Turn]:
         state, criteria = self.state, self._criteria
         stop = state.ended
-        if not stop and state.tool_errors >= MAX_ERRORS and messages and messages[-1]["role"] == "user":
+        if not stop and state.tool_errors >= MAX_ERRORS:
             stop = "too_many_errors"
         if stop in ("stop", "transfer") and self.judge is not None and "nl_assertion" in criteria.components:
             return self._judged(messages, criteria, self.judge)
@@ -227,9 +236,7 @@ class Tau2(ToolEnv[Tau2State]):
         shares = {**self._shares(criteria), "nl_assertion": sum(met) / len(met)}
         return self._paid(messages, criteria, shares, self.state.ended)
 
-    def _paid(
-        self, messages: Sequence[Message], criteria: Criteria, shares: Mapping[str, float], stop: str
-    ) -> Turn:
+    def _paid(self, messages: Sequence[Message], criteria: Criteria, shares: Mapping[str, float], stop: str) -> Turn:
         state = self.state
         judged = criteria.components - (set() if self.judge else {"nl_assertion"})
         weight = 1 / max(1, len(judged))
@@ -314,8 +321,8 @@ class Tau2(ToolEnv[Tau2State]):
         """A row's task as tau2 has it, and its criteria."""
         if task.extra.get("domain") != self.folder.domain:
             raise TaskError(
-                f"task {task.key!r} is of the domain {task.extra.get('domain')!r}; make the environment with domain=... "
-                f"one of {', '.join(DOMAINS)}"
+                f"task {task.key!r} is of the domain {task.extra.get('domain')!r}, and this environment of "
+                f"{self.folder.domain!r}; make one with domain=..., one of {', '.join(DOMAINS)}"
             )
         return read_task(str(task.extra.get("tau2")))
 
@@ -342,12 +349,24 @@ class Tau2(ToolEnv[Tau2State]):
         return messages, calls
 
 
+def _problem_with(task: Task) -> str | None:
+    """Why a row cannot be played here, in words, or ``None`` when it can."""
+    try:
+        read_task(str(task.extra.get("tau2")))
+    except TaskError as error:
+        return str(error)
+    return None
+
+
+_READER = Reader(Rows, (), verl_row, "verl's columns", "my/tau2-rows", check=_problem_with)
+
+
 def _task(domain: str, given: Mapping[str, Any]) -> Task:
     criteria = json.dumps(given.get("evaluation_criteria"), ensure_ascii=False)
     return Task(
         key=f"{domain}/{given['id']}",
         data_source=f"tau2/{domain}",
-        prompt=(user_message(f"(tau2 {domain}, task {given['id']})"),),
+        prompt=(user_message(opening(given, Tau2State())),),
         ground_truth=criteria,
         ability="tools",
         extra={"domain": domain, "tau2": json.dumps(given, ensure_ascii=False)},

@@ -81,9 +81,7 @@ class Criteria:
             "action": [any(call.matches(action) for call in made) for action in self.actions],
             "communicate": [each in told for each in self.communicate],
         }
-        return {
-            name: sum(met) / len(met) if name in self.components and met else 1.0 for name, met in found.items()
-        }
+        return {name: sum(met) / len(met) if name in self.components and met else 1.0 for name, met in found.items()}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -75,6 +75,8 @@ class Folder:
 
     def tasks(self, split: str) -> Iterator[dict[str, Any]]:
         """The tasks of a split: those of ``tasks_<split>.json``, or of ``tasks.json`` as ``split_tasks.json`` says."""
+        if not split.isidentifier():  # it is part of a file's name
+            raise ValueError(f"split must be a name like base, train or test, not {split!r}")
         whole = Path(self.path, f"tasks_{split}.json")
         if whole.is_file():
             yield from json.loads(whole.read_text(encoding="utf-8"))
@@ -82,6 +84,12 @@ class Folder:
         splits = json.loads(self.text("split_tasks.json"))
         if split not in splits:
             raise ValueError(f"split must be one of {', '.join(splits)} for tau2's {self.domain}, not {split!r}")
+        if not Path(self.path, "tasks.json").is_file():
+            there = [each.stem.removeprefix("tasks_") for each in Path(self.path).glob("tasks_*.json")]
+            raise ValueError(
+                f"split {split!r} of tau2's {self.domain} needs {self.path}/tasks.json; without it, split is one of "
+                f"{', '.join(there) or 'none'}. {_REMEDY}"
+            )
         tasks = {each["id"]: each for each in json.loads(self.text("tasks.json"))}
         if missing := [each for each in splits[split] if each not in tasks]:
             raise TaskError(f"{self.path}/tasks.json has no task {missing[0]!r}, which split {split!r} names")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .database import Record, Side, refusal
+from .database import Record, Side
 
 
 class Mock(Side):

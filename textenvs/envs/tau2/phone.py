@@ -26,7 +26,12 @@ _VPN: Mapping[str, Any] = {
     "server_performance": "excellent",
 }
 # In Mbit/s, the mean of what a network can do, and the share of it that a signal lets through.
-_SPEEDS: Mapping[str, tuple[float, float]] = {"2G": (0.1, 0.4), "3G": (1.0, 5.0), "4G": (10.0, 100.0), "5G": (50.0, 500.0)}
+_SPEEDS: Mapping[str, tuple[float, float]] = {
+    "2G": (0.1, 0.4),
+    "3G": (1.0, 5.0),
+    "4G": (10.0, 100.0),
+    "5G": (50.0, 500.0),
+}
 _SIGNALS: Mapping[str, float] = {"poor": 0.2, "fair": 0.5, "good": 0.8, "excellent": 1.0}
 _GRADES = ((1, "Very Poor"), (5, "Poor"), (25, "Fair"), (100, "Good"))
 

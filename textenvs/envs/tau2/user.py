@@ -108,7 +108,12 @@ def _mine(criteria: Criteria, state: Tau2State, words: str) -> bool:
     for call in criteria.calls:
         if call.writes(state.db.folder.domain):
             parts = {part for value in call.arguments.values() for part in _DISTINCT.findall(str(value))}
-            named = {part for part in call.name.split("_") if len(part) > 4} - {"order", "items", "pending", "delivered"}
+            named = {part for part in call.name.split("_") if len(part) > 4} - {
+                "order",
+                "items",
+                "pending",
+                "delivered",
+            }
             if any(part in words for part in parts) or any(part in words.lower() for part in named):
                 return True
     return False
@@ -142,10 +147,10 @@ def criteria_holds(db: Database, assertion: Mapping[str, Any]) -> bool:
 def _own_plan(task: Mapping[str, Any], domain: str) -> Iterator[tuple[str, dict[str, str]]]:
     """What the instructions tell the user to do itself once it is done: tools that change something, by name."""
     given = task["user_scenario"]["instructions"]
-    for sentence in _SENTENCE.split(given if isinstance(given, str) else given["task_instructions"]):
+    for sentence in _SENTENCE.split(given if isinstance(given, str) else given.get("task_instructions") or ""):
         for name in _TOOLS:
             if name in sentence and kind_of(domain, "user", name) == "write":
-                yield name, {"notification_id": each for each in re.findall(r"'(notif\w+)'", sentence)}
+                yield name, _arguments(name, sentence)
 
 
 def _order(db: Database, words: str) -> tuple[str, dict[str, str]] | None:
@@ -166,21 +171,13 @@ def _order(db: Database, words: str) -> tuple[str, dict[str, str]] | None:
 
 
 def _arguments(name: str, sentence: str) -> dict[str, str]:
-    wanted = {
-        "set_network_mode_preference": ["mode"],
-        "grant_app_permission": ["app_name", "permission"],
-        "check_app_permissions": ["app_name"],
-        "check_app_status": ["app_name"],
-    }.get(name, [])
     given = {}
     rest = sentence.replace(name, " ")
-    for argument in wanted:
+    for argument in _DATA["arguments"].get(name, ()):
         for value, pattern in _VALUES[argument].items():
-            if re.search(pattern, rest, re.IGNORECASE):
-                given[argument] = value
+            if found := re.search(pattern, rest, re.IGNORECASE):
+                given[argument] = value or found[0]
                 break
-    if name == "dismiss_notification":
-        given = {"notification_id": each for each in re.findall(r"notif\w*_\w+", rest)}
     return given
 
 
@@ -190,7 +187,8 @@ def _do(state: Tau2State, name: str, arguments: Mapping[str, str]) -> str:
     try:
         return str(run(state.db, "user", name, arguments))
     except (ToolError, TypeError) as error:
-        return f"That did not work: {error}" if isinstance(error, ToolError) else f"I need to know more to do that."
+        state.tool_errors += 1
+        return str(error) if isinstance(error, ToolError) else SAYS["which"]
 
 
 def _first_person(sentence: str) -> str:
