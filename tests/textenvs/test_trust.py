@@ -22,7 +22,7 @@ from textenvs.trust import ROW_OPTIONS, Trust, origin
 
 #: What only the person who runs the program chooses; together with ROW_OPTIONS, every option that there is.
 PERSON_OPTIONS = frozenset(
-    ("config", "corpus", "env_kwargs", "equality", "grader_timeout_s", "judge", "max_concurrency")
+    ("config", "corpus", "data", "env_kwargs", "equality", "grader_timeout_s", "judge", "max_concurrency")
     + ("options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url", "user")
 )
 
@@ -69,6 +69,7 @@ def test_every_option_is_either_a_rows_or_a_persons(env_id):
         ("textenv/gsm8k", {"tasks": "/etc/passwd"}),
         ("textenv/math-python", {"sandbox": {"allow_unsafe": True}}),
         ("textenv/search-qa", {"corpus": "/etc"}),
+        ("textenv/tau2", {"data": "/etc"}),
         ("textenv/reasoning-gym", {"config": {"x": 1}}),
         ("textenv/clarify", {"level": {"base_url": "http://evil.test"}}),
         ("textenv/clarify", {"level": "x" * 20_000}),

@@ -115,6 +115,11 @@ class Tool(Generic[P, R]):
         if parameters is None:
             fields, self.state_parameter, self.state_type = _fields(where, function, described)
             parameters, self._adapter = _schema(where, fields)
+        else:
+            hints = get_type_hints(_routine(function))
+            self.state_parameter, self.state_type = next(
+                ((each, hint) for each, hint in hints.items() if each != "return" and _is_state(hint)), (None, None)
+            )
         self.parameters = parameters
         if self.state_parameter and timeout_s is not None and not self.is_async:
             raise ValueError(
@@ -227,7 +232,7 @@ def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[di
         if parameter.name not in hints:
             raise TypeError(f"{where}: the argument {parameter.name!r} has no type hint")
         hint = hints[parameter.name]
-        if not (isinstance(hint, type) and issubclass(hint, EpisodeState)):
+        if not _is_state(hint):
             fields[parameter.name] = _field(hint, parameter, described.get(parameter.name))
         elif injected is None:
             injected = parameter.name, hint
@@ -236,6 +241,10 @@ def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[di
     if unknown := set(described) - set(signature.parameters):
         raise ValueError(f"{where}: the docstring describes {sorted(unknown)}, which are not arguments")
     return fields, *(injected or (None, None))
+
+
+def _is_state(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, EpisodeState)
 
 
 def _schema(where: str, fields: dict[str, Any]) -> tuple[dict[str, Any], TypeAdapter[dict[str, Any]]]:

@@ -1,0 +1,233 @@
+r"""Record what tau2-bench's own code makes of scripted trajectories: the reference for textenv/tau2.
+
+    TAU2_DATA_DIR=tau2-bench/data python3.12 scripts/record_tau2.py tests/data/tau2.json.gz \
+        retail:base telecom:small mock:base
+
+Run it with a Python that has tau2 (3.12 or newer; `pip install -e tau2-bench`) and not this project. For every task it
+plays the task's own actions, and the same with one left out, one twice, all in reverse, or one with a wrong argument
+(`variants`), and keeps, after each call, whether it failed and a hash of what both databases have otherwise than their
+files; and at the end the reward and its parts. Assertions in words, which tau2 has a service judge, count as met.
+"""
+
+import copy
+import gzip
+import hashlib
+import json
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+Steps = list[dict[str, Any]]
+
+
+def variants(task: Mapping[str, Any], writes: set[str]) -> Iterator[tuple[str, Steps, bool]]:
+    """Trajectories of a task: a name, the calls, and whether the agent says at the end what the task wants said.
+
+    ``writes`` are the names of the tools that change something; what others do is the same twice or never.
+    """
+    actions = (task.get("evaluation_criteria") or {}).get("actions") or []
+    gold = [
+        {"side": each.get("requestor", "assistant"), **{k: each[k] for k in ("name", "arguments")}} for each in actions
+    ]
+    yield "gold", gold, True
+    yield "nothing", [], True
+    if (task.get("evaluation_criteria") or {}).get("communicate_info"):
+        yield "gold, not told", gold, False
+    if len(gold) > 1:
+        yield "reversed", gold[::-1], True
+    for i, step in enumerate(gold):
+        if step["name"] not in writes:
+            continue
+        yield f"without {i}", gold[:i] + gold[i + 1 :], True
+        yield f"twice {i}", [*gold[: i + 1], *gold[i:]], True
+        names = sorted(step["arguments"])
+        for name in names if len(gold) < 3 else names[i % max(1, len(names)) :][:1]:
+            wrong = copy.deepcopy(step)
+            wrong["arguments"][name] = altered(step["arguments"][name])
+            yield f"wrong {i} {name}", [*gold[:i], wrong, *gold[i + 1 :]], True
+            yield f"wrong {i} {name}, then right", [*gold[:i], wrong, *gold[i:]], True
+        yield f"missing {i}", [*gold[:i], {**step, "arguments": dict(list(step["arguments"].items())[1:])}], True
+
+
+def altered(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, list):
+        return value[1:] if len(value) > 1 else [altered(each) for each in value]
+    if isinstance(value, dict):
+        return {key: altered(each) for key, each in value.items()}
+    return {"no longer needed": "ordered by mistake", "2g_only": "3g_only", "4g_5g_preferred": "3g_only"}.get(
+        value, f"{value}0"
+    )
+
+
+def words(task: Mapping[str, Any], told: bool) -> str:
+    """What the agent says at the end."""
+    wanted = (task.get("evaluation_criteria") or {}).get("communicate_info") or []
+    return " ".join(["That has been done.", *(wanted if told else [])])
+
+
+def plain(value: Any) -> Any:
+    """A record as plain data: what is empty, false or 0 left out, numbers as floats, dates in ISO form."""
+    if isinstance(value, Mapping):
+        items = {getattr(key, "value", key): plain(each) for key, each in value.items()}
+        return {key: each for key, each in sorted(items.items()) if each not in (None, False, 0, "", [], {})}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (date, datetime)):
+        return value.isoformat()
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def digest(changes: Mapping[str, Any]) -> str:
+    """A short hash of the records that are otherwise than in the files, by "table/key"."""
+    text = json.dumps({key: plain(record) for key, record in sorted(changes.items())}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def records(dump: Mapping[str, Any]) -> dict[str, Any]:
+    """A database as records by "table/key"."""
+    found: dict[str, Any] = {}
+    for table, content in dump.items():
+        if isinstance(content, list):
+            found.update({f"{table}/{each[f'{table[:-1]}_id']}": each for each in content})
+        elif table in ("device", "surroundings"):
+            found[f"{table}/{table}"] = content
+        else:
+            found.update({f"{table}/{key}": each for key, each in content.items()})
+    return found
+
+
+class Recorder:
+    """A domain of tau2's own code."""
+
+    def __init__(self, domain: str) -> None:
+        from tau2.evaluator import evaluator, evaluator_nl_assertions
+        from tau2.registry import registry
+
+        self.domain, self.evaluator = domain, evaluator
+        self.construct = registry.get_env_constructor(domain)
+        self.fresh = {}
+        self.fresh = self.changed(self.construct())
+        judge = evaluator_nl_assertions.NLAssertionsEvaluator
+        checks = evaluator_nl_assertions.NLAssertionCheck
+        judge.evaluate_nl_assertions = classmethod(  # no service is asked
+            lambda cls, trajectory, wanted: [checks(nl_assertion=each, met=True, justification="") for each in wanted]
+        )
+
+    def changed(self, env: Any) -> dict[str, Any]:
+        """The records of both databases that are not as in their files."""
+        sides = [env.tools.db]
+        if env.user_tools is not None and env.user_tools.db is not env.tools.db:
+            sides.append(env.user_tools.db)
+        now = {key: each for side in sides for key, each in records(side.model_dump()).items()}
+        return {key: each for key, each in now.items() if self.fresh.get(key) != each}
+
+    def play(self, given: Mapping[str, Any], steps: Steps, said: str) -> dict[str, Any]:
+        from tau2.data_model.message import AssistantMessage, ToolCall, UserMessage
+        from tau2.data_model.simulation import SimulationRun, TerminationReason
+        from tau2.data_model.tasks import Task
+
+        task = Task.model_validate(given)
+        initial = task.initial_state
+        history = list(initial.message_history or []) if initial else []
+        env = self.construct()
+        env.set_state(
+            initial.initialization_data if initial else None,
+            initial.initialization_actions if initial else None,
+            history,
+        )
+        trajectory, failed, states = history, [], [self.hash(env)]
+        for number, step in enumerate(steps):
+            call = ToolCall(
+                id=f"c{number}", name=step["name"], arguments=copy.deepcopy(step["arguments"]), requestor=step["side"]
+            )
+            role = AssistantMessage if step["side"] == "assistant" else UserMessage
+            trajectory.append(role(role=step["side"], content=None, tool_calls=[call]))
+            response = env.get_response(call)
+            trajectory.append(response)
+            failed.append(bool(response.error))
+            states.append(self.hash(env))
+        trajectory.append(AssistantMessage(role="assistant", content=said))
+        trajectory.append(UserMessage(role="user", content="###STOP###"))
+        run = SimulationRun(
+            id="run",
+            task_id=task.id,
+            start_time="",
+            end_time="",
+            duration=0.0,
+            termination_reason=TerminationReason.USER_STOP,
+            messages=trajectory,
+        )
+        kind = self.evaluator.EvaluationType.ALL
+        played = {"failed": "".join(str(int(each)) for each in failed), "states": states}
+        try:
+            found = self.evaluator.evaluate_simulation(run, task, kind, solo_mode=False, domain=self.domain)
+        except ValueError as error:  # an assertion about what is not there: tau2 stops, without a reward
+            return {"reward": 0.0, "raised": str(error), **played}
+        parts = {key.value.lower(): value for key, value in (found.reward_breakdown or {}).items()}
+        return {"reward": found.reward, "parts": parts, **played}
+
+    def hash(self, env: Any) -> str:
+        return digest(self.changed(env))
+
+
+def load_once() -> None:
+    """Read each database file once: tau2 makes four databases a trajectory."""
+    from tau2.environment.db import DB
+
+    load, packed = DB.load.__func__, {}
+
+    def again(cls: type, path: Any) -> Any:
+        if path not in packed:
+            packed[path] = pickle.dumps(load(cls, path))
+        return pickle.loads(packed[path])
+
+    DB.load = classmethod(again)
+
+
+def main(output: str, *wanted: str) -> None:
+    from loguru import logger
+    from tau2.environment.toolkit import get_tool_types
+    from tau2.registry import registry
+    from tau2.utils.utils import DATA_DIR, get_tau2_version
+
+    logger.remove()
+    load_once()
+    recorded: dict[str, Any] = {"tau2": get_tau2_version()}
+    for each in wanted:
+        domain, split = each.split(":")
+        folder = DATA_DIR / "tau2" / "domains" / domain
+        path = folder / f"tasks_{split}.json"
+        tasks = json.loads((path if path.is_file() else folder / "tasks.json").read_text(encoding="utf-8"))
+        env = registry.get_env_constructor(domain)()
+        kinds = {**get_tool_types(env.tools), **(get_tool_types(env.user_tools) if env.user_tools else {})}
+        writes = {name for name, kind in kinds.items() if kind.value == "write"}
+        recorder, found = Recorder(domain), {}
+        for task in tasks:
+            played = {
+                name: recorder.play(task, steps, words(task, told)) for name, steps, told in variants(task, writes)
+            }
+            found[task["id"]] = played
+            print(each, task["id"], {name: one["reward"] for name, one in played.items()}, flush=True)
+        recorded[each] = {
+            "writes": sorted(writes),
+            "kinds": {name: kind.value for name, kind in kinds.items()},
+            "tasks": found,
+        }
+    packed = gzip.compress(json.dumps(recorded, separators=(",", ":")).encode(), 9, mtime=0)
+    Path(output).write_bytes(packed)
+    print(f"{len(packed)} bytes")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

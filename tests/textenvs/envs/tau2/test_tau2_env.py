@@ -1,0 +1,384 @@
+"""textenv/tau2: rewards that sum to tau2's, forks, users scripted and modelled, hostile calls and rows."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tau2_data import DATA, SETS, needs_data
+
+import textenvs
+from textenvs.audit import Subject, contract
+from textenvs.envs.tau2 import Tau2
+from textenvs.envs.tau2.world import tools_of
+from textenvs.messages import assistant
+from textenvs.task import Rows, Task, TaskError
+from textenvs.tools import call
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "chat"))
+from fake_service import FakeService  # noqa: E402
+
+RNG = np.random.default_rng(0)
+TASKS = [
+    {
+        "id": "one",
+        "user_scenario": {
+            "instructions": {
+                "reason_for_call": "You want a task 'Tea'.",
+                "known_info": "You are user_1.",
+                "task_instructions": "You are brief. After the agent confirms, use dismiss_notification on notif_1.",
+            }
+        },
+        "initial_state": {
+            "initialization_actions": [
+                {
+                    "env_type": "user",
+                    "func_name": "add_notification",
+                    "arguments": {"notification_id": "notif_1", "message": "Hello."},
+                }
+            ]
+        },
+        "evaluation_criteria": {
+            "actions": [{"action_id": "a", "name": "create_task", "arguments": {"user_id": "user_1", "title": "Tea"}}],
+            "env_assertions": [
+                {
+                    "env_type": "user",
+                    "func_name": "assert_notification_status",
+                    "arguments": {"notification_id": "notif_1", "expected_status": "read"},
+                }
+            ],
+            "communicate_info": ["12 o'clock"],
+            "nl_assertions": ["The agent was polite.", "The agent did not say no."],
+            "reward_basis": ["ACTION", "ENV_ASSERTION", "COMMUNICATE", "NL_ASSERTION"],
+        },
+    },
+    {"id": "nothing to do", "user_scenario": {"instructions": "You want to chat."}, "evaluation_criteria": None},
+]
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A data folder in tau2's form, with tasks of our own."""
+    domain, user = tmp_path / "tau2" / "domains" / "mock", tmp_path / "tau2" / "user_simulator"
+    domain.mkdir(parents=True)
+    user.mkdir()
+    users = {"user_1": {"user_id": "user_1", "name": "Ada", "tasks": []}}
+    files = {
+        "db.json": {"tasks": {}, "users": users},
+        "user_db.json": {"notifications": {}},
+        "tasks.json": TASKS,
+        "split_tasks.json": {"base": [each["id"] for each in TASKS]},
+    }
+    for name, content in files.items():
+        (domain / name).write_text(json.dumps(content))
+    (domain / "policy.md").write_text("Be polite.")
+    (user / "simulation_guidelines_tools.md").write_text("Say ###STOP### to leave.")
+    return str(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def service():
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    with FakeService() as service:
+        yield service
+
+
+def play(env, reply, index=0):
+    """An episode; the rewards and the last info. ``reply`` is called with the environment."""
+    env.reset(seed=0, options={"task_index": index})
+    rewards = []
+    while not env.state.done:
+        _, reward, _, _, info = env.step(reply(env))
+        rewards.append(reward)
+    return rewards, info
+
+
+def expert(env):
+    return env.demonstration(RNG)
+
+
+# ------------------------------------------------------------------ tau2's own tasks
+
+
+@needs_data
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_the_expert_solves_every_task_that_its_actions_solve(domain, split):
+    env = Tau2(domain=domain, split=split, data=str(DATA))
+    # In two tasks of mock, tau2's own code does not pay the actions of the task either (test_tau2_reference.py).
+    unsolved = {"mock/update_task_with_history_and_env_assertions", "mock/update_task_with_user_tools"}
+    for index in range(env.tasks.size):
+        rewards, info = play(env, expert, index)
+        solved = env.task.key not in unsolved
+        assert sum(rewards) == pytest.approx(float(solved), abs=1e-9), env.task.key
+        assert info["stop"] == ("solved" if solved else "unsolved")
+
+
+@needs_data
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_silence_and_random_words_earn_nothing(domain, split):
+    env = Tau2(domain=domain, split=split, data=str(DATA))
+    rng = np.random.default_rng(1)
+    for index in range(env.tasks.size):
+        for reply in (lambda env: "", lambda env: " ".join(rng.choice(["x", "no", "tea", "?", "42"], 3))):
+            assert sum(play(env, reply, index)[0]) == pytest.approx(0.0, abs=1e-9), env.task.key
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("domain", "split"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] != "mock")) for each in SETS]
+)
+def test_the_contract_of_every_environment(domain, split):
+    def make():
+        return textenvs.make("textenv/tau2", domain=domain, split=split, data=str(DATA))
+
+    for verdict in contract(Subject(make, episodes=4)):
+        assert verdict.status in ("pass", "skipped"), verdict
+
+
+@needs_data
+def test_the_policy_is_told_and_what_is_judged_is_not():
+    env = Tau2(domain="telecom", split="small", manual="workflow", data=str(DATA))
+    (system, user), _ = env.reset(options={"task_index": 0})
+    folder = DATA / "telecom" if (DATA / "telecom").is_dir() else DATA / "tau2" / "domains" / "telecom"
+    for name in ("main_policy.md", "tech_support_workflow.md"):
+        assert (folder / name).read_text(encoding="utf-8").strip() in system["content"]
+    assert '"name": "resume_line"' in system["content"]
+    assert '"name": "toggle_roaming"' not in system["content"]  # a tool of the user
+    assert "555-123-2002" not in user["content"]  # said when it is asked for
+    conversation, *_ = env.step("May I have your phone number?")
+    assert "555-123-2002" in conversation[-1]["content"]
+    conversation, *_ = env.step("Please run a speed test.")
+    assert "Speed test" in conversation[-1]["content"]
+
+
+@needs_data
+def test_a_fork_shares_records_and_keeps_its_changes():
+    env = Tau2(data=str(DATA))
+    env.reset(options={"task_index": 0})
+    for _ in range(4):
+        env.step(expert(env))
+    before = pickle.dumps(env.state.db.edited)
+    fork = env.fork()
+    rewards = []
+    while not fork.state.done:
+        rewards.append(fork.step(expert(fork))[1])
+    assert fork.state.db.changes()
+    assert (env.state.db.changes(), pickle.dumps(env.state.db.edited)) == ({}, before)
+    key, order = next(env.state.db.all("orders"))
+    assert fork.state.db.get("orders", key) is order
+    assert len(pickle.dumps(fork.snapshot())) < 200_000  # the database file has 2.8 MB
+    env.restore(pickle.loads(pickle.dumps(env.snapshot())))
+    again = []
+    while not env.state.done:
+        again.append(env.step(expert(env))[1])
+    assert again == rewards
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@needs_data
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_whatever_a_tool_is_given_is_answered(domain, split):
+    env = Tau2(domain=domain, split=split, data=str(DATA))
+    known = {
+        str(value)
+        for index in range(min(8, env.tasks.size))
+        for each in json.loads(env.tasks[index].ground_truth).get("actions") or ()
+        for value in each["arguments"].values()
+    }
+    some = JSON | st.sampled_from(sorted(known) or ["user_1"])
+
+    @given(st.data())
+    @settings(max_examples=60)
+    def check(data):
+        env.reset(seed=0, options={"task_index": 0})
+        tool = data.draw(st.sampled_from([*env.tools, *env.user_tools.tools]))
+        names = st.sampled_from([*tool.parameters["properties"], "state", "tau2_state", "self"])
+        made = call(tool.name, **data.draw(st.dictionaries(names, some)))
+        env.state.db.changes()
+        _, reward, *_ = env.step(assistant("", [made]))
+        (result,) = env.user_tools.run_now([made], env.state)
+        assert isinstance(result.content, str)
+        assert env.fork().state.db.same(env.state.db)
+        assert -1 <= reward <= 1
+
+    check()
+
+
+# ------------------------------------------------------------------ data of our own
+
+
+def test_turns_are_paid_for_what_they_brought_about(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    env.reset(options={"task_index": 0})
+    paid = {}
+    for reply in (
+        "Who are you? It is 12 o'clock.",
+        assistant("", [call("create_task", user_id="user_1", title="Tea")]),
+        "It is done. Anything else?",  # the user dismisses its notification, as its instructions say
+    ):
+        *_, info = env.step(reply)
+        paid[reply if isinstance(reply, str) else "call"] = {k: v for k, v in info["terms"].items() if v}
+    third = pytest.approx(1 / 3)
+    assert list(paid.values()) == [{"communicate": third}, {"action": third}, {"env_assertion": third}]
+    assert (info["stop"], info["metrics"]["nl_unjudged"]) == ("solved", 1.0)
+
+
+@pytest.mark.parametrize("options", [{"max_assistant_turns": 2}, {"max_user_turns": 1}])
+def test_a_budget_that_runs_out_takes_back_what_was_paid(own, options):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own, **options)
+    rewards, info = play(env, lambda env: "It is 12 o'clock. Who are you?")
+    assert rewards[0] == pytest.approx(1 / 3)
+    assert sum(rewards) == pytest.approx(0.0)
+    assert info["stop"] == next(iter(options))
+
+
+def test_ten_calls_that_fail_end_the_episode(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    broken = call("update_task_status", task_id="none", status="completed")
+    rewards, info = play(env, lambda env: assistant("12 o'clock", [broken] * 5))
+    assert (len(rewards), sum(rewards), info["stop"]) == (2, pytest.approx(0.0), "too_many_errors")
+
+
+def test_the_scripted_user_is_asked_first_and_believes_what_it_cannot_see(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+
+    def said(words):
+        return env.step(words)[0][-1]["content"]
+
+    conversation, _ = env.reset(options={"task_index": 0})
+    assert conversation[-1]["content"] == "I want a task 'Tea'."
+    assert said("All done. Anything else?") == "You have not asked me yet who I am."
+    assert said("What is your name?") == "I am user_1."
+    assert said("Shall I create it? (yes/no)") == "Yes, please go ahead."
+    assert said("Please check your notifications.").startswith("[{'notification_id': 'notif_1'")
+    assert said("All done. Anything else?").startswith("That is not all.")
+    env.step(assistant("", [call("create_task", user_id="user_1", title="wrong")]))
+    env.step("All done. Anything else?")
+    assert env.state.stop == "unsolved"
+
+
+def test_a_task_without_criteria_is_solved_whatever_happens(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    rewards, info = play(env, lambda env: "Done. Anything else?", 1)
+    assert (rewards, info["stop"]) == ([1.0], "solved")
+
+
+def model(service):
+    return {"model": "tiny", "base_url": service.url}
+
+
+def test_a_model_as_the_user_uses_its_tools_and_leaves(own, service):
+    env = Tau2(domain="mock", data=own, user=model(service))
+    dismiss = '<tool_call>\n{"name": "dismiss_notification", "arguments": {"notification_id": "notif_1"}}\n</tool_call>'
+    service.script("I want a task.", dismiss, "I have seen to it.", "Bye. ###TRANSFER###")
+    conversation, _ = env.reset(options={"task_index": 0})
+    assert conversation[-1]["content"] == "I want a task."
+    request = json.dumps(service.requests[-1])
+    assert "Say ###STOP### to leave." in request
+    assert "You want a task 'Tea'." in request
+    assert "dismiss_notification" in request
+    conversation, reward, *_ = env.step("Please dismiss it.")
+    assert conversation[-1]["content"] == "I have seen to it."
+    assert reward == pytest.approx(1 / 3)
+    assert "Notification notif_1 dismissed" in json.dumps(service.requests[-1])
+    assert "Notification notif_1" not in json.dumps(conversation)
+    env.step(assistant("", [call("create_task", user_id="user_1", title="Tea")]))
+    conversation, *_, info = env.step("It is 12 o'clock.")
+    assert (conversation[-1]["content"], info["stop"], env.state.return_so_far) == (
+        "Bye.",
+        "solved",
+        pytest.approx(1.0),
+    )
+
+
+@pytest.mark.parametrize(("met", "total"), [([True, True], 1.0), ([True, False], 0.0), ([True], 0.0)])
+def test_a_judge_decides_assertions_in_words(own, service, met, total):
+    env = Tau2(domain="mock", data=own, judge=model(service))
+
+    def verdict(request):
+        code = request["messages"][-1]["content"].split("<data ")[1][:12]
+        return {"data_code": code, "reasons": "so", "met": met}
+
+    service.script(verdict)
+    env.reset(options={"task_index": 0})
+    paid = sum(
+        env.step(reply)[1]
+        for reply in (
+            "Who are you? It is 12 o'clock.",
+            assistant("", [call("create_task", user_id="user_1", title="Tea")]),
+            "It is done. Anything else?",
+        )
+    )
+    assert paid == pytest.approx(total, abs=1e-9)
+    assert "The agent was polite." in json.dumps(service.requests[-1])
+
+
+def test_rows_are_played_as_the_tasks_that_they_were(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    rows = [json.loads(json.dumps(env.tasks[i].to_row())) for i in range(2)]
+    again = Tau2(Rows("rows", [Task.from_row(row, key="x") for row in rows]), domain="mock", data=own)
+    assert again.reset(options={"task_index": 0})[0] == env.reset(options={"task_index": 0})[0]
+    row = {**rows[0], "extra_info": {**rows[0]["extra_info"], "domain": "retail"}}
+    with pytest.raises(TaskError, match="of the domain 'retail'"):
+        env.reset(options={"task": row})
+    row = {**rows[0], "extra_info": {**rows[0]["extra_info"], "tau2": "{}"}}
+    with pytest.raises(TaskError, match="not a task of tau2"):
+        env.reset(options={"task": row})
+
+
+@pytest.mark.parametrize("name", ["__init__", "_record", "function", "db", "no_such", "edit"])
+def test_a_row_calls_no_function_but_the_domains_own(own, name):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    task = json.loads(env.tasks[0].extra["tau2"])
+    task["initial_state"]["initialization_actions"][0].update(func_name=name, arguments={})
+    row = env.tasks[0].to_row()
+    row["extra_info"] = {**row["extra_info"], "tau2": json.dumps(task)}
+    with pytest.raises(TaskError, match="there is no function"):
+        env.reset(options={"task": row})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data": "/nowhere"}, "has no domain of tau2"),
+        ({"domain": "retail"}, "no db.json or db.toml"),
+        ({"split": "hard"}, "split must be one of base"),
+        ({"split": "../x"}, "split must be a name"),
+        ({"domain": "banking"}, "domain"),
+        ({"tasks": "generated:x"}, "unknown level"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_the_remedy(own, options, said):
+    with pytest.raises(ValueError, match=said):
+        textenvs.make("textenv/tau2", **{"domain": "mock", "data": own, **options})
+
+
+def test_the_data_folder_is_found_by_tau2s_own_variable(own, monkeypatch):
+    monkeypatch.setenv("TAU2_DATA_DIR", own)
+    gymnasium.make("textenv/tau2", domain="mock").reset(seed=0)
+    monkeypatch.delenv("TAU2_DATA_DIR")
+    with pytest.raises(ValueError, match="Clone https://github.com/sierra-research/tau2-bench"):
+        gymnasium.make("textenv/tau2", domain="mock")
+
+
+@pytest.mark.parametrize("domain", ["retail", "airline", "telecom", "mock"])
+def test_every_argument_of_every_tool_is_described(domain):
+    for side in ("assistant", "user"):
+        for tool in tools_of(domain, side):
+            assert all(each["description"] for each in tool.parameters["properties"].values()), tool
+            assert pickle.loads(pickle.dumps(tool)).schema == tool.schema

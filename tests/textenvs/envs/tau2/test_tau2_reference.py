@@ -1,0 +1,92 @@
+"""textenv/tau2 against tau2-bench's own code: equal databases after every call, and equal rewards.
+
+What tau2's code said of each trajectory is in tests/data/tau2.json.gz, recorded by scripts/record_tau2.py.
+"""
+
+import gzip
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from tau2_data import DATA, ROOT, SETS, needs_data, recorder
+
+from textenvs.envs.tau2 import Tau2
+from textenvs.messages import assistant
+from textenvs.tools import call
+from textenvs.users.base import UserTurn
+
+pytestmark = needs_data
+RECORDED = json.loads(gzip.decompress((ROOT / "tests" / "data" / "tau2.json.gz").read_bytes()))
+record = recorder()
+
+
+@dataclass
+class Obedient:
+    """A user who makes the calls that it is given, and leaves when told to."""
+
+    calls: list = field(default_factory=list)
+    ends: bool = False
+
+    def speak(self, conversation, goal, rng):
+        if self.calls:
+            name, arguments = self.calls.pop()
+            return UserTurn(f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>")
+        return UserTurn("Goodbye.", ends=True, why="user_left") if self.ends else UserTurn("Go on.")
+
+
+def digest(env):
+    changes = env.state.db.changes()
+    fresh = env.folder.tables
+    found = {f"{table}/{key}": record.plain(each) for (table, key), each in changes.items()}
+    known = {f"{table}/{key}": record.plain(fresh[table].get(key) or {}) for table, key in changes}
+    return record.digest({key: each for key, each in found.items() if each != known[key]})
+
+
+def played(env, index, steps, words):
+    """An episode of these calls: the databases' hashes, which calls failed, and the sum of the rewards."""
+    env.player = Obedient()
+    env.reset(options={"task_index": index})
+    states, failed, total = [digest(env)], [], 0.0
+    for step in steps:
+        before = env.state.tool_errors
+        if step["side"] == "user":
+            env.player.calls = [(step["name"], step["arguments"])]
+            reply = "Please do it."
+        else:
+            reply = assistant("", [call(step["name"], **step["arguments"])])
+        total += env.step(reply)[1]
+        states.append(digest(env))
+        failed.append(env.state.tool_errors > before)
+    env.player.ends = True
+    _, reward, terminated, _, info = env.step(words)
+    assert terminated
+    return states, "".join(str(int(each)) for each in failed), total + reward, info
+
+
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_databases_and_rewards_are_those_of_tau2(domain, split):
+    env = Tau2(domain=domain, split=split, data=str(DATA))
+    recorded = RECORDED[f"{domain}:{split}"]
+    tasks, writes = list(env.folder.tasks(split)), set(recorded["writes"])
+    assert [task["id"] for task in tasks] == list(recorded["tasks"])
+    compared = 0
+    for index, task in enumerate(tasks):
+        known = recorded["tasks"][task["id"]]
+        for name, steps, told in record.variants(task, writes):
+            expected, where = known[name], f"{task['id']}: {name}"
+            states, failed, total, info = played(env, index, steps, record.words(task, told))
+            assert states == expected["states"], where
+            assert failed == expected["failed"], where
+            assert total == pytest.approx(expected["reward"], abs=1e-9), where
+            for part, value in expected.get("parts", {}).items():
+                assert float(info["metrics"][part] == 1.0) == value, f"{where}: {part}"
+            compared += 1
+    assert compared == sum(map(len, recorded["tasks"].values()))
+
+
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_the_kinds_of_tools_are_those_of_tau2(domain, split):
+    from textenvs.envs.tau2.world import kind_of
+
+    for name, kind in RECORDED[f"{domain}:{split}"]["kinds"].items():
+        assert kind in (kind_of(domain, "assistant", name), kind_of(domain, "user", name)), name

@@ -1,0 +1,140 @@
+"""tau2-bench's data folder: where it is, and a domain's files, each read once in a process."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...task import TaskError
+
+#: tau2's own variable for its data folder.
+VARIABLE = "TAU2_DATA_DIR"
+_REMEDY = (
+    "Clone https://github.com/sierra-research/tau2-bench and give data='tau2-bench/data', or set "
+    f"{VARIABLE} to that folder"
+)
+
+
+def find_data(given: str | None) -> Path:
+    """The folder with tau2's domains: ``given``, else ``TAU2_DATA_DIR``, else that of an installed clone.
+
+    Raises:
+        ValueError: There is none, or it has no domain; the message says how to get one.
+    """
+    places = [given] if given is not None else [os.environ.get(VARIABLE), _installed()]
+    root = next((Path(place) for place in places if place), None)
+    if root is None:
+        raise ValueError(f"textenv/tau2 plays from tau2-bench's data folder, and none was given. {_REMEDY}")
+    for folder in (root / "tau2" / "domains", root / "domains", root):
+        if any(folder.glob("*/tasks*.json")):
+            return folder.resolve()
+    raise ValueError(f"data={str(root)!r} has no domain of tau2 (tau2/domains/NAME/tasks.json). {_REMEDY}")
+
+
+def _installed() -> str | None:
+    """The data folder of an installed clone of tau2, found without importing it."""
+    found = importlib.util.find_spec("tau2")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        if (data := Path(place).parents[1] / "data").is_dir():
+            return str(data)
+    return None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A domain's folder."""
+
+    path: str
+    domain: str
+
+    def __deepcopy__(self, memo: object) -> Folder:
+        return self
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, dict[str, Any]]]:
+        """Both sides' records by table and key."""
+        return _tables(self.path)
+
+    def raw(self, side: str) -> dict[str, Any]:
+        """The database of ``"assistant"`` or ``"user"`` as its file has it; empty where the domain has none."""
+        return _raw(self.path, "db" if side == "assistant" else "user_db")
+
+    def text(self, *names: str) -> str:
+        """The text of the first of these files that is there."""
+        path = next((each for each in (Path(self.path, name) for name in names) if each.is_file()), None)
+        if path is None:
+            raise ValueError(f"tau2's {self.domain} needs {' or '.join(names)} in {self.path}. {_REMEDY}")
+        return path.read_text(encoding="utf-8")
+
+    def tasks(self, split: str) -> Iterator[dict[str, Any]]:
+        """The tasks of a split: those of ``tasks_<split>.json``, or of ``tasks.json`` as ``split_tasks.json`` says."""
+        if not split.isidentifier():  # it is part of a file's name
+            raise ValueError(f"split must be a name like base, train or test, not {split!r}")
+        whole = Path(self.path, f"tasks_{split}.json")
+        if whole.is_file():
+            yield from json.loads(whole.read_text(encoding="utf-8"))
+            return
+        splits = json.loads(self.text("split_tasks.json"))
+        if split not in splits:
+            raise ValueError(f"split must be one of {', '.join(splits)} for tau2's {self.domain}, not {split!r}")
+        if not Path(self.path, "tasks.json").is_file():
+            there = [each.stem.removeprefix("tasks_") for each in Path(self.path).glob("tasks_*.json")]
+            raise ValueError(
+                f"split {split!r} of tau2's {self.domain} needs {self.path}/tasks.json; without it, split is one of "
+                f"{', '.join(there) or 'none'}. {_REMEDY}"
+            )
+        tasks = {each["id"]: each for each in json.loads(self.text("tasks.json"))}
+        if missing := [each for each in splits[split] if each not in tasks]:
+            raise TaskError(f"{self.path}/tasks.json has no task {missing[0]!r}, which split {split!r} names")
+        yield from (tasks[each] for each in splits[split])
+
+
+def keyed(raw: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """A database file as tables by key: lists by their records' ids, mappings as they are.
+
+    A mapping without records in it (the user's phone) is a table of one, whose key is its name.
+    """
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, table in raw.items():
+        if isinstance(table, list):  # bills by bill_id, and so on
+            tables[name] = {record[f"{name[:-1]}_id"]: record for record in table}
+        elif name in ("device", "surroundings"):
+            tables[name] = {name: table}
+        else:
+            tables[name] = table
+    return tables
+
+
+@functools.lru_cache(maxsize=8)
+def _tables(path: str) -> Mapping[str, Mapping[str, dict[str, Any]]]:
+    assistant, user = _raw(path, "db"), _raw(path, "user_db")
+    if not assistant:
+        raise ValueError(f"{path} has no db.json or db.toml, the domain's database. {_REMEDY}")
+    if "device" in user:
+        user = {**user, "surroundings": {**SURROUNDINGS, **user.get("surroundings", {})}}
+    return {**keyed(assistant), **keyed(user)}
+
+
+#: What surrounds the user of a phone where the file does not say.
+SURROUNDINGS: Mapping[str, Any] = {
+    "is_abroad": False,
+    "roaming_allowed": False,
+    "signal_strength": {"2G": "poor", "3G": "fair", "4G": "good", "5G": "excellent"},
+    "mobile_data_usage_exceeded": False,
+    "line_active": True,
+}
+
+
+@functools.lru_cache(maxsize=8)
+def _raw(path: str, name: str) -> dict[str, Any]:
+    for file, read in ((f"{name}.json", json.loads), (f"{name}.toml", tomllib.loads)):
+        if Path(path, file).is_file():
+            return read(Path(path, file).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return {}

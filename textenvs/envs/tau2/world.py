@@ -1,0 +1,200 @@
+"""A domain as it is played: both sides' functions over one database, what keeps the sides in step, and the tools."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal, get_args, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter
+
+from ...task import TaskError
+from ...tool_env import ToolState
+from ...tools import Tool
+from .airline import Airline
+from .database import Database, Side
+from .files import Folder, keyed
+from .mock import Mock, MockUser
+from .phone import Phone
+from .retail import Retail
+from .telecom import Telecom
+
+Domain = Literal["retail", "airline", "telecom", "mock"]
+DOMAINS: tuple[str, ...] = get_args(Domain)
+_SIDES: Mapping[str, Mapping[str, type[Side]]] = {
+    "retail": {"assistant": Retail},
+    "airline": {"assistant": Airline},
+    "telecom": {"assistant": Telecom, "user": Phone},
+    "mock": {"assistant": Mock, "user": MockUser},
+}
+_TOOLS: Mapping[str, Any] = yaml.load(files(__package__).joinpath("tools.yaml").read_text("utf-8"), yaml.CSafeLoader)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of one side, whether it worked or not."""
+
+    side: str
+    name: str
+    arguments: Mapping[str, Any]
+
+    def __deepcopy__(self, memo: object) -> Call:
+        return self
+
+    def writes(self, domain: str) -> bool:
+        """Whether it is a change of the assistant's."""
+        return self.side == "assistant" and kind_of(domain, self.side, self.name) == "write"
+
+    def matches(self, action: Mapping[str, Any]) -> bool:
+        """Whether it is a task's action: tau2's rule, which compares only the arguments that this call has."""
+        if self.name != action["name"]:
+            return False
+        compared = action.get("compare_args")
+        compared = self.arguments if compared is None else compared
+        one = {name: value for name, value in self.arguments.items() if name in compared}
+        return one == {name: value for name, value in action["arguments"].items() if name in compared}
+
+
+@dataclass
+class Tau2State(ToolState):
+    """An episode: the database as it stands and as it should be, what was called and said, and the user's notes."""
+
+    db: Database = field(default_factory=lambda: Database(Folder("", "mock")))
+    gold: Database = field(default_factory=lambda: Database(Folder("", "mock")))
+    calls: tuple[Call, ...] = ()
+    wanted: int = 0  # so many changes of the assistant solve the task
+    wrote: int = 0  # so many it made, right or wrong
+    told: frozenset[str] = frozenset()  # those of ``communicate_info`` that were said
+    shares: Mapping[str, float] = field(default_factory=dict)  # of each component, how much is met
+    paid: float = 0.0  # the sum of the turn rewards
+    ended: str = ""  # how the user left: "stop", "transfer", or "left", which is none of tau2's ways
+    heard: tuple[int, ...] = ()  # the sentences of its instructions that the scripted user has said
+    patience: int = 0
+    talk: tuple[Any, ...] = ()  # what a language model as the user has read, said and done
+
+
+def kind_of(domain: str, side: str, name: str) -> str | None:
+    """``"read"``, ``"write"`` or ``"generic"``; ``None`` where the side has no such tool."""
+    tools = _TOOLS[domain].get(side, {})
+    return tools[name][0] if name in tools else None
+
+
+def run(db: Database, side: str, name: str, arguments: Mapping[str, Any], *, sync: bool = True) -> Any:
+    """Call a function of a side. What it raises for bad arguments is for the caller to report.
+
+    ``ToolError``: it refuses, or the side has no such function. Either way, what it changed before stays changed.
+    """
+    sides = _SIDES[db.folder.domain]
+    if side not in sides:
+        raise TaskError(f"tau2's {db.folder.domain} has no side {side!r}; it has {', '.join(sides)}")
+    value = sides[side](db).function(name)(**arguments)
+    if sync:
+        _synchronise(db)
+    return value
+
+
+def begin(folder: Folder, initial: Mapping[str, Any], calls: Iterable[Call]) -> Database:
+    """The database at the start of a task: its data, its actions, and the calls of its message history.
+
+    Raises:
+        TaskError: One of its actions cannot be carried out.
+    """
+    db = Database(folder)
+    for side, update in (("assistant", "agent_data"), ("user", "user_data")):
+        if data := (initial.get("initialization_data") or {}).get(update):
+            for table, records in keyed(_merged(folder.raw(side), data)).items():
+                for key, record in records.items():
+                    db.put(table, key, record)
+    for action in initial.get("initialization_actions") or ():
+        try:
+            run(db, action["env_type"], action["func_name"], action["arguments"])
+        except Exception as error:
+            raise TaskError(f"initialization action {action['func_name']!r} failed: {error}") from error
+    for call in calls:
+        if kind_of(folder.domain, call.side, call.name) == "write":
+            attempt(db, call)
+    return db
+
+
+def attempt(db: Database, call: Call, *, sync: bool = True) -> bool:
+    """Carry out a call; whether it worked. As in tau2, one that fails has done what it did before."""
+    try:
+        run(db, call.side, call.name, call.arguments, sync=sync)
+    except Exception:  # whatever a row's arguments may lead to
+        return False
+    return True
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return copy.deepcopy(new)
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+
+
+def _synchronise(db: Database) -> None:
+    """What the network and the billing tell the user's phone, and the phone the billing; only telecom has these."""
+    if db.folder.domain != "telecom":
+        return
+    telecom, phone = Telecom(db), Phone(db)
+    around = phone.surroundings
+    if (number := around.get("phone_number")) is None:
+        return
+    line = next(line for _, line in db.all("lines") if line["phone_number"] == number)
+    plan = telecom.get_details_by_id(line["plan_id"])
+    known = {
+        "line_active": line["status"] == "Active",
+        "roaming_allowed": line["roaming_enabled"],
+        "mobile_data_usage_exceeded": line["data_used_gb"] >= plan["data_limit_gb"] + line["data_refueling_gb"],
+    }
+    request = around.get("payment_request")
+    if request is not None and request["paid"]:
+        db.edit("bills", request["bill_id"])["status"] = "Paid"
+        request = None
+    if request is None and (bills := telecom.bills_awaiting_payment(telecom.get_customer_by_phone(number))):
+        request = {"bill_id": bills[0]["bill_id"], "amount_due": bills[0]["total_due"], "paid": False}
+    known["payment_request"] = request
+    if any(around.get(name) != value for name, value in known.items()):
+        db.edit("surroundings", "surroundings").update(known)
+
+
+class _Function:
+    """A tool's function: picklable, and what it does is noted in the state."""
+
+    def __init__(self, side: str, name: str) -> None:
+        self.side, self.name = side, name
+
+    def __call__(self, tau2_state: Tau2State, **arguments: Any) -> Any:
+        state = tau2_state  # a name that no tool has for an argument
+        call = Call(self.side, self.name, arguments)
+        state.calls = (*state.calls, call)
+        value = run(state.db, self.side, self.name, arguments)
+        state.wrote += call.writes(state.db.folder.domain)
+        return value
+
+
+def tools_of(domain: str, side: str) -> Sequence[Tool[..., Any]]:
+    """The tools of a side. Their arguments are given as they were written, unchecked, as tau2 does it."""
+    return [_tool(domain, side, name) for name in _TOOLS[domain].get(side, ())]
+
+
+@functools.cache
+def _tool(domain: str, side: str, name: str) -> Tool[..., Any]:
+    method = getattr(_SIDES[domain][side], name)
+    hints = get_type_hints(method)
+    described = _TOOLS[domain]["arguments"]
+    arguments = [each for each in inspect.signature(method).parameters.values() if each.name != "self"]
+    parameters = {
+        "type": "object",
+        "properties": {
+            each.name: {**TypeAdapter(hints[each.name]).json_schema(), "description": described[each.name]}
+            for each in arguments
+        },
+        "required": [each.name for each in arguments if each.default is each.empty],
+    }
+    says = _TOOLS[domain][side][name][1]
+    return Tool(_Function(side, name), name=name, description=says, parameters=parameters, max_chars=40_000)
