@@ -74,7 +74,11 @@ def test_any_rows_can_be_read_alone(tmp_path):
 
 def test_what_is_null_is_nan_at_a_token_and_none_as_a_whole(tmp_path):
     learned = {
-        **{"advantage": [None, None, 1.5, -1.5], "mismatch": [None, None, 0.25, None], "clipped": [None, None, True, False]},
+        **{
+            "advantage": [None, None, 1.5, -1.5],
+            "mismatch": [None, None, 0.25, None],
+            "clipped": [None, None, True, False],
+        },
         **{"token_text": ["a", "b", "", "€"], "fork_value": [None], "signal": "signal", "group_mean": 0.5},
     }
     write(tmp_path / "1.parquet", [row(0, **learned), row(1)])

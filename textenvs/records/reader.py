@@ -173,7 +173,7 @@ class Iteration:
             IndexError: There is no such row.
         """
         wanted = None if indices is None else set(indices)
-        if wanted and not (0 <= min(wanted) and max(wanted) < len(self)):
+        if wanted and not (min(wanted) >= 0 and max(wanted) < len(self)):
             raise IndexError(f"{self.path} has {len(self)} episodes, not one at {max(wanted)}")
         if self.kind == "evaluation":
             yield from (_of_record(n, r) for n, r in enumerate(self._records) if wanted is None or n in wanted)

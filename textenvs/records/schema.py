@@ -1,7 +1,7 @@
 """The columns of a file of episodes: one row an episode. docs/records.md has them as a table.
 
-``T`` tokens over all segments of an episode, ``K`` assistant turns. The first group of columns is what was played, and is
-always there; the others say what the learner made of it, and are null where that was not computed (a validation, a
+``T`` tokens over all segments of an episode, ``K`` assistant turns. The first group of columns is what was played, and
+is always there; the others say what the learner made of it, and are null where that was not computed (a validation, a
 failed episode, an estimator without a baseline). Per-token columns of the learner have one entry a token, null outside
 of action tokens and where the learner did not compute the token.
 """
@@ -52,7 +52,7 @@ PLAYED: dict[str, Column] = {
     "stop": Column("episode", "string", "why the environment ended it, in its own word"),
     "error": Column("episode", "string", "what went wrong, where the status is an error"),
     "forked_from": Column("episode", "string", "the root's `episode_id`; empty unless it is a fork"),
-    "forked_turn": Column("episode", "int32", "the root's turn before whose reply it was forked; its own turns count from 0"),
+    "forked_turn": Column("episode", "int32", "the root's turn before whose reply it began; its own count from 0"),
     "terminated": Column("episode", "bool", "the task was over"),
     "truncated": Column("episode", "bool", "a budget ran out"),
     "task_index": Column("episode", "int64", "what the environment was reset with, as `options`; null: another option"),
@@ -69,7 +69,7 @@ PLAYED: dict[str, Column] = {
     "kept_counts": Column("token", "int32", "how many of `kept_ids` each token has; empty: not recorded"),
     "turn_terms": Column("turn", "terms", "the named parts of each turn's reward"),
     "metrics": Column("episode", "numbers", "of the environment"),
-    "messages": Column("episode", "messages", "the conversation, in OpenAI's form; tool calls' arguments are JSON text"),
+    "messages": Column("episode", "messages", "the conversation, in OpenAI's form"),
 }
 
 #: What the learner made of it.
@@ -80,17 +80,21 @@ EXPLAINED: dict[str, Column] = {
     "baseline": Column("token", "float32", "what it is compared with; null where there is no one number", _FINE),
     "importance_weight": Column("token", "float32", "of the off-policy correction, which multiplies its loss", _COARSE),
     "loss_weight": Column("token", "float32", "of its loss in the sum over the mini-batch", _FINE),
-    "mismatch": Column("token", "float32", "the learner's log-probability, when it first computed the token, minus `logprobs`", _COARSE),
-    "ratio": Column("token", "float32", "the policy in training to the one before, in its first loss", _COARSE),
+    "mismatch": Column("token", "float32", "the learner's log-probability, at first, minus `logprobs`", _COARSE),
+    "ratio": Column("token", "float32", "of the policy in training to the one before, in its first loss", _COARSE),
     "clipped": Column("token", "bool", "the clip took its gradient then"),
     "entropy": Column("token", "float32", "nats, of the learner's distribution then", _COARSE),
     "loss": Column("token", "float32", "its loss then, before `loss_weight`", _COARSE),
     "credit_moved": Column("turn", "float64", "the turn's reward after credit assignment; null: as earned"),
-    "fork_value": Column("turn", "float64", "the value of the state before the turn, by its forks; null: not forked there"),
+    "fork_value": Column("turn", "float64", "value of the state before the turn, by its forks; null without"),
     "group_mean": Column("group", "float64", "of its episodes' total rewards, forks aside"),
     "group_std": Column("group", "float64", "of the same, population"),
     "greedy_reward": Column("group", "float64", "what greedy decoding earned on the task, where the estimator asks"),
-    "signal": Column("group", "string", "`signal`; `tied`: all earned the same; `masked`: no token counts; `zero`: all advantages are 0"),
+    "signal": Column(
+        "group",
+        "string",
+        "`signal`; `tied`: all earned the same; `masked`: none counts; `zero`: another reason",
+    ),
     "checksums": Column("episode", "checksums", "of columns before they were rounded, by name; for `trainers.replay`"),
 }
 
