@@ -183,8 +183,9 @@ class Iteration:
             size = self._file.metadata.row_group(number).num_rows
             some = [n for n in range(size) if wanted is None or begin + n in wanted]
             if some:
-                table = self._file.read_row_group(number, columns=[n for n in self._names if n in COLUMNS])
-                yield from (_episode(begin + n, table.slice(n, 1)) for n in some)
+                names = [name for name in self._names if name in COLUMNS and name != "vocabulary"]
+                table = self._file.read_row_group(number, columns=names)
+                yield from (_episode(begin + n, table.slice(n, 1), self._vocabulary) for n in some)
             begin += size
 
     def episode(self, index: int) -> Episode:
@@ -211,6 +212,13 @@ class Iteration:
     @cached_property
     def _names(self) -> list[str]:
         return list(self._file.schema_arrow.names)
+
+    @cached_property
+    def _vocabulary(self) -> Mapping[int, str]:
+        """The text of each token id, unless it depends on the tokens beside it."""
+        if "vocabulary" not in self._names or not len(self):
+            return {}
+        return dict(self._file.read_row_group(0, columns=["vocabulary"]).column(0)[0].as_py() or ())
 
     @cached_property
     def _records(self) -> list[Record]:
@@ -331,14 +339,14 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ rows to episodes
 
-_LEARNED = [name for name, column in EXPLAINED.items() if column.per == "token" and name != "token_text"]
+_LEARNED = [name for name, column in EXPLAINED.items() if column.per == "token" and column.type != "string"]
 _PLAIN = ("episode_id", "group_id", "task_key", "data_source", "status", "stop", "error", "terminated", "truncated",
           "forked_from", "forked_turn", "task_index", "env_seed", "sampling_seed", "group_mean", "group_std",
           "greedy_reward", "signal")  # fmt: skip
 
 
-def _episode(index: int, row: Any) -> Episode:
-    """From a table of one row."""
+def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
+    """From a table of one row, and the texts of token ids."""
     names = set(row.column_names)
 
     def value(name: str) -> Any:
@@ -354,6 +362,8 @@ def _episode(index: int, row: Any) -> Episode:
         return values.to_numpy(zero_copy_only=False)
 
     text = value("token_text")
+    if text is None and vocabulary:
+        text = [vocabulary[each] for each in array("token_ids").tolist()]
     learned = {("returns" if name == "return" else name): array(name) for name in _LEARNED}
     played = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "segment_starts")
     tokens = Tokens(**{name: array(name) for name in played}, text=None if text is None else tuple(text), **learned)

@@ -29,7 +29,7 @@ class Column:
     Args:
         per: What has an entry: the episode has one value; a turn, or a token, has one in a list of ``K`` or ``T``; a
             group's is repeated in the row of each of its episodes; ``list`` has a length of its own.
-        type: Arrow's name of an entry's type, or one of ``messages``, ``terms``, ``numbers``, ``checksums``.
+        type: Arrow's name of an entry's type, or one of ``messages``, ``terms``, ``numbers``, ``checksums``, ``texts``.
         text: What it says.
         bits: Significant bits that are kept of a number; 0 keeps them all.
     """
@@ -40,7 +40,7 @@ class Column:
     bits: int = 0
 
 
-_COARSE, _FINE = 11, 16  # 1 in 2,000, and 1 in 65,000
+_FINE, _CLOSE, _ROUGH = 11, 8, 6  # bits: numbers are off by at most 1 in 2,048, 256, or 64
 
 #: What was played: the fields of ``trainers.trajectory.Trajectory``.
 PLAYED: dict[str, Column] = {
@@ -74,17 +74,18 @@ PLAYED: dict[str, Column] = {
 
 #: What the learner made of it.
 EXPLAINED: dict[str, Column] = {
-    "token_text": Column("token", "string", "the text that each token adds; joined, the episode's text"),
+    "vocabulary": Column("episode", "texts", "in the first row: the text that each token id of the file adds"),
+    "token_text": Column("token", "string", "the text that each token adds, where that depends on others; else null"),
     "advantage": Column("token", "float32", "what the loss was given", _FINE),
     "return": Column("token", "float32", "what the estimator compares: earned from here on, or in all", _FINE),
     "baseline": Column("token", "float32", "what it is compared with; null where there is no one number", _FINE),
-    "importance_weight": Column("token", "float32", "of the off-policy correction, which multiplies its loss", _COARSE),
+    "importance_weight": Column("token", "float32", "of the off-policy correction, which multiplies its loss", _CLOSE),
     "loss_weight": Column("token", "float32", "of its loss in the sum over the mini-batch", _FINE),
-    "mismatch": Column("token", "float32", "the learner's log-probability, at first, minus `logprobs`", _COARSE),
-    "ratio": Column("token", "float32", "of the policy in training to the one before, in its first loss", _COARSE),
+    "mismatch": Column("token", "float32", "the learner's log-probability, at first, minus `logprobs`", _ROUGH),
+    "ratio": Column("token", "float32", "of the policy in training to the one before, in its first loss", _FINE),
     "clipped": Column("token", "bool", "the clip took its gradient then"),
-    "entropy": Column("token", "float32", "nats, of the learner's distribution then", _COARSE),
-    "loss": Column("token", "float32", "its loss then, before `loss_weight`", _COARSE),
+    "entropy": Column("token", "float32", "nats, of the learner's distribution then", _CLOSE),
+    "loss": Column("token", "float32", "its loss then, before `loss_weight`", _ROUGH),
     "credit_moved": Column("turn", "float64", "the turn's reward after credit assignment; null: as earned"),
     "fork_value": Column("turn", "float64", "value of the state before the turn, by its forks; null without"),
     "group_mean": Column("group", "float64", "of its episodes' total rewards, forks aside"),
@@ -115,6 +116,7 @@ def arrow_schema(*parts: dict[str, Column]) -> pyarrow.Schema:
         "terms": pa.map_(text, pa.float64()),
         "numbers": pa.map_(text, pa.float64()),
         "checksums": pa.map_(text, pa.int64()),
+        "texts": pa.map_(pa.int32(), text),
     }
 
     def type_of(column: Column) -> pyarrow.DataType:

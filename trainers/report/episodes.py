@@ -27,11 +27,10 @@ from ..trajectory import Trajectory, action_offsets, tied, to_table
 if TYPE_CHECKING:
     import pyarrow
 
-_ROW_GROUP = 64  # episodes that who reads one of them has to read
-# One byte stream each of 4: the exponents of log-probabilities are alike, their last bits are not.
-_SPLIT = [name for name, column in (PLAYED | EXPLAINED).items() if column.per == "token" and column.type == "float32"]
+_NO_IDS = np.zeros(0, np.int32)
+_ROW_GROUP = 128  # episodes that who reads one of them has to read
+_NUMBERS = [name for name, column in (PLAYED | EXPLAINED).items() if column.per == "token" and column.type == "float32"]
 _BROKEN = "\ufffd"
-_FEW = ("advantage", "return", "baseline", "loss_weight", "importance_weight")  # mostly the same in a whole turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +113,19 @@ class EpisodeFiles:
 
 def write_episodes(path: Path, table: pyarrow.Table) -> None:
     """Write a table of episodes; an older file is replaced in one go."""
-    split = [f"{name}.list.element" for name in _SPLIT if name in table.column_names and name not in _FEW]
+    # A dictionary where tokens of a turn have one number, else a stream of each of 4 bytes: the first ones are alike.
+    split = [f"{name}.list.element" for name in _NUMBERS if name in table.column_names and _varies(table.column(name))]
     leaves = [leaf for column in table.schema for leaf in _leaves(column.name, column.type)]
     alike = [leaf for leaf in leaves if leaf not in split]
     write_table(path, table, row_group_size=_ROW_GROUP, use_dictionary=alike, use_byte_stream_split=split)
+
+
+def _varies(column: pyarrow.ChunkedArray) -> bool:
+    """Whether a list column's numbers are mostly different."""
+    import pyarrow.compute as pc
+
+    values = pc.list_flatten(column).drop_null()
+    return len(values.unique()) > len(values) / 8
 
 
 def _leaves(name: str, kind: pyarrow.DataType) -> Iterator[str]:
@@ -146,7 +154,10 @@ def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Expl
     table = to_table(trajectories)
     sizes = np.cumsum([0, *(len(each.token_ids) for each in trajectories)])
     mask = np.concatenate([np.zeros(0, np.bool_), *(each.action_mask for each in trajectories)])
-    given: dict[str, Any] = {"token_text": _lists(sizes, pieces([each.token_ids for each in trajectories]))}
+    vocabulary, texts = pieces([each.token_ids for each in trajectories])
+    given: dict[str, Any] = {"token_text": texts}
+    if trajectories:
+        given["vocabulary"] = [list(vocabulary.items()), *[None] * (len(trajectories) - 1)]
     if explained is not None:
         given |= _of_tokens(explained, trajectories, sizes, mask) | _of_groups(explained, trajectories)
         given["credit_moved"] = [
@@ -253,40 +264,32 @@ class Pieces:
         self._before = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
         self._skip = len(self._decode(self._before))
 
-    def __call__(self, sequences: Sequence[NDArray[np.int32]]) -> pyarrow.Array:
-        """The text of each token of all these sequences, one after another."""
-        import pyarrow as pa
-
-        flat = np.concatenate([np.zeros(0, np.int32), *sequences])
-        ids, place = np.unique(flat, return_inverse=True)
-        texts = [self._alone(each) for each in ids.tolist()]
-        parts = np.array([_BROKEN in text for text in texts], np.bool_)
-        if parts.size and (broken := parts[place]).any():
-            ends = np.cumsum([len(each) for each in sequences])
-            for at, text in self._joined(flat, broken, ends).items():
-                place[at] = len(texts)
-                texts.append(text)
-        return pa.array(texts, pa.string()).take(pa.array(place))
+    def __call__(self, sequences: Sequence[NDArray[np.int32]]) -> tuple[dict[int, str], list[list[str] | None]]:
+        """The text of each token id, and of each token of those sequences for which these do not tell."""
+        texts = {token: self._alone(token) for token in np.unique(np.concatenate([_NO_IDS, *sequences])).tolist()}
+        parts = np.array([token for token, text in texts.items() if _BROKEN in text], np.int32)
+        return texts, [self._joined(each, texts, np.isin(each, parts)) for each in sequences]
 
     def _alone(self, token: int) -> str:
         if (text := self._known.get(token)) is None:
             text = self._known[token] = self._decode([*self._before, token])[self._skip :]
         return text
 
-    def _joined(self, flat: NDArray[np.int32], broken: NDArray[np.bool_], ends: NDArray[np.int64]) -> dict[int, str]:
-        """Of tokens that are no text by themselves: each character with its last token, nothing before."""
-        texts: dict[int, str] = {}
+    def _joined(self, ids: NDArray[np.int32], texts: Mapping[int, str], broken: NDArray[np.bool_]) -> list[str] | None:
+        """Where tokens are no text by themselves: each character with its last token, nothing before."""
         where = np.flatnonzero(broken)
-        apart = (np.diff(where) > 1) | np.isin(where[1:], ends)
-        for run in np.split(where, np.flatnonzero(apart) + 1):
+        if not where.size:
+            return None
+        found = [texts[each] for each in ids.tolist()]
+        for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1):
             begin = 0
             for n, at in enumerate(run.tolist()):
-                text = self._decode([*self._before, *flat[run[begin] : at + 1].tolist()])[self._skip :]
+                text = self._decode([*self._before, *ids[run[begin] : at + 1].tolist()])[self._skip :]
                 whole = not text.endswith(_BROKEN) or n == len(run) - 1
-                texts[at] = text if whole else ""
+                found[at] = text if whole else ""
                 if whole:
                     begin = n + 1
-        return texts
+        return found
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
