@@ -19,6 +19,7 @@ from .algorithms import covariance, off_policy
 from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
 from .algorithms.baselines import score_norms
 from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
+from .algorithms.explain import made_of
 from .algorithms.kl import KLController, kl_estimate, mean_kl
 from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
@@ -26,6 +27,7 @@ from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.schema import ActorSection, AlgorithmSection, CriticSection, estimator_keys
 from .learner import Learner
+from .report.episodes import Explained
 from .trajectory import Trajectory, action_offsets
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ def credit(
     kl: KLController,
     trajectories: Sequence[Trajectory],
     greedy: Mapping[str, float] | None = None,
+    *,
+    explain: bool = False,
 ) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
     """From turn rewards to a number for each action token.
 
@@ -48,6 +52,7 @@ def credit(
         kl: The coefficient of a KL in the reward; it is updated with this batch's :func:`~.algorithms.kl.mean_kl`.
         trajectories: The batch.
         greedy: What a greedy episode earned, by group, where the estimator asks for it.
+        explain: Say what the advantages are made of.
 
     Returns:
         What the losses need, ``[N]`` each by name; the advantages; metrics.
@@ -84,7 +89,10 @@ def credit(
     batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty)
     batch, found = compared_with(config.algorithm, batch, trajectories, greedy or {})
     metrics |= {f"actor/{name}": value for name, value in found.items()}
-    advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+    estimator, options = config.algorithm.adv_estimator, estimator_options(config.algorithm)
+    advantages = ESTIMATORS[estimator](batch, **options)
+    if explain:
+        advantages = replace(advantages, made_of=made_of(estimator, batch, advantages, options))
     advantages = restrict(advantages, kept)
     counted = advantages.advantages[advantages.policy_mask]
     metrics |= {
@@ -100,6 +108,37 @@ def credit(
         advantages = normalize(advantages)
     columns["advantages"] = advantages.advantages
     return columns, advantages, metrics
+
+
+def explained_of(
+    columns: Mapping[str, Floats],
+    advantages: Advantages,
+    recorded: Mapping[str, Floats],
+    paid: Sequence[Trajectory],
+    greedy: Mapping[str, float],
+    steps: Sequence[Mapping[str, float]],
+) -> Explained:
+    """What is written of a batch.
+
+    Args:
+        columns: Of :func:`credit`, which was asked to explain.
+        advantages: Likewise.
+        recorded: ``step``, ``weight`` and those of :data:`RECORDED` by name, ``[N]``.
+        paid: The episodes as the estimator saw them.
+        greedy: Of :func:`credit`.
+        steps: Numbers of each optimizer step.
+    """
+    made = advantages.made_of
+    assert made is not None
+    named = {"learner_logprobs": recorded["token_logprobs"].astype(np.float32), "loss_weight": recorded["weight"]}
+    named |= {name: recorded[f"token_{name}"].astype(np.float32) for name in ("entropy", "ratio", "clipped", "loss")}
+    named |= {"advantage": advantages.advantages, "return": made.returns}
+    if made.baseline is not None:
+        named["baseline"] = made.baseline
+    if "importance" in columns:
+        named["importance_weight"] = columns["importance"]
+    mask = advantages.policy_mask
+    return Explained(named, paid, made.unscaled, mask, made.by_fork, greedy, recorded["step"], steps)
 
 
 def off_policy_correction(
@@ -213,8 +252,15 @@ LOSS_KEYS = {
 }
 
 
-def policy_loss(section: ActorSection) -> Any:
-    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+#: What is recorded of each token: of the learner, and of :func:`policy_loss`.
+RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "token_loss")
+
+
+def policy_loss(section: ActorSection, record: bool = False) -> Any:
+    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``.
+
+    With ``record``, also numbers of each token, by the names in :data:`RECORDED`.
+    """
     options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -236,6 +282,9 @@ def policy_loss(section: ActorSection) -> Any:
             kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)
             per_token = per_token + section.kl_loss_coef * kl
             sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
+        if record:
+            of_tokens = {"ratio": surrogate.stats["ratio"], "clipped": surrogate.stats["clipped"], "loss": per_token}
+            sums |= {f"token_{name}": value.detach() for name, value in of_tokens.items()}
         return (batch["weight"] * per_token).sum(), sums
 
     return loss

@@ -37,12 +37,12 @@ def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
         raise TableError("\n  ".join([f"{what}:", *problems[:listed], *more]))
 
 
-def write_table(path: Path, table: Any) -> None:
-    """Write a ``pyarrow.Table``; an older file is replaced in one go."""
+def write_table(path: Path, table: Any, **options: Any) -> None:
+    """Write a ``pyarrow.Table``, with ``options`` of pyarrow's; an older file is replaced in one go."""
     from pyarrow import parquet
 
     from textenvs.data.files import written_whole
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as unfinished:
-        parquet.write_table(table, Path(unfinished), compression="zstd")
+        parquet.write_table(table, Path(unfinished), compression="zstd", **options)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import sys
@@ -56,11 +57,21 @@ from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
 from .config.schema import ActorSection
-from .credit import credit, critic_loss, has_gradient, norm_length, policy_loss, selected_tokens
+from .credit import (
+    RECORDED,
+    credit,
+    critic_loss,
+    explained_of,
+    has_gradient,
+    norm_length,
+    policy_loss,
+    selected_tokens,
+)
 from .engines.base import EngineError, Sampling
 from .learner import Learner
 from .learner.memory import empty_heap
 from .policy import PolicyError, positions
+from .report.episodes import Explained
 from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.reporter import profiled
 from .rollout.collector import Batch, CollectionError
@@ -111,10 +122,10 @@ async def train(run: Run) -> None:
             if batch is None:
                 break
             warn(run, batch)
-            metrics = await iterate(run, batch, phases)
+            metrics, explained = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
-        run.reporter.iteration(run.iteration, metrics, batch.trained)
+        run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version)
         validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
         if validating or saving:
             await published(run)
@@ -158,8 +169,8 @@ def warn(run: Run, batch: Batch) -> None:
             log.warning("an episode ended as %s: %s", cause, excerpt(message, _SHOWN))
 
 
-async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
-    """One batch: credit, steps, new weights to the engine. Returns metrics."""
+async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, float], Explained | None]:
+    """One batch: credit, steps, new weights to the engine. Returns metrics, and what is written with the episodes."""
     roots, trajectories = batch.trajectories, batch.trained
     if run.sleepers:
         with phases("sleep"):
@@ -174,10 +185,11 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             for group, episode in batch.greedy.items()
         }
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
-        credited = await asyncio.to_thread(credit, run.config, run.learner, run.kl, paid, greedy)
+        explain = run.reporter.explains()
+        credited = await asyncio.to_thread(credit, run.config, run.learner, run.kl, paid, greedy, explain=explain)
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
-        metrics = await asyncio.to_thread(learn, run, trajectories, *credited)
+        metrics, explained = await asyncio.to_thread(learn, run, trajectories, *credited, explain=explain)
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
@@ -192,7 +204,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         log.warning("%s", said)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
-    return {
+    metrics = {
         **episode_metrics(roots, "train", ended=ended(batch.stats)),
         "train/groups_tied": tied,
         **metrics,
@@ -203,6 +215,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }
+    return metrics, explained
 
 
 def learn(
@@ -211,7 +224,8 @@ def learn(
     columns: Mapping[str, NDArray[Any]],
     advantages: Advantages,
     metrics: dict[str, float],
-) -> dict[str, float]:
+    explain: bool = False,
+) -> tuple[dict[str, float], Explained | None]:
     """All optimizer steps of an iteration: those of the critic, and of the actor.
 
     Args:
@@ -220,17 +234,23 @@ def learn(
         columns: Of :func:`.credit.credit`; so are the next two.
         advantages: Likewise.
         metrics: To which those of the steps are added.
+        explain: Say what became of each token.
+
+    Returns:
+        Metrics, and with ``explain`` what became of each token.
     """
     config, learner = run.config, run.learner
     actor = config.actor
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     columns = {**columns, **selected_tokens(config.actor, columns, advantages.policy_mask, rng)}
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
-    steps: dict[str, list[float]] = {}
+    steps: list[dict[str, float]] = []
     offsets, tree = action_offsets(trajectories), tree_of(trajectories)
+    recorded = {name: np.full(offsets[-1], np.nan) for name in ("step", "weight", *RECORDED)} if explain else {}
     trees = [np.flatnonzero(tree == root) for root in np.unique(tree)]  # an episode and its forks, whose weights add up
     parts = min(config.actor.mini_batches, len(trees))  # episodes that failed for good are missing
-    for _ in range(config.actor.ppo_epochs):
+    for epoch in range(config.actor.ppo_epochs):
+        record = RECORDED if explain and not epoch else ()  # of each token, when it is first computed
         order = rng.permutation(len(trees))
         for some in np.array_split(order, parts):
             if run.given_up.is_set():
@@ -239,6 +259,7 @@ def learn(
             part = [trajectories[e] for e in chosen]
             where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
             given = {name: column[where] for name, column in columns.items()}
+            found: dict[str, float] = {}
             if train_actor and (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(
                     config.actor.loss_agg_mode,
@@ -249,18 +270,25 @@ def learn(
                     tree=tree[chosen],
                 )
                 more = {"weight": weight, "share": mask / mask.sum()}
-                found = _update_actor(learner, actor, part, given | more, mask)
+                numbers = _update_actor(learner, actor, part, given | more, mask, record)
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
-                if (outside := found.pop("outside_clip", None)) is not None:
+                if (outside := numbers.pop("outside_clip", None)) is not None:
                     metrics.setdefault("actor/outside_clip_first", outside)
-                _note(steps, "actor", found)
+                if record:
+                    of_tokens = {name: numbers.pop(name) for name in RECORDED} | {"step": len(steps), "weight": weight}
+                    for name, values in of_tokens.items():
+                        recorded[name][where] = values
+                found |= _named("actor", numbers)
             if learner.critic is not None:
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
                 value_loss_fn = critic_loss(config.critic)
-                _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
-    return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
+                found |= _named("critic", learner.update_critic(part, given | more, value_loss_fn))
+            steps.append(found)
+    means = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
+    metrics |= {name: float(np.mean(values)) for name, values in means.items()}
+    return metrics, explained_of(columns, advantages, recorded, paid, greedy or {}, steps) if explain else None
 
 
 def _update_actor(
@@ -269,10 +297,12 @@ def _update_actor(
     part: Sequence[Trajectory],
     given: Mapping[str, NDArray[np.float64]],
     mask: NDArray[np.bool_],
-) -> dict[str, float]:
+    record: Sequence[str] = (),
+) -> dict[str, Any]:
     """A step of the actor on a mini-batch, of which only the episodes that the gradient depends on are computed.
 
-    Weights are of the whole mini-batch; means of metrics are over what is computed.
+    Weights are of the whole mini-batch; means of metrics are over what is computed. What is to be recorded of tokens
+    is NaN at those that are not.
     """
     offsets = action_offsets(part)
     needed = has_gradient(actor, given["advantages"], mask, offsets)
@@ -284,13 +314,16 @@ def _update_actor(
     part = [each for each, wanted in zip(part, needed, strict=True) if wanted]
     given = {name: column[tokens] for name, column in given.items()}
     given["share"] = given["share"] / given["share"].sum()
-    return learner.update_actor(part, given, policy_loss(actor)) | {"episodes_without_gradient": without}
+    found = learner.update_actor(part, given, policy_loss(actor, bool(record)), record)
+    for name in record:
+        whole = np.full(len(tokens), np.nan, np.float32)
+        whole[tokens] = found[name]
+        found[name] = whole
+    return found | {"episodes_without_gradient": without}
 
 
-def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]) -> None:
-    for name, value in metrics.items():
-        if math.isfinite(value):
-            steps.setdefault(f"{role}/{name}", []).append(value)
+def _named(role: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {f"{role}/{name}": value for name, value in metrics.items() if math.isfinite(value)}
 
 
 @contextlib.asynccontextmanager

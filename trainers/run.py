@@ -22,7 +22,16 @@ from .builders.cluster import cluster_of, driver_device, plan_of
 from .builders.collection import collector_of, trace_of
 from .builders.engines import check_engine, engine_of, sleeps
 from .builders.errors import SetupError
-from .builders.folder import START, checkpoint_to_resume, held, logged_run, refuse_sft_folder, run_folder, write_config
+from .builders.folder import (
+    START,
+    checkpoint_to_resume,
+    episode_files,
+    held,
+    logged_run,
+    refuse_sft_folder,
+    run_folder,
+    write_config,
+)
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
@@ -124,8 +133,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         logged_run(config, folder, first_step_of(config, checkpoint)),
         config.trainer.logger,
         total=config.trainer.total_iterations,
-        rollout_dir=config.trainer.rollout_data_dir,
-        validation_dir=config.trainer.validation_data_dir,
+        episodes=episode_files(config.trainer, folder, policy.tokenizer),
         on_phase=None if trace is None else trace.phase,
     )
     stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
+from textenvs.records.schema import FORMAT, FORMAT_KEY, PLAYED, arrow_schema
 
 from .parquet import write_table
 
@@ -57,13 +58,9 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_ids": np.int32,
     "kept_counts": np.int32,
 }
-#: Columns that older files lack; they mean that nothing was cut, and no episode is a fork.
-_OPTIONAL = ("kept_ids", "kept_counts", "forked_from", "forked_turn")
+#: Columns that older files lack; they mean that nothing was cut, no episode is a fork, and seeds are not known.
+_OPTIONAL = ("kept_ids", "kept_counts", "forked_from", "forked_turn", "task_index", "env_seed", "sampling_seed")
 _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
-
-# Bumped when a table written before could be read wrongly.
-_FORMAT = b"1"
-_FORMAT_KEY = b"textenvs.trajectory.format"
 
 
 def is_reward(value: Any) -> bool:
@@ -141,6 +138,9 @@ class Trajectory:
             played from the opening on. What both have in common is context here, with action mask 0.
         forked_turn: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and
             ``turn_id`` counts them from 0.
+        task_index: The option that the environment was reset with; ``None`` where it was another.
+        env_seed: Of the environment's reset.
+        sampling_seed: The seeds of the engine are derived from it; see :class:`trainers.rollout.play.Episode`.
 
     Raises:
         ValueError: An invariant of the module's docstring does not hold; the message says which, and for which episode.
@@ -169,6 +169,9 @@ class Trajectory:
     error: str | None = None
     forked_from: str = ""
     forked_turn: int = 0
+    task_index: int | None = None
+    env_seed: int | None = None
+    sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
         if not self.turn_terms:
@@ -336,24 +339,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _schema() -> pyarrow.Schema:
-    import pyarrow as pa
-
-    text, numbers = pa.string(), pa.map_(pa.string(), pa.float64())
-    function = pa.struct([("name", text), ("arguments", text)])
-    call = pa.struct([("id", text), ("type", text), ("function", function)])
-    optional = [("name", text), ("reasoning_content", text), ("tool_calls", pa.list_(call)), ("tool_call_id", text)]
-    message = pa.struct([("role", text), ("content", text), *optional])  # a null is a key that is not there
-    columns = {
-        **dict.fromkeys(("episode_id", "group_id", "task_key", "data_source", "status", "stop", "error"), text),
-        "forked_from": text,
-        "forked_turn": pa.int32(),
-        **dict.fromkeys(("terminated", "truncated"), pa.bool_()),
-        **{name: pa.list_(pa.from_numpy_dtype(dtype)) for name, dtype in _ARRAYS.items()},
-        "turn_terms": pa.list_(numbers),
-        "metrics": numbers,
-        "messages": pa.list_(message),
-    }
-    return pa.schema(list(columns.items()), metadata={_FORMAT_KEY: _FORMAT})
+    return arrow_schema(PLAYED)
 
 
 def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
@@ -384,11 +370,11 @@ def from_table(table: pyarrow.Table) -> list[Trajectory]:
         ValueError: The table is not in this format or in another version of it, lacks a column, or a row breaks an
             invariant.
     """
-    version = (table.schema.metadata or {}).get(_FORMAT_KEY)
-    if version != _FORMAT:
+    version = (table.schema.metadata or {}).get(FORMAT_KEY)
+    if version != FORMAT:
         found = "has none" if version is None else f"has version {version.decode()}"
         raise ValueError(
-            f"a table of trajectories needs format version {_FORMAT.decode()} in its metadata; this {found}"
+            f"a table of trajectories needs format version {FORMAT.decode()} in its metadata; this {found}"
         )
     names = [f.name for f in fields(Trajectory)]
     names = [name for name in names if name not in _OPTIONAL or name in table.column_names]

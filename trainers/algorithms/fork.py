@@ -53,6 +53,19 @@ def fork(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "coun
     return Advantages(advantages[batch.turn_of_token], mask, weights=weights)
 
 
+def fork_values(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> tuple[Floats, Floats]:
+    """``Q`` of every turn ``[K]``, and ``V`` of the state that it began in, NaN where that was not forked ``[K]``."""
+    trees = _trees(batch, _kept_trees(batch, truncated))
+    q, _ = _values(batch, trees, gamma)
+    values = np.full(len(q), np.nan)
+    for root, branches in trees:
+        for at, forks in zip(root, branches, strict=True):
+            if forks:
+                samples = [at, *(fork[0] for fork in forks)]
+                values[samples] = q[samples].mean()
+    return q, values
+
+
 def continuing_share(forks: int, following: float) -> float:
     """The share of a branch point's mass that its root keeps: ``(1 + K') / (1 + K' + K)``.
 

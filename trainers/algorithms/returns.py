@@ -13,6 +13,23 @@ Truncated = Literal["count", "drop"]
 
 
 @dataclass(frozen=True, eq=False)
+class MadeOf:
+    """What advantages are made of, before the batch is normalised; see :func:`.explain.made_of`.
+
+    Args:
+        returns: float ``[N]``; what is compared.
+        baseline: float ``[N]``; with what, NaN where the policy is not trained; ``None`` where there is no one number.
+        unscaled: float ``[N]``; their difference.
+        by_fork: float ``[K]``; the value of the state that each turn began in, by its forks; NaN where there are none.
+    """
+
+    returns: Floats
+    baseline: Floats | None
+    unscaled: Floats
+    by_fork: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Advantages:
     """What an estimator makes of a batch of ``N`` action tokens.
 
@@ -23,6 +40,7 @@ class Advantages:
         value_mask: bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic.
         weights: float ``[N]``, at least 0; what each token counts in the loss, where episodes share a state; ``None``
             counts every token as 1. See :mod:`~trainers.algorithms.fork`.
+        made_of: For people, where it was asked for.
     """
 
     advantages: Floats
@@ -30,6 +48,7 @@ class Advantages:
     returns: Floats | None = None
     value_mask: Bools | None = None
     weights: Floats | None = None
+    made_of: MadeOf | None = None
 
 
 def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from textenvs.evaluate.records import lock
 
@@ -13,6 +14,7 @@ from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from ..config.load import render
 from ..config.running import RunSection, TrainerSection
 from ..config.schema import PPOConfig, RunConfig, SFTConfig
+from ..report.episodes import EpisodeFiles, Pieces
 from ..report.loggers import METRICS_FILE, LoggedRun
 from .errors import SetupError
 
@@ -33,6 +35,12 @@ def logged_run(config: PPOConfig | SFTConfig, folder: Path, first_step: int | No
     """What the run's loggers are told of it."""
     section = config.trainer
     return LoggedRun(folder, section.project_name, section.experiment_name, config.model_dump(mode="json"), first_step)
+
+
+def episode_files(section: TrainerSection, folder: Path, tokenizer: Any) -> EpisodeFiles:
+    """Where the run's episodes are written; a validation alone leaves the run's folder as it is."""
+    elsewhere = {name: getattr(section, name) for name in ("rollout_data_dir", "validation_data_dir")}
+    return EpisodeFiles(folder, Pieces(tokenizer), 0 if section.val_only else section.keep_rollouts, elsewhere)
 
 
 @contextlib.contextmanager

@@ -130,8 +130,8 @@ class LearnerGroup:
     def values(self, trajectories: Sequence[Trajectory]) -> Any:
         return self._do("values", _tokens_of(trajectories))
 
-    def update_actor(self, trajectories: Sequence[Trajectory], *numbers_and_loss: Any) -> Any:
-        return self._do("update_actor", _tokens_of(trajectories), *numbers_and_loss)
+    def update_actor(self, trajectories: Sequence[Trajectory], *numbers_and_loss: Any, **options: Any) -> Any:
+        return self._do("update_actor", _tokens_of(trajectories), *numbers_and_loss, **options)
 
     def update_critic(self, trajectories: Sequence[Trajectory], *numbers_and_loss: Any) -> Any:
         return self._do("update_critic", _tokens_of(trajectories), *numbers_and_loss)

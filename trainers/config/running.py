@@ -64,8 +64,12 @@ class TrainerSection(RunSection):
     profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Profile these iterations with torch's profiler; a Chrome trace each, in the run's folder. Or with Nsight: see
     `cluster.nsight`."""
-    rollout_data_dir: str | None = Field(None, description="Write every training batch here, as Parquet.")
-    validation_data_dir: str | None = Field(None, description="Write every validation here, as Parquet.")
+    keep_rollouts: int = Field(5, ge=0)
+    """The episodes of so many of the last iterations, with what the learner made of each token, stay as Parquet in
+    `rollouts/` of the run's folder; and those after a checkpoint, and all validations. 0 writes none."""
+    rollout_data_dir: str | None = None
+    """Write the episodes of every iteration here, and none to the run's folder."""
+    validation_data_dir: str | None = Field(None, description="Write the episodes of every validation here instead.")
 
 
 class ClusterSection(Section):

@@ -27,11 +27,7 @@ from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device
 from trainers.learner.inputs import inputs_of
-from trainers.learner.lora import (
-    LoRASettings,
-    WithoutAdapters,
-    write_adapter,
-)
+from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
@@ -57,7 +53,8 @@ from trainers.trajectory import Trajectory, action_offsets
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
 #: the number of each token's trajectory (all tokens of a trajectory are in one micro-batch, in order).
 TokenBatch = Mapping[str, Tensor]
-#: A micro-batch's share of the loss, and sums worth reporting (added up over micro-batches and ranks).
+#: A micro-batch's share of the loss, and sums worth reporting (added up over micro-batches and ranks). What an update
+#: is to record of each token has ``[n]`` numbers there.
 Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
@@ -266,8 +263,12 @@ class Learner:
     # ------------------------------------------------------------------ learning
 
     def update_actor(
-        self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: PolicyLoss
-    ) -> dict[str, float]:
+        self,
+        trajectories: Sequence[Trajectory],
+        per_token: Mapping[str, PerToken],
+        loss_fn: PolicyLoss,
+        record: Sequence[str] = (),
+    ) -> dict[str, Any]:
         """One optimizer step on a mini-batch.
 
         Args:
@@ -275,6 +276,8 @@ class Learner:
             per_token: What the loss needs for each action token, by name.
             loss_fn: ``(logprobs [n], entropy [n], batch) -> (loss, sums)`` for a micro-batch; ``loss`` is a *sum* of
                 tokens' terms, weighted for the whole mini-batch. The names below are taken.
+            record: Numbers of each token to return as well, float32 ``[N]``: ``loss_fn``'s by their names, and this
+                forward pass's ``token_logprobs`` and ``token_entropy``.
 
         Returns:
             ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
@@ -287,7 +290,7 @@ class Learner:
             ValueError: Numbers do not fit the trajectories or are not finite, or there is no action token.
             FloatingPointError: See :meth:`trainers.learner.optim.Optimizer.step`.
         """
-        return self._update_policy(trajectories, per_token, loss_fn, self.temperature)
+        return self._update_policy(trajectories, per_token, loss_fn, self.temperature, record)
 
     def update_critic(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
@@ -338,7 +341,8 @@ class Learner:
         per_token: Mapping[str, PerToken],
         loss_fn: PolicyLoss,
         temperature: float,
-    ) -> dict[str, float]:
+        record: Sequence[str] = (),
+    ) -> dict[str, Any]:
         total, kept = int(action_offsets(trajectories)[-1]), KeptSets(trajectories)
 
         def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -346,9 +350,12 @@ class Learner:
 
         def loss_and_entropy(logprobs: Tensor, entropy: Tensor, tokens: TokenBatch) -> Loss:
             loss, sums = loss_fn(logprobs, entropy, tokens)
-            return loss, {**sums, "entropy": entropy.detach().sum() / total}
+            own = {"entropy": entropy.detach().sum() / total}
+            if record:
+                own |= {"token_logprobs": logprobs.detach(), "token_entropy": entropy.detach()}
+            return loss, {**sums, **own}
 
-        return self._update("actor", self.actor_optimizer, trajectories, per_token, forward, loss_and_entropy)
+        return self._update("actor", self.actor_optimizer, trajectories, per_token, forward, loss_and_entropy, record)
 
     def _update(
         self,
@@ -358,7 +365,8 @@ class Learner:
         per_token: Mapping[str, PerToken],
         forward: Callable[[MicroBatch], tuple[Tensor, ...]],
         loss_fn: Callable[..., Loss],
-    ) -> dict[str, float]:
+        record: Sequence[str] = (),
+    ) -> dict[str, Any]:
         started = time.perf_counter()
         offsets = action_offsets(trajectories)
         if not offsets[-1]:
@@ -366,6 +374,7 @@ class Learner:
         columns = {name: self._tensor(column(name, given, offsets)) for name, given in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         sums: dict[str, Tensor] = {}
+        kept = torch.zeros(len(record), int(offsets[-1]), device=self.device)
         tokens = size = squares = real = 0
         optimizer.zero_grad()
         for batch in self._cut(action_rows(trajectories)):
@@ -376,13 +385,17 @@ class Learner:
             index = self._tensor(batch.index)
             loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
             loss.backward()
+            for row, name in zip(kept, record, strict=True):
+                row[index] = extra[name].float()  # type: ignore[union-attr]
             for name, value in {**extra, "loss": loss}.items():
+                if name in record:
+                    continue
                 number = torch.as_tensor(value, device=self.device).detach().double()
                 sums[name] = sums[name] + number if name in sums else number
             tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
             squares, real = squares + batch.squares, real + batch.real
         local = {name: float(number) for name, number in sums.items()}
-        result = self.ranks.add_numbers(
+        result: dict[str, Any] = self.ranks.add_numbers(
             {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares), "real": float(real)}
         )
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
@@ -395,6 +408,8 @@ class Learner:
         result["tflops"] = flops / seconds / self.ranks.world / 1e12
         if self.peak_tflops is not None:
             result["mfu"] = result["tflops"] / self.peak_tflops
+        if record:
+            result |= zip(record, self.ranks.add(kept).cpu().numpy(), strict=True)
         return result | peak(self.device)
 
     # ------------------------------------------------------------------ weights

@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from ..trajectory import Trajectory, write_parquet
+from ..trajectory import Trajectory
 from .console import ConsoleLogger, pick, print_conversations
+from .episodes import EpisodeFiles, Explained
 from .loggers import METRICS_FILE, LoggedRun, open_loggers, read_jsonl
 from .metrics import Phases
 from .plots import plot
@@ -35,8 +37,7 @@ class Reporter:
         run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
         loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
         total: Iterations of the whole run.
-        rollout_dir: Where training episodes are written, a Parquet file an iteration.
-        validation_dir: Likewise those of validations.
+        episodes: Where episodes are written; ``None`` for nowhere.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
 
     Attributes:
@@ -49,13 +50,12 @@ class Reporter:
         loggers: Sequence[str],
         *,
         total: int,
-        rollout_dir: str | None = None,
-        validation_dir: str | None = None,
+        episodes: EpisodeFiles | None = None,
         on_phase: Callable[[str, float, float], None] | None = None,
     ) -> None:
         run.folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._on_phase = run.folder, on_phase
-        self._dirs = {"rollout": rollout_dir, "validation": validation_dir}
+        self._episodes = episodes
         self._console = ConsoleLogger(total) if "console" in loggers else None
         self._loggers = open_loggers(loggers, run, before=[self._console] if self._console else [])
         self._has_jsonl = "jsonl" in loggers
@@ -79,13 +79,28 @@ class Reporter:
         if self._console is not None:
             self._console.print(text)
 
-    def iteration(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Report an iteration."""
-        self._report("rollout", step, metrics, trajectories)
+    def explains(self) -> bool:
+        """Whether what the learner makes of a batch is written with it."""
+        return self._episodes is not None and self._episodes.wanted("train")
+
+    def iteration(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        trajectories: Sequence[Trajectory],
+        explained: Explained | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Report an iteration, which was trained on weights of this version."""
+        self._loggers.log(step, metrics)
+        self.latest.update(metrics)
+        self._write("train", step, trajectories, explained, version=version)
 
     def validation(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Report a validation."""
-        self._report("validation", step, metrics, trajectories)
+        self._loggers.log(step, metrics)
+        self.latest.update(metrics)
+        self._write("validation", step, trajectories)
         self._validated = trajectories
         self._validations.append((step, metrics))
         if self._keeps_conversations:
@@ -93,13 +108,10 @@ class Reporter:
             with _optional(f"sample conversations of iteration {step}", path), path.open("w", encoding="utf-8") as file:
                 print_conversations(pick(trajectories), Console(file=file, width=100), f"validation, iteration {step},")
 
-    def _report(self, kind: str, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        self._loggers.log(step, metrics)
-        self.latest.update(metrics)
-        if (folder := self._dirs[kind]) is not None:
-            path = Path(folder).expanduser() / f"{step:06d}.parquet"
-            with _optional(f"{kind} episodes of iteration {step}", path):
-                write_parquet(path, trajectories)
+    def _write(self, kind: str, step: int, *rows: Any, **info: Any) -> None:
+        if self._episodes is not None and self._episodes.wanted(kind):
+            with _optional(f"{kind} episodes of iteration {step}", self._episodes.path(kind, step)):
+                self._episodes.write(kind, step, *rows, **info)
 
     def conclude(self, trained_s: float) -> None:
         """Draw the curves, and print sample conversations, before and after, and where everything is."""

@@ -212,8 +212,9 @@ class EpisodeTokens:
         error: str | None = None,
         metrics: Mapping[str, float] | None = None,
         messages: Sequence[Message] | None = None,
+        **more: Any,
     ) -> Trajectory:
-        """The episode as a trajectory (see there for the arguments); possible at any moment.
+        """The episode as a trajectory (see there for the arguments, also for ``more``); possible at any moment.
 
         A terminated episode ends with its last sampled token: what came behind it is left out. To keep the state that a
         truncated one was cut in for bootstrapping, ``observe`` first. A last turn that was never rewarded gets 0, if
@@ -254,6 +255,7 @@ class EpisodeTokens:
             metrics={name: float(value) for name, value in (metrics or {}).items()},
             error=None if error is None else clean_text(error),
             **self._names,
+            **more,
         )
 
     def _kept(self, generation: Generation) -> tuple[list[float], list[int]]:

@@ -451,6 +451,7 @@ class Player:
             error=end.error,
             metrics=progress.metrics,
             messages=progress.messages,
+            **_origin(episode),
         )
         return _cut(trajectory, self._max_context)
 
@@ -494,11 +495,19 @@ def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
     return terms if isinstance(terms, Mapping) and terms else {"reward": reward}
 
 
+def _origin(episode: Episode) -> dict[str, Any]:
+    """What it takes to play the episode again."""
+    task = episode.options.get("task_index")
+    seeds = {"env_seed": episode.env_seed, "sampling_seed": episode.sampling_seed}
+    return seeds | {"task_index": int(task) if isinstance(task, (int, np.integer)) else None}
+
+
 def _nothing(episode: Episode, end: _End) -> Trajectory:
     whole, real = np.zeros(0, np.int32), np.zeros(0)
     arrays = {"token_ids": whole, "action_mask": np.zeros(0, np.bool_), "logprobs": np.zeros(0, np.float32)}
     arrays |= {"weight_version": whole, "turn_id": whole, "turn_rewards": real}
-    names = {"episode_id": episode.episode_id, "group_id": episode.group_id}
+    names: dict[str, Any] = {"episode_id": episode.episode_id, "group_id": episode.group_id}
+    names |= _origin(episode)
     return Trajectory(**arrays, **names, truncated=True, status=end.status, stop=end.stop, error=end.error)  # type: ignore[arg-type]
 
 

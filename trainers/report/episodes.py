@@ -1,0 +1,295 @@
+"""Files of episodes with what the learner made of them; :mod:`textenvs.records` has the schema and reads them.
+
+The last iterations stay in the run's folder, so that the one in which something went wrong can be looked at; and so do
+those that follow a checkpoint, which :mod:`trainers.replay` can compute again.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textenvs.records.reader import folder_of
+from textenvs.records.schema import EXPLAINED, ITERATION_KEY, PLAYED, arrow_schema
+
+from ..algorithms.batch import Floats, gather
+from ..parquet import write_table
+from ..trajectory import Trajectory, action_offsets, tied, to_table
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_NO_IDS = np.zeros(0, np.int32)
+_ROW_GROUP = 128  # episodes that who reads one of them has to read
+_NUMBERS = [name for name, column in (PLAYED | EXPLAINED).items() if column.per == "token" and column.type == "float32"]
+_BROKEN = "\ufffd"
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """What the learner made of a batch of ``N`` action tokens in ``K`` turns.
+
+    Args:
+        columns: Per-token columns of the schema, and ``learner_logprobs``; float ``[N]``, NaN where nothing was
+            computed.
+        paid: The episodes as the estimator saw them.
+        unscaled: float ``[N]``; the advantages before the batch was normalised.
+        mask: bool ``[N]``; the tokens that the policy is trained on.
+        by_fork: float ``[K]``; see :class:`~trainers.algorithms.returns.MadeOf`.
+        greedy: What a greedy episode earned, by group.
+        first_step: float ``[N]``; the number of the optimizer step in which the token was first computed.
+        steps: Numbers of each optimizer step, by name.
+    """
+
+    columns: Mapping[str, NDArray[np.floating]]
+    paid: Sequence[Trajectory]
+    unscaled: Floats
+    mask: NDArray[np.bool_]
+    by_fork: Floats | None = None
+    greedy: Mapping[str, float] = field(default_factory=dict)
+    first_step: Floats = field(default_factory=lambda: np.zeros(0))
+    steps: Sequence[Mapping[str, float]] = ()
+
+
+class EpisodeFiles:
+    """Writes the episodes of iterations and validations.
+
+    Args:
+        run: The run's folder.
+        pieces: Of the model's tokenizer.
+        keep: Iterations whose episodes stay in the run's folder; 0 writes neither them nor validations there.
+        settings: ``rollout_data_dir`` and ``validation_data_dir``: where all of them are written instead.
+    """
+
+    def __init__(self, run: Path, pieces: Pieces, keep: int, settings: Mapping[str, str | None]) -> None:
+        self._run, self._pieces, self._keep = run, pieces, keep
+        self._own = {kind: folder_of(run, kind, {}) for kind in ("train", "validation")}
+        self._folders = {kind: folder_of(run, kind, {"trainer": settings}) for kind in self._own}
+
+    def wanted(self, kind: str) -> bool:
+        """Whether files of this kind, ``train`` or ``validation``, are written."""
+        return self._keep > 0 or self._folders[kind] != self._own[kind]
+
+    def path(self, kind: str, number: int) -> Path:
+        """The file of an iteration, or of the validation after it."""
+        return self._folders[kind] / f"{number:06d}.parquet"
+
+    def write(
+        self,
+        kind: str,
+        number: int,
+        trajectories: Sequence[Trajectory],
+        explained: Explained | None = None,
+        **info: Any,
+    ) -> None:
+        """Write a file; in the run's folder, those that are old, or of an abandoned course of the run, go.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        table = table_of(trajectories, self._pieces, explained)
+        steps = [] if explained is None else list(explained.steps)
+        info = {"kind": kind, "iteration": number, **info, "steps": steps}
+        metadata = {**(table.schema.metadata or {}), ITERATION_KEY: json.dumps(info)}
+        write_episodes(self.path(kind, number), table.replace_schema_metadata(metadata))
+        if self._folders[kind] == self._own[kind]:
+            self._forget(kind, number)
+
+    def _forget(self, kind: str, newest: int) -> None:
+        for file in self._own[kind].glob("*.parquet"):
+            number = int(file.stem) if file.stem.isdigit() else newest
+            old = kind == "train" and number <= newest - self._keep
+            if number > newest or (old and not (self._run / "checkpoints" / f"iteration_{number - 1:06d}").is_dir()):
+                file.unlink(missing_ok=True)
+
+
+def write_episodes(path: Path, table: pyarrow.Table) -> None:
+    """Write a table of episodes; an older file is replaced in one go."""
+    # A dictionary where tokens of a turn have one number, else a stream of each of 4 bytes: the first ones are alike.
+    split = [f"{name}.list.element" for name in _NUMBERS if name in table.column_names and _varies(table.column(name))]
+    leaves = [leaf for column in table.schema for leaf in _leaves(column.name, column.type)]
+    alike = [leaf for leaf in leaves if leaf not in split]
+    write_table(path, table, row_group_size=_ROW_GROUP, use_dictionary=alike, use_byte_stream_split=split)
+
+
+def _varies(column: pyarrow.ChunkedArray) -> bool:
+    """Whether a list column's numbers are mostly different."""
+    import pyarrow.compute as pc
+
+    values = pc.list_flatten(column).drop_null()
+    return len(values.unique()) > len(values) / 8
+
+
+def _leaves(name: str, kind: pyarrow.DataType) -> Iterator[str]:
+    """The paths that Parquet gives to what a column holds."""
+    import pyarrow.types as is_
+
+    if is_.is_struct(kind):
+        for part in kind:
+            yield from _leaves(f"{name}.{part.name}", part.type)
+    elif is_.is_map(kind):
+        yield from _leaves(f"{name}.key_value.key", kind.key_type)
+        yield from _leaves(f"{name}.key_value.value", kind.item_type)
+    elif is_.is_list(kind):
+        yield from _leaves(f"{name}.list.element", kind.value_type)
+    else:
+        yield name
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Explained | None = None) -> pyarrow.Table:
+    """A row an episode: what was played, the text of each token, and what the learner made of it."""
+    import pyarrow as pa
+
+    table = to_table(trajectories)
+    sizes = np.cumsum([0, *(len(each.token_ids) for each in trajectories)])
+    mask = np.concatenate([np.zeros(0, np.bool_), *(each.action_mask for each in trajectories)])
+    vocabulary, texts = pieces([each.token_ids for each in trajectories])
+    given: dict[str, Any] = {"token_text": texts}
+    if trajectories:
+        given["vocabulary"] = [list(vocabulary.items()), *[None] * (len(trajectories) - 1)]
+    if explained is not None:
+        given |= _of_tokens(explained, trajectories, sizes, mask) | _of_groups(explained, trajectories)
+        given["credit_moved"] = [
+            None if paid is played else paid.turn_rewards.tolist()
+            for paid, played in zip(explained.paid, trajectories, strict=True)
+        ]
+        if explained.by_fork is not None:
+            turns = np.cumsum([0, *(each.num_turns for each in trajectories)])
+            given["fork_value"] = _lists(turns, _nulls(explained.by_fork, np.float64))
+        given["checksums"] = [list(each.items()) for each in checksums(explained, trajectories)]
+    for name, field_ in zip(EXPLAINED, arrow_schema(EXPLAINED), strict=True):
+        column = given.get(name)
+        array = column if isinstance(column, pa.Array) else pa.array(column or [None] * len(trajectories), field_.type)
+        table = table.append_column(field_, array)
+    return table
+
+
+def _of_tokens(
+    explained: Explained, trajectories: Sequence[Trajectory], sizes: NDArray[np.int64], mask: NDArray[np.bool_]
+) -> dict[str, Any]:
+    columns = dict(explained.columns)
+    if (logprobs := columns.pop("learner_logprobs", None)) is not None:
+        columns["mismatch"] = logprobs - gather(trajectories, [each.logprobs for each in trajectories])
+    found = {}
+    for name, flat in columns.items():
+        whole = np.full(len(mask), np.nan, np.float32)
+        whole[mask] = rounded(flat, EXPLAINED[name].bits) if EXPLAINED[name].bits else flat
+        values = _nulls(whole, np.float32)
+        found[name] = _lists(sizes, values.cast("bool") if EXPLAINED[name].type == "bool" else values)
+    return found
+
+
+def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
+    members: defaultdict[str, list[int]] = defaultdict(list)
+    for number, each in enumerate(trajectories):
+        members[each.group_id or each.episode_id].append(number)
+    offsets = action_offsets(trajectories)
+    rows: dict[str, list[Any]] = {
+        name: [None] * len(trajectories) for name in ("group_mean", "group_std", "greedy_reward", "signal")
+    }
+    for name, numbers in members.items():
+        roots = [trajectories[n] for n in numbers if not trajectories[n].forked_from]
+        totals = np.array([root.total_reward for root in roots])
+        spans = [slice(offsets[n], offsets[n + 1]) for n in numbers]
+        signal = "zero"
+        if any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans):
+            signal = "signal"
+        elif not any(explained.mask[span].any() for span in spans):
+            signal = "masked"
+        elif roots and tied(roots):
+            signal = "tied"
+        for n in numbers:
+            rows["signal"][n], rows["greedy_reward"][n] = signal, explained.greedy.get(name)
+            if roots:
+                rows["group_mean"][n], rows["group_std"][n] = float(totals.mean()), float(totals.std())
+    return rows
+
+
+def checksums(explained: Explained, trajectories: Sequence[Trajectory]) -> list[dict[str, int]]:
+    """Of each episode's exact numbers, by column; of two runs that computed the same they are the same."""
+    offsets = action_offsets(trajectories)
+    bounds = list(zip(offsets[:-1], offsets[1:], strict=True))
+    exact = {name: np.ascontiguousarray(flat) for name, flat in explained.columns.items()}
+    return [{name: zlib.crc32(flat[start:end].tobytes()) for name, flat in exact.items()} for start, end in bounds]
+
+
+def rounded(values: NDArray[np.floating], bits: int) -> NDArray[np.float32]:
+    """The nearest float32 with so many significant bits, which compresses; what is not finite stays."""
+    given = np.ascontiguousarray(values, np.float32)
+    dropped = 24 - bits  # a float32 has 24
+    near = (given.view(np.uint32) + np.uint32(1 << (dropped - 1))) & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
+    return np.where(np.isfinite(given), near.view(np.float32), given)
+
+
+def _nulls(values: NDArray[Any], dtype: type[np.generic]) -> pyarrow.Array:
+    import pyarrow as pa
+
+    return pa.array(values.astype(dtype), mask=np.isnan(values))
+
+
+def _lists(ends: NDArray[np.int64], values: pyarrow.Array) -> pyarrow.Array:
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
+
+
+# ------------------------------------------------------------------------------------------------ text
+
+
+class Pieces:
+    """The text that each token adds: joined, they are the text of all of them.
+
+    A character whose bytes several tokens share stands at the last of them; bytes that are no UTF-8 are shown as the
+    replacement character.
+
+    Args:
+        tokenizer: Of transformers.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+        # Some tokenizers drop a space at the beginning of what they decode, so a token stands behind another.
+        self._before = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
+        self._skip = len(self._decode(self._before))
+
+    def __call__(self, sequences: Sequence[NDArray[np.int32]]) -> tuple[dict[int, str], list[list[str] | None]]:
+        """The text of each token id, and of each token of those sequences for which these do not tell."""
+        texts = {token: self._alone(token) for token in np.unique(np.concatenate([_NO_IDS, *sequences])).tolist()}
+        parts = np.array([token for token, text in texts.items() if _BROKEN in text], np.int32)
+        return texts, [self._joined(each, texts, np.isin(each, parts)) for each in sequences]
+
+    def _alone(self, token: int) -> str:
+        if (text := self._known.get(token)) is None:
+            text = self._known[token] = self._decode([*self._before, token])[self._skip :]
+        return text
+
+    def _joined(self, ids: NDArray[np.int32], texts: Mapping[int, str], broken: NDArray[np.bool_]) -> list[str] | None:
+        """Where tokens are no text by themselves: each character with its last token, nothing before."""
+        where = np.flatnonzero(broken)
+        if not where.size:
+            return None
+        found = [texts[each] for each in ids.tolist()]
+        for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1):
+            begin = 0
+            for n, at in enumerate(run.tolist()):
+                text = self._decode([*self._before, *ids[run[begin] : at + 1].tolist()])[self._skip :]
+                whole = not text.endswith(_BROKEN) or n == len(run) - 1
+                found[at] = text if whole else ""
+                if whole:
+                    begin = n + 1
+        return found
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
