@@ -33,7 +33,7 @@ class Reporter:
 
     Args:
         run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
-        loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
+        loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``, ``trackio``.
         total: Iterations of the whole run.
         rollout_dir: Where training episodes are written, a Parquet file an iteration.
         validation_dir: Likewise those of validations.
