@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..evaluate.inspect_log import export
 from ..evaluate.records import FolderError
-from ..integrations.inspect_log import export
 from .common import CommandError
 
 

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.records import EPISODES, MANIFEST, Record, read_folder, write_text
-from ..evaluate.runner import MAX_CONTEXT
-from ..evaluate.summary import summarize
 from ..messages import Message
+from .records import EPISODES, MANIFEST, Record, read_folder, write_text
+from .runner import MAX_CONTEXT
+from .summary import summarize
 
 _LIMITS = {"max_assistant_turns": "turn", "max_user_turns": "turn", MAX_CONTEXT: "context"}
 _SCORER = "textenvs"
