@@ -13,7 +13,9 @@
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
 #   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment
 #   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
-#   make docs     docs/configuration.md and docs/coming-from-verl.md, from the schema
+#   make docs     the site, as site/index.html; a warning is an error
+#   make docs-pages  docs/configuration.md, docs/coming-from-verl.md and docs/gpu-sizes.md, from the schema and the plan
+#   make release-check   an sdist and a wheel, installed and run outside of the repository, for each of PYTHONS
 #   make clean    remove the virtual environment and all caches (never outputs/ or models/)
 #
 # Examples: make train ARGS="trainer.seed=1 actor.lr=1e-4"    make test PYTEST="-k collector"    make venv PYTHON=python3.12
@@ -32,7 +34,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow lint bench lock docs clean
+.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow lint bench lock docs docs-pages release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -141,10 +143,27 @@ lock:
 	build/lock/bin/python -m pip install $(PIP_OPTIONS) uv==0.13.9
 	PATH=$(CURDIR)/build/lock/bin:$$PATH scripts/lock.sh
 
-docs: venv
+# Zensical, and the environments whose episodes are shown; the pages are put together in build/site.
+docs: .venv-docs/.installed
+	.venv-docs/bin/python scripts/site.py
+	.venv-docs/bin/python -m zensical build --clean --strict
+
+.venv-docs/.installed: requirements/docs.lock pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/docs.lock
+	.venv-docs/bin/python -m pip install $(PIP_OPTIONS) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+docs-pages: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
 	$(BIN)/python -m trainers.config --verl docs/coming-from-verl.md
+	$(BIN)/python scripts/gpu_sizes.py docs/gpu-sizes.md
+
+# With TRAIN=1 the extra `train`, too, and one iteration of it.
+PYTHONS ?= python3.11 python3.12 python3.13
+release-check: dev
+	$(BIN)/python scripts/release_check.py $(if $(TRAIN),--train) $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-sglang .venv-verl .venv-hosts build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-sglang .venv-verl .venv-hosts .venv-docs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -187,9 +187,11 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
         explain = run.reporter.explains()
         credited = await asyncio.to_thread(credit, run.config, run.learner, run.kl, paid, greedy, explain=explain)
+        columns, advantages, _ = credited
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
-        metrics, explained = await asyncio.to_thread(learn, run, trajectories, *credited, explain=explain)
+        metrics, recorded, steps = await asyncio.to_thread(learn, run, trajectories, *credited, explain=explain)
+        explained = explained_of(columns, advantages, recorded, paid, greedy, steps) if explain else None
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
@@ -225,7 +227,7 @@ def learn(
     advantages: Advantages,
     metrics: dict[str, float],
     explain: bool = False,
-) -> tuple[dict[str, float], Explained | None]:
+) -> tuple[dict[str, float], dict[str, NDArray[np.float64]], list[dict[str, float]]]:
     """All optimizer steps of an iteration: those of the critic, and of the actor.
 
     Args:
@@ -237,7 +239,7 @@ def learn(
         explain: Say what became of each token.
 
     Returns:
-        Metrics, and with ``explain`` what became of each token.
+        Metrics, with ``explain`` what became of each token (of :func:`.credit.explained_of`), and each step's numbers.
     """
     config, learner = run.config, run.learner
     actor = config.actor
@@ -288,7 +290,7 @@ def learn(
             steps.append(found)
     means = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
     metrics |= {name: float(np.mean(values)) for name, values in means.items()}
-    return metrics, explained_of(columns, advantages, recorded, paid, greedy or {}, steps) if explain else None
+    return metrics, recorded, steps
 
 
 def _update_actor(

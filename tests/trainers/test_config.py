@@ -430,7 +430,7 @@ def test_help_dry_run_and_errors_end_the_program_as_they_should(capsys):
 
 
 def test_the_reference_page_is_up_to_date(tmp_path):
-    """Run `make docs` when this fails."""
+    """Run `make docs-pages` when this fails."""
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == markdown(COMMANDS)
     page = tmp_path / "page.md"
     done = subprocess.run(

@@ -390,6 +390,6 @@ def test_every_key_is_answered_whatever_its_value(schema):
 
 
 def test_the_page_is_up_to_date():
-    """Run `make docs` when this fails."""
+    """Run `make docs-pages` when this fails."""
     page = (ROOT / "docs" / "coming-from-verl.md").read_text(encoding="utf-8")
     assert page == verl_page(page)

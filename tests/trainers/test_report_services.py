@@ -1,10 +1,12 @@
-"""wandb (offline) and MLflow (files), with the real packages: points arrive, and a resumed run is one run."""
+"""wandb (offline) and MLflow (files) with the real packages, trackio with a fake: a resumed run is one run."""
 
+import sys
 import time
+import types
 
 import pytest
 
-from trainers.report.loggers import LoggedRun, MetricsError, MLflowLogger, WandbLogger
+from trainers.report.loggers import LoggedRun, MetricsError, MLflowLogger, TrackioLogger, WandbLogger, open_loggers
 from trainers.report.reporter import Reporter
 
 CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
@@ -62,3 +64,49 @@ def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
     fresh = WandbLogger(LoggedRun(tmp_path / "run", "project", "name"))
     fresh.close()
     assert (tmp_path / "run" / "wandb_run.txt").read_text().strip() != number, "a run that starts afresh is a new one"
+
+
+class FakeTrackio:
+    """Runs by name, as trackio keeps them."""
+
+    def __init__(self):
+        self.points, self.configs, self.finished = {}, {}, []
+
+    def init(self, project, name, *, config, resume, **_):
+        if project == "bad/name":
+            raise ValueError("not a project's name")
+        assert resume == "allow"
+        self.points.setdefault(name, [])
+        self.configs.setdefault(name, config)
+        return types.SimpleNamespace(
+            log=lambda metrics, step: self.points[name].append((step, metrics)),
+            finish=lambda: self.finished.append(name),
+        )
+
+
+@pytest.fixture
+def fake_trackio(monkeypatch):
+    module = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", module)
+    return module
+
+
+def test_trackio_resumes_the_same_run(tmp_path, fake_trackio):
+    for first_step in (0, 2):
+        run = LoggedRun(tmp_path, "project", "name", CONFIG, first_step)
+        with open_loggers(["trackio"], run) as loggers:
+            loggers.log(first_step + 1, {"train/reward": 0.5})
+    (name,) = fake_trackio.points
+    assert fake_trackio.points[name] == [(1, {"train/reward": 0.5}), (3, {"train/reward": 0.5})]
+    assert fake_trackio.configs[name] == {"actor.lr": 1e-4, "trainer.logger": ["mlflow"]}
+    assert fake_trackio.finished == [name, name]
+    TrackioLogger(LoggedRun(tmp_path, "project", "name"))
+    assert len(fake_trackio.points) == 2, "a run that starts afresh is a new one"
+
+
+def test_trackio_names_the_extra_and_its_own_errors(tmp_path, fake_trackio, monkeypatch):
+    with pytest.raises(MetricsError, match=r"trackio, which says: not a project's name"):
+        TrackioLogger(LoggedRun(tmp_path, "bad/name"))
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(ImportError, match=r"textenvs\[trackio\]"):
+        TrackioLogger(LoggedRun(tmp_path, "project"))

@@ -195,19 +195,7 @@ class Folder(AbstractContextManager["Folder"]):
             except (ValueError, TypeError):
                 os.ftruncate(self._file, len(whole) + len(end))
                 self.repaired = True
-        for number, line in enumerate(whole.split(b"\n") if end else (), start=1):
-            try:
-                record = Record.from_json(line.decode())
-            except (ValueError, TypeError) as error:
-                raise FolderError(
-                    f"{path}: line {number} is damaged ({error}); remove the line, and its episode is played again"
-                ) from error
-            if record.place in self.records:
-                raise FolderError(
-                    f"{path}: line {number} is the second one of task {record.task}, sample {record.sample}; "
-                    "remove one of the two"
-                )
-            self.records[record.place] = record
+        self.records = _records(path, whole.split(b"\n") if end else ())
 
     def _forget_failed(self) -> None:
         self.records = {place: record for place, record in self.records.items() if not record.failed}
@@ -216,6 +204,39 @@ class Folder(AbstractContextManager["Folder"]):
         os.close(self._file)
         self._file = -1
         self._open()
+
+
+def read_folder(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
+    """What is evaluated (the manifest) and the finished episodes, by task and sample; nothing is written.
+
+    A torn last line is left out: its episode is not finished. ``FolderError``: no such folder, or what is damaged.
+    """
+    folder = Path(path).expanduser()
+    try:
+        manifest = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        content = (folder / EPISODES).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        raise FolderError(f"{folder} is no folder that `textenvs evaluate --out` has written: {error}") from error
+    records = _records(folder / EPISODES, content.split(b"\n")[:-1])
+    return manifest, [records[place] for place in sorted(records)]
+
+
+def _records(path: Path, lines: Iterable[bytes]) -> dict[tuple[int, int], Record]:
+    records: dict[tuple[int, int], Record] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = Record.from_json(line.decode())
+        except (ValueError, TypeError) as error:
+            raise FolderError(
+                f"{path}: line {number} is damaged ({error}); remove the line, and its episode is played again"
+            ) from error
+        if record.place in records:
+            raise FolderError(
+                f"{path}: line {number} is the second one of task {record.task}, sample {record.sample}; "
+                "remove one of the two"
+            )
+        records[record.place] = record
+    return records
 
 
 def lock(descriptor: int) -> None:

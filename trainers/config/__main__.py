@@ -25,7 +25,7 @@ COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.generate": GenerateConfig,
     "python -m trainers.evaluate": EvaluateConfig,
 }
-_BEGINS = "<!-- From here on made by `make docs` from trainers/config/verl.yaml; do not edit it here. -->"
+_BEGINS = "<!-- From here on made by `make docs-pages` from trainers/config/verl.yaml; do not edit it here. -->"
 
 
 def verl_page(page: str) -> str:

@@ -129,7 +129,7 @@ def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `make docs` from `trainers/config/schema.py`; do not edit it here.",
+        "Made by `make docs-pages` from `trainers/config/schema.py`; do not edit it here.",
         "",
         "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
         "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
@@ -181,7 +181,7 @@ def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         for constraint in metadata
         if hasattr(constraint, attribute)
     ]
-    bounds += [f"like {pattern}" for each in metadata if (pattern := getattr(each, "pattern", None))]
+    bounds += [f"like `{pattern}`" for each in metadata if (pattern := getattr(each, "pattern", None))]
     return " ".join([_SCALARS[annotation], " and ".join(bounds)]).strip()
 
 

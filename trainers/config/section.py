@@ -18,7 +18,7 @@ def _one_or_many(value: Any) -> Any:
 
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 Loggers: TypeAlias = Annotated[
-    tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
+    tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"], ...], BeforeValidator(_one_or_many)
 ]
 #: Every so many iterations, or -1 for never.
 Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]

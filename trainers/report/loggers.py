@@ -1,4 +1,4 @@
-"""Where metrics go: console, JSONL, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
+"""Where metrics go: console, JSONL, TensorBoard, wandb, MLflow, trackio. One protocol, and a bundle that feeds several.
 
 What earlier runs in the same folder logged from a logger's first step on is dropped when the first row comes, and not
 before: a resumed run has no step twice, and a run that ends before that has taken nothing away.
@@ -214,6 +214,41 @@ class MLflowLogger:
         self._client.set_terminated(self._id)
 
 
+class TrackioLogger:
+    """trackio; where it writes to (``TRACKIO_DIR``, ``TRACKIO_SPACE_ID``, ``TRACKIO_SERVER_URL``) is its own affair.
+
+    A resumed run is the same run there: its name is kept in the folder. trackio deletes no points, so steps that are
+    trained again have two.
+    """
+
+    def __init__(self, run: LoggedRun) -> None:
+        try:
+            import trackio
+        except ImportError as error:
+            raise _missing("trackio", "trackio") from error
+        run.folder.mkdir(parents=True, exist_ok=True)
+        note = run.folder / "trackio_run.txt"
+        old = run.resumed_id(note)
+        # trackio would name a second run after the first, and resume the latest one of a name: a new run's is unique.
+        name = old or f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+        config = dict(flattened(run.config))  # it refuses keys that begin with an underscore, at the top alone
+        try:
+            self._run = trackio.init(
+                run.project, name, config=config, resume="allow", embed=False, auto_log_cpu=False, auto_log_gpu=False
+            )
+        except Exception as error:  # it has no error class of its own
+            raise MetricsError(f"trainer.logger has trackio, which says: {error}") from error
+        note.write_text(name + "\n", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Finish the run there; waits until what was logged is written."""
+        self._run.finish()
+
+
 class Loggers:
     """Several loggers as one, fed in their order; a context manager that closes each once, the last opened first."""
 
@@ -252,5 +287,6 @@ def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] 
         "tensorboard": lambda: TensorBoardLogger(run.folder / TENSORBOARD_FOLDER, run.first_step),
         "wandb": lambda: WandbLogger(run),
         "mlflow": lambda: MLflowLogger(run),
+        "trackio": lambda: TrackioLogger(run),
     }
     return Loggers(chain(before, (makers[name]() for name in names if name in makers)))

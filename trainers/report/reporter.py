@@ -35,7 +35,7 @@ class Reporter:
 
     Args:
         run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
-        loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
+        loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``, ``trackio``.
         total: Iterations of the whole run.
         episodes: Where episodes are written; ``None`` for nowhere.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
