@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
+from trainers.engines.transport import LocalSource
 from trainers.learner import Learner, OptimizerSettings
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
@@ -77,7 +78,6 @@ class Ours:
         self._clock = clock
         self._work, self._loop = work, asyncio.new_event_loop()
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
-        self._dtype = torch.bfloat16 if bfloat16 else None
         self.learner = Learner(
             model,
             optimizer=settings,
@@ -91,7 +91,7 @@ class Ours:
             max_slots=min(running, work.episodes),
             max_context=context,
             device=device,
-            dtype=self._dtype,
+            dtype=torch.bfloat16 if bfloat16 else None,
             threads=threads,
         )
         self._forced = Forced(self._engine)
@@ -116,7 +116,8 @@ class Ours:
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         """One step, and the new weights to the engine."""
         self.learner.update_actor(trajectories, columns(trajectories), surrogate)
-        weights = self.learner.weights(self._dtype)
+        stream = self.learner.publication("weights")
+        weights = LocalSource(stream.specs, lambda: stream.read(self.learner.ranks))
         self._loop.run_until_complete(self._collector.update_weights(weights, self._engine.version + 1))
 
     def iterate(self, number: int) -> dict[str, float]:

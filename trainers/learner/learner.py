@@ -26,7 +26,7 @@ from trainers.learner.attention import OWN
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device
-from trainers.learner.inputs import inputs_of
+from trainers.learner.inputs import Floats, KeptSets, PerToken, column, inputs_of, some_names, split
 from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
@@ -41,7 +41,6 @@ from trainers.learner.packing import (
     value_rows,
 )
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
-from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
 from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
 from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
@@ -429,11 +428,10 @@ class Learner:
         lm, optimizer = self.actor.lm, self.actor_optimizer
         return WeightStream(lm, self.ranks, which, dtype, snapshot=snapshot, finite=finite, optimizer=optimizer)
 
-    def weights(self, dtype: torch.dtype | None = None, *, which: Which = "weights") -> dict[str, Tensor]:
+    def weights(self, *, which: Which = "weights") -> dict[str, Tensor]:
         """Whole tensors by all their names, as copies on the CPU. All ranks call this together; the first has them.
 
         Args:
-            dtype: In which the engine computes; ``None`` is float32, that of the parameters.
             which: ``weights``: the ``state_dict``, adapters merged, in the model's own naming, as any engine takes it;
                 ``base``: what the adapter stands on, which never changes, in bfloat16 where that loses nothing;
                 ``adapter``: it alone, by peft's names, for engines that have the base.
@@ -442,7 +440,7 @@ class Learner:
             ValueError: There is no adapter.
         """
         copies: dict[str, Tensor] = {}
-        for names, value in self.publication(which, dtype, finite=False).read(self.ranks):
+        for names, value in self.publication(which, finite=False).read(self.ranks):
             copies |= dict.fromkeys(names, value.to("cpu", copy=True))
         return copies
 

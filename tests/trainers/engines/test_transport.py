@@ -90,7 +90,7 @@ async def test_rank_0_that_fails_in_the_middle_leaves_no_worker_waiting(workers:
     whole = source()
 
     def read() -> Iterator[Any]:
-        tensors = whole._read()  # type: ignore[attr-defined]
+        tensors = whole.read()
         for _ in range(6):
             yield next(tensors)
         raise SupersededError("the learner has trained on")

@@ -89,7 +89,7 @@ async def test_a_server_that_cannot_be_given_its_weights_serves_no_more(vllm: Se
 
     async def leave_out(source: Any, kind: Any) -> Any:
         kept = [spec for spec in source.specs if name not in spec.names]
-        sums = await send(LocalSource(kept, lambda: (each for each in source._read() if name not in each[0])), kind)
+        sums = await send(LocalSource(kept, lambda: (each for each in source.read() if name not in each[0])), kind)
         return sums | {name: (1,)}
 
     async def ask() -> None:  # again and again: the fault must find a request under way, however fast the server is
