@@ -1,7 +1,7 @@
 """textenv/tau2 against tau2-bench's own code: equal databases after every call, and equal rewards.
 
-What tau2's code said of each trajectory is in tests/data/tau2.json.gz, recorded by scripts/record_tau2.py. The airline's
-database is too large for a checkout: tests/data/tau2_airline is a small one of our own, which tau2's code played, too.
+What tau2's code said of each trajectory is in tests/data/tau2.json.gz, recorded by scripts/record_tau2.py. For the
+airline, tests/data/tau2_airline is a small database of our own, which tau2's code played, too.
 """
 
 import gzip
