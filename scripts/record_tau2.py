@@ -132,7 +132,7 @@ class Recorder:
         now = {key: each for side in sides for key, each in records(side.model_dump()).items()}
         return {key: each for key, each in now.items() if self.fresh.get(key) != each}
 
-    def play(self, given: Mapping[str, Any], steps: Steps, said: str) -> dict[str, Any]:
+    def play(self, given: Mapping[str, Any], steps: Steps, said: str, writes: set[str]) -> dict[str, Any]:
         from tau2.data_model.message import AssistantMessage, ToolCall, UserMessage
         from tau2.data_model.simulation import SimulationRun, TerminationReason
         from tau2.data_model.tasks import Task
@@ -156,7 +156,7 @@ class Recorder:
             response = env.get_response(call)
             trajectory.append(response)
             failed.append(bool(response.error))
-            states.append(self.hash(env))
+            states.append(self.hash(env) if step["name"] in writes else states[-1])
         trajectory.append(AssistantMessage(role="assistant", content=said))
         trajectory.append(UserMessage(role="user", content="###STOP###"))
         run = SimulationRun(
@@ -181,18 +181,41 @@ class Recorder:
         return digest(self.changed(env))
 
 
-def load_once() -> None:
-    """Read each database file once: tau2 makes four databases a trajectory."""
-    from tau2.environment.db import DB
+class Pool:
+    """Databases that are used again: tau2 makes four a trajectory, and reading retail's takes longer than the rest."""
 
-    load, packed = DB.load.__func__, {}
+    def __init__(self) -> None:
+        from tau2.environment.db import DB
 
-    def again(cls: type, path: Any) -> Any:
-        if path not in packed:
-            packed[path] = pickle.dumps(load(cls, path))
-        return pickle.loads(packed[path])
+        self.load = DB.load.__func__
+        self.packed: dict[Any, bytes] = {}
+        self.free: dict[Any, list[Any]] = {}
+        self.fresh: dict[Any, Any] = {}
+        self.taken: list[tuple[Any, Any]] = []
+        DB.load = classmethod(lambda cls, path: self.take(cls, path))
 
-    DB.load = classmethod(again)
+    def take(self, cls: type, path: Any) -> Any:
+        if path not in self.packed:
+            self.packed[path] = pickle.dumps(self.load(cls, path))
+        free = self.free.setdefault(path, [])
+        self.taken.append((path, free.pop() if free else pickle.loads(self.packed[path])))
+        return self.taken[-1][1]
+
+    def give_back(self) -> None:
+        """Put what was changed back to what the file says."""
+        for path, db in self.taken:
+            fresh = pickle.loads(self.packed[path]) if path not in self.fresh else self.fresh[path]
+            self.fresh[path] = fresh
+            if all(isinstance(table, dict) for table in vars(db).values()):
+                for name, table in vars(db).items():
+                    known = getattr(fresh, name)
+                    for key in [key for key in table if key not in known]:
+                        del table[key]
+                    for key, record in known.items():
+                        if table.get(key) != record:
+                            table[key] = record.model_copy(deep=True)
+                self.free[path].append(db)
+        self.taken.clear()
 
 
 def main(output: str, *wanted: str) -> None:
@@ -202,7 +225,7 @@ def main(output: str, *wanted: str) -> None:
     from tau2.utils.utils import DATA_DIR, get_tau2_version
 
     logger.remove()
-    load_once()
+    pool = Pool()
     recorded: dict[str, Any] = {"tau2": get_tau2_version()}
     for each in wanted:
         domain, split = each.split(":")
@@ -214,9 +237,10 @@ def main(output: str, *wanted: str) -> None:
         writes = {name for name, kind in kinds.items() if kind.value == "write"}
         recorder, found = Recorder(domain), {}
         for task in tasks:
-            played = {
-                name: recorder.play(task, steps, words(task, told)) for name, steps, told in variants(task, writes)
-            }
+            played = {}
+            for name, steps, told in variants(task, writes):
+                played[name] = recorder.play(task, steps, words(task, told), writes)
+                pool.give_back()
             found[task["id"]] = played
             print(each, task["id"], {name: one["reward"] for name, one in played.items()}, flush=True)
         recorded[each] = {

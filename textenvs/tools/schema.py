@@ -67,7 +67,7 @@ class Tool(Generic[P, R]):
     """A function that a policy may call. Make one with :func:`tool`; it can still be called as a function.
 
     Attributes:
-        parameters: The JSON schema of its arguments, an object.
+        parameters: The JSON schema of its arguments, an object; where it was given, the function checks them itself.
         timeout_s: How long a call may take, in seconds; ``None`` for no limit.
         max_chars: Longer results are shortened to this many characters, with a mark that says so.
         blocking: Whether the function waits or computes for long, so that it runs in a thread of its own.

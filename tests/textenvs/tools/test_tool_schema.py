@@ -13,7 +13,9 @@ from pydantic import BaseModel, Field
 
 from textenvs.env import EpisodeState
 from textenvs.tools import Tool, tool
+from textenvs.tools.formats import make_call
 from textenvs.tools.schema import ArgumentError
+from textenvs.tools.toolbox import Toolbox
 
 
 class Price(BaseModel):
@@ -225,3 +227,25 @@ async def waits():
 def test_what_cannot_be_a_tool_is_refused_when_it_is_made(function, options, error):
     with pytest.raises((TypeError, ValueError), match=error):
         tool(**options)(function)
+
+
+@dataclass
+class Counted(EpisodeState):
+    count: int = 0
+
+
+class Adds:
+    """A tool's function whose schema comes from elsewhere."""
+
+    def __call__(self, episode: Counted, **arguments: int) -> int:
+        episode.count += sum(arguments.values())
+        return episode.count
+
+
+def test_a_function_with_a_given_schema_is_given_the_state_and_unchecked_arguments():
+    adds = Tool(Adds(), name="add", description="Add.", parameters={"type": "object", "properties": {"n": {}}})
+    assert (adds.state_parameter, adds.state_type) == ("episode", Counted)
+    assert "episode" not in json.dumps(adds.schema)
+    state, made = Counted(), make_call("add", '{"n": 2, "m": 3}', "call_0")
+    (result,) = Toolbox([adds]).run_now([made], state)
+    assert (result.content, state.count) == ("5", 5)

@@ -92,7 +92,7 @@ class Tau2(ToolEnv[Tau2State]):
     """
 
     state_type: ClassVar[type[EpisodeState]] = Tau2State
-    attack_margin: ClassVar[float] = 0.8
+    attack_margin: ClassVar[float] = 0.5
     term_names: ClassVar[tuple[str, ...]] = (*COMPONENTS, "product")
 
     @checked

@@ -33,6 +33,8 @@ _SPEEDS: Mapping[str, tuple[float, float]] = {
     "5G": (50.0, 500.0),
 }
 _SIGNALS: Mapping[str, float] = {"poor": 0.2, "fair": 0.5, "good": 0.8, "excellent": 1.0}
+# What the manual of the assistant calls them.
+_SIM = {"active": "Active", "missing": "Missing", "locked_pin": "Locked (PIN)", "locked_puk": "Locked (PUK)"}
 _GRADES = ((1, "Very Poor"), (5, "Poor"), (25, "Fair"), (100, "Good"))
 
 
@@ -71,10 +73,10 @@ class Phone(Side):
         return f"Preferred network mode: {self.device['network_mode_preference']}"
 
     def check_sim_status(self) -> str:
-        return f"SIM card: {self._sim()}"
+        return f"SIM card: {_SIM.get(self._sim(), self._sim())}"
 
     def check_data_restriction_status(self) -> str:
-        return f"Data Saver is {_on(self.device['data_saver_mode'])}."
+        return f"Data Saver mode is {_on(self.device['data_saver_mode'])}."
 
     def check_apn_settings(self) -> str:
         apn = self.device["active_apn_settings"]
@@ -92,9 +94,9 @@ class Phone(Side):
     def check_vpn_status(self) -> str:
         phone = self.device
         if not phone["vpn_connected"]:
-            return f"The VPN is not connected; in the settings it is {_on(phone['vpn_enabled_setting'])}."
+            return f"VPN is not connected; in the settings it is {_on(phone['vpn_enabled_setting'])}."
         details = phone.get("vpn_details")
-        return "The VPN is connected." + "".join(f" {name}: {value}." for name, value in (details or {}).items())
+        return "VPN is ON and connected." + "".join(f" {name}: {value}." for name, value in (details or {}).items())
 
     def check_installed_apps(self) -> str:
         return f"Apps on this phone: {', '.join(self.device['app_statuses'])}"
@@ -155,7 +157,7 @@ class Phone(Side):
         return self._toggle("roaming_enabled", "Data roaming", search=True)
 
     def toggle_data_saver_mode(self) -> str:
-        return self._toggle("data_saver_mode", "Data Saver")
+        return self._toggle("data_saver_mode", "Data Saver mode")
 
     def toggle_wifi_calling(self) -> str:
         return self._toggle("wifi_calling_enabled", "Wi-Fi Calling")

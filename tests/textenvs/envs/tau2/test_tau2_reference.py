@@ -1,6 +1,7 @@
 """textenv/tau2 against tau2-bench's own code: equal databases after every call, and equal rewards.
 
-What tau2's code said of each trajectory is in tests/data/tau2.json.gz, recorded by scripts/record_tau2.py.
+What tau2's code said of each trajectory is in tests/data/tau2.json.gz, recorded by scripts/record_tau2.py. For the
+airline, tests/data/tau2_airline is a small database of our own, which tau2's code played, too.
 """
 
 import gzip
@@ -11,12 +12,21 @@ import pytest
 from tau2_data import DATA, ROOT, SETS, needs_data, recorder
 
 from textenvs.envs.tau2 import Tau2
+from textenvs.envs.tau2.world import kind_of, tools_of
 from textenvs.messages import assistant
 from textenvs.tools import call
 from textenvs.users.base import UserTurn
 
-pytestmark = needs_data
-RECORDED = json.loads(gzip.decompress((ROOT / "tests" / "data" / "tau2.json.gz").read_bytes()))
+HERE = ROOT / "tests" / "data"
+RECORDED = {
+    name: recorded
+    for file in ("tau2.json.gz", "tau2_airline.json.gz")
+    for name, recorded in json.loads(gzip.decompress((HERE / file).read_bytes())).items()
+}
+PLACES = [
+    ("airline", "base", HERE / "tau2_airline"),
+    *(pytest.param(domain, split, DATA, marks=needs_data) for domain, split in SETS),
+]
 record = recorder()
 
 
@@ -63,9 +73,9 @@ def played(env, index, steps, words):
     return states, "".join(str(int(each)) for each in failed), total + reward, info
 
 
-@pytest.mark.parametrize(("domain", "split"), SETS)
-def test_databases_and_rewards_are_those_of_tau2(domain, split):
-    env = Tau2(domain=domain, split=split, data=str(DATA))
+@pytest.mark.parametrize(("domain", "split", "data"), PLACES)
+def test_databases_and_rewards_are_those_of_tau2(domain, split, data):
+    env = Tau2(domain=domain, split=split, data=str(data))
     recorded = RECORDED[f"{domain}:{split}"]
     tasks, writes = list(env.folder.tasks(split)), set(recorded["writes"])
     assert [task["id"] for task in tasks] == list(recorded["tasks"])
@@ -84,9 +94,9 @@ def test_databases_and_rewards_are_those_of_tau2(domain, split):
     assert compared == sum(map(len, recorded["tasks"].values()))
 
 
-@pytest.mark.parametrize(("domain", "split"), SETS)
+@pytest.mark.parametrize(("domain", "split"), [*SETS, ("airline", "base")])
 def test_the_kinds_of_tools_are_those_of_tau2(domain, split):
-    from textenvs.envs.tau2.world import kind_of
-
-    for name, kind in RECORDED[f"{domain}:{split}"]["kinds"].items():
+    kinds = RECORDED[f"{domain}:{split}"]["kinds"]
+    assert {each.name for side in ("assistant", "user") for each in tools_of(domain, side)} == set(kinds)
+    for name, kind in kinds.items():
         assert kind in (kind_of(domain, "assistant", name), kind_of(domain, "user", name)), name
