@@ -117,12 +117,13 @@ def _shown(value: Any) -> str:
 
 
 async def play_again(
-    config: PPOConfig, episodes: Sequence[Trajectory], scores: Mapping[str, Score], others: bool
+    config: PPOConfig, tokenizer: Any, episodes: Sequence[Trajectory], scores: Mapping[str, Score], others: bool
 ) -> tuple[int, list[Difference]]:
     """Let the environments answer the recorded replies.
 
     Args:
         config: Of the run.
+        tokenizer: Of its model.
         episodes: Roots, and forks of these.
         scores: The rewards that come later and can be computed again.
         others: Whether there are others, whose terms are then left aside.
@@ -131,7 +132,7 @@ async def play_again(
         How many episodes that were, and the first difference of each that differs, in their order.
     """
     engine = RecordedEngine(episodes, config.engine.max_context)
-    renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs)
+    renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs)
     player = Player(engine, renderer, limits_of(config), scores)
     forked = {(each.forked_from, each.forked_turn) for each in episodes if each.forked_from}
     points: dict[tuple[str, int], ForkPoint] = {}
@@ -430,6 +431,13 @@ def _close(a: float | None, b: float | None) -> bool:
 # ------------------------------------------------------------------------------------------------ the whole
 
 
+def tokenizer_again(recorded: RecordedRun, config: PPOConfig) -> Any:
+    """The tokenizer of the run: a model from scratch has one that was made of what environments said then."""
+    saved = sorted(recorded.path.glob("checkpoints/iteration_*/model"))
+    model = config.model.model_copy(update={"path": str(saved[-1])}) if saved else config.model
+    return tokenizer_of(config.model_copy(update={"model": model}))
+
+
 def checkpoint_before(recorded: RecordedRun, config: PPOConfig, iteration: int) -> Path | None:
     """The checkpoint that an iteration began from; ``None`` where it began with the model of ``model.path``.
 
@@ -502,7 +510,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     report = Report()
 
     with scores_of(config) as (scores, others):
-        played, found = await play_again(config, some, scores, bool(others))
+        played, found = await play_again(config, tokenizer_again(recorded, config), some, scores, bool(others))
     left = [f"{len(some) - played} of {len(some)} episodes left out"] if played < len(some) else []
     left += [f"without {' and '.join(others)}, which ask models"] if others else []
     said = "; ".join([f"{played} episodes: the same", *left])

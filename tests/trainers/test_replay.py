@@ -82,7 +82,7 @@ def changed_message(patch: pytest.MonkeyPatch) -> None:
 def changed_reward(patch: pytest.MonkeyPatch) -> None:
     def respond(self: Any, reply: Any) -> Turn:
         turn = before(self, reply)
-        return replace(turn, terms={**turn.terms, "cost": -0.2})
+        return replace(turn, terms={**turn.terms, "cost": -0.2}, reward=None)
 
     before = program_envs.Bytes.respond
     patch.setattr(program_envs.Bytes, "respond", respond)
