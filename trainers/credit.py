@@ -128,7 +128,10 @@ def explained_of(
         greedy: Of :func:`credit`.
         steps: Numbers of each optimizer step.
     """
-    named: dict[str, NDArray[np.floating]] = {"learner_logprobs": recorded["token_logprobs"].astype(np.float32), "loss_weight": recorded["weight"]}
+    named: dict[str, NDArray[np.floating]] = {
+        "learner_logprobs": recorded["token_logprobs"].astype(np.float32),
+        "loss_weight": recorded["weight"],
+    }
     named |= {name: recorded[f"token_{name}"].astype(np.float32) for name in ("entropy", "ratio", "clipped", "loss")}
     named |= advantage_columns(columns, advantages)
     made, mask = advantages.made_of, advantages.policy_mask

@@ -19,7 +19,9 @@ from textenvs import Turn
 from textenvs.records import open_run
 from trainers.algorithms import advantages, policy_losses
 from trainers.learner.optim import Optimizer
-from trainers.replay import STAGES, Report, main, replay
+from trainers.replay.__main__ import main
+from trainers.replay.again import replay
+from trainers.replay.compare import STAGES, Report
 from trainers.rewards import credit_assignment
 from trainers.trajectory import read_parquet
 

@@ -1,116 +1,48 @@
-"""Compute an iteration of a run again, from its files of episodes and the checkpoint before, and say what differs.
-
-    python -m trainers.replay outputs/textenvs/run --iteration 51 [--group g203]
-
-Each stage is given what the run recorded, so one that differs does not make the next ones differ: environments answer
-the recorded replies, the engine samples behind the recorded contexts, credit and advantages begin from the recorded
-rewards. The learner's steps follow one from the other. docs/records.md says what is exact where.
-"""
+"""Each stage of an iteration, computed again."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers.utils.logging import disable_progress_bar
 
 from textenvs.records import Episode as Recorded
-from textenvs.records import RecordedRun, RecordsError, open_run
-from textenvs.records.schema import EXPLAINED
-from textenvs.text import excerpt, printable, reader_may_leave
+from textenvs.records import RecordedRun
 
-from .algorithms.advantages import NEEDS_CRITIC
-from .algorithms.kl import FixedKL
-from .builders import rewards
-from .builders.collection import limits_of, sampling_of
-from .builders.environments import backend_of
-from .builders.policy import tokenizer_of
-from .checkpoints import CheckpointError, load
-from .cli import Interrupts, leave, run_command
-from .config import PPOConfig, load_config
-from .credit import advantage_columns, credit
-from .policy import resolve_device
-from .ppo import learn
-from .report.episodes import Explained, checksums
-from .rollout.forks import ForkPoint
-from .rollout.play import Episode, Player
-from .rollout.recorded import RecordedEngine, context_of
-from .rollout.renderer import Renderer
-from .rollout.rewards import Score
-from .rollout.tasks import derive_seed
-from .run import EXPECTED, Run, assemble, warm_start_wanted
-from .trajectory import Trajectory, action_offsets, from_table, read_parquet, to_table
+from ..algorithms.advantages import NEEDS_CRITIC
+from ..algorithms.kl import FixedKL
+from ..builders import rewards
+from ..builders.collection import limits_of, sampling_of
+from ..builders.environments import backend_of
+from ..builders.policy import tokenizer_of
+from ..checkpoints import CheckpointError, load
+from ..config import PPOConfig, load_config
+from ..credit import advantage_columns, credit
+from ..policy import resolve_device
+from ..ppo import learn
+from ..report.episodes import Explained
+from ..rollout.forks import ForkPoint
+from ..rollout.play import Episode, Player
+from ..rollout.recorded import RecordedEngine, context_of
+from ..rollout.renderer import Renderer
+from ..rollout.rewards import Score
+from ..rollout.tasks import derive_seed
+from ..run import Run, assemble, warm_start_wanted
+from ..trajectory import Trajectory, action_offsets, from_table, read_parquet, to_table
+from .compare import RELATIVE, STAGES, Comparison, Difference, ReplayError, Report
 
-STAGES = ("environment", "reward", "sampling", "credit", "advantage", "log-probability", "loss", "gradient")
-_SHOWN = 200  # characters of a message
 #: Log-probabilities that are further apart differ. The embedded engine's last bits depend on which requests it computed
 #: together, a served engine's and those of several ranks, or in bfloat16, also on kernels.
 _NEAR, _SERVED = 1e-5, 5e-2
-_RELATIVE = 1e-3  # likewise of the learner's numbers, where they are not exact
-
-
-class ReplayError(ValueError):
-    """There is nothing to compute again; the message says why, and what to do."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first number or text of a stage that is not as recorded."""
-
-    stage: str
-    what: str
-    expected: Any
-    got: Any
-    episode: str | None = None
-    turn: int | None = None  # from 0, of the episode's own
-    token: int | None = None  # index into ``token_ids``
-    step: int | None = None  # the optimizer's, of the iteration, from 0
-
-    def __str__(self) -> str:
-        """Where it is, and what."""
-        parts = ("episode", self.episode), ("turn", self.turn), ("token", self.token), ("optimizer step", self.step)
-        where = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
-        return f"{where}: {self.what} was {_shown(self.expected)} and is now {_shown(self.got)}"
-
-
-@dataclass
-class Report:
-    """What came of each stage, in order: what was computed (or why not), and the first difference."""
-
-    said: dict[str, str] = field(default_factory=dict)
-    differences: dict[str, Difference] = field(default_factory=dict)
-
-    @property
-    def first(self) -> Difference | None:
-        """Of the first stage that differs."""
-        return next((self.differences[stage] for stage in STAGES if stage in self.differences), None)
-
-    def note(self, stage: str, said: str, difference: Difference | None = None) -> None:
-        """What came of a stage."""
-        self.said[stage] = said
-        if difference is not None:
-            self.differences[stage] = difference
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        for stage in STAGES:
-            found = self.differences.get(stage)
-            yield f"{stage:16} {self.said.get(stage, 'left out') if found is None else f'DIFFERS: {found}'}"
-        yield "" if self.first is None else f"first difference: {self.first.stage}, {self.first}"
-
-
-def _shown(value: Any) -> str:
-    return printable(repr(excerpt(value, _SHOWN) if isinstance(value, str) else value))
 
 
 # ------------------------------------------------------------------------------------------------ environments, rewards
@@ -315,84 +247,6 @@ def moved_again(
     return paid, difference
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Numbers of tokens, then and now.
-
-    Args:
-        episodes: Of the batch.
-        records: The same, with what the run's learner made of them.
-        chosen: Which of them are compared.
-        exact: Whether they are to be the same to the last bit, by checksums; else nearly.
-    """
-
-    episodes: Sequence[Trajectory]
-    records: Sequence[Recorded]
-    chosen: Sequence[bool]
-    exact: bool
-
-    def first(
-        self, columns: Mapping[str, NDArray[np.floating]], names: Sequence[str], stage_of: Callable[[str], str],
-        among: NDArray[np.bool_] | None = None, step: int | None = None,
-    ) -> Difference | None:  # fmt: skip
-        """The first of these columns that differs, in the first episode in which it does.
-
-        Args:
-            columns: float ``[N]`` each, as they are now.
-            names: In this order.
-            stage_of: From a name to the stage that it belongs to.
-            among: bool ``[E]``; the episodes that count.
-            step: For the report.
-        """
-        offsets = action_offsets(self.episodes)
-        have = [name for name in names if name in columns]
-        sums = checksums(Explained({name: columns[name] for name in have}, (), _NONE, _NONE > 0), self.episodes)
-        for name in have:
-            for number, (episode, record) in enumerate(zip(self.episodes, self.records, strict=True)):
-                if not self.chosen[number] or (among is not None and not among[number]) or not episode.num_turns:
-                    continue
-                now = np.asarray(columns[name][offsets[number] : offsets[number + 1]], np.float64)
-                if self.exact and name in record.checksums and record.checksums[name] == sums[number][name]:
-                    continue
-                then = self._then(record, name)
-                if then is None or (not self.exact and self._near(then, now, name)):
-                    continue
-                return self._located(episode, stage_of(name), name, then, now, step)
-        return None
-
-    def _then(self, record: Recorded, name: str) -> NDArray[np.float64] | None:
-        assert record.tokens is not None
-        values = getattr(record.tokens, "returns" if name == "return" else name)
-        return None if values is None else np.asarray(values, np.float64)[record.tokens.action_mask]
-
-    def _near(self, then: NDArray[np.float64], now: NDArray[np.float64], name: str) -> bool:
-        return bool(np.isclose(then, now, **_tolerance(name, _RELATIVE), equal_nan=True).all())
-
-    def _located(
-        self, episode: Trajectory, stage: str, name: str, then: NDArray[np.float64], now: NDArray[np.float64],
-        step: int | None,
-    ) -> Difference:  # fmt: skip
-        unlike = ~np.isclose(then, now, **_tolerance(name, 0.0 if self.exact else _RELATIVE), equal_nan=True)
-        where = np.flatnonzero(episode.action_mask)
-        if not unlike.any():  # only the checksum tells
-            what = f"{name}, in digits that the file does not keep,"
-            return Difference(stage, what, "another", "this", episode.episode_id, step=step)
-        at = int(np.argmax(unlike))
-        place = episode.episode_id, int(episode.turn_id[where[at]]), int(where[at])
-        return Difference(stage, name, float(then[at]), float(now[at]), *place, step)
-
-
-_NONE = np.zeros(0)
-
-
-def _tolerance(name: str, more: float) -> dict[str, float]:
-    """What rounding in the file may make of a number, and ``more``."""
-    bits = EXPLAINED["mismatch" if name == "learner_logprobs" else name].bits
-    if name == "learner_logprobs":  # the rounding is of its difference to the rollout's
-        return {"rtol": 1e-6, "atol": max(_NEAR, more)}
-    return {"rtol": (2.0**-bits if bits else 0.0) + more, "atol": 1e-7 + more * 0.01}
-
-
 def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[Mapping[str, float]]) -> None:
     """Compare what the learner made of the batch: advantages, then step by step."""
     difference = compare.first(now.columns, _ADVANTAGE, lambda name: "advantage")
@@ -403,7 +257,7 @@ def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[
         return
     offsets = action_offsets(compare.episodes)
     first = np.array([_any(now.first_step[a:b]) for a, b in itertools.pairwise(offsets)])
-    exactly = "the same" if compare.exact else f"the same within {_RELATIVE:g}"
+    exactly = "the same" if compare.exact else f"the same within {RELATIVE:g}"
     for stage in ("log-probability", "loss", "gradient"):
         report.note(stage, f"{len(now.steps)} optimizer steps: {exactly}")
     nothing: Mapping[str, float] = {}
@@ -425,7 +279,7 @@ def _any(values: NDArray[np.floating]) -> float:
 
 
 def _close(a: float | None, b: float | None) -> bool:
-    return a is not None and b is not None and bool(np.isclose(a, b, rtol=_RELATIVE))
+    return a is not None and b is not None and bool(np.isclose(a, b, rtol=RELATIVE))
 
 
 # ------------------------------------------------------------------------------------------------ the whole
@@ -553,35 +407,3 @@ def advantages_again(
     columns, advantages, _ = credit(config, without, FixedKL(0.0), paid, greedy, explain=True)
     difference = compare.first(advantage_columns(columns, advantages), _ADVANTAGE, lambda name: "advantage")
     return f"{len(advantages.advantages)} tokens: the same", difference
-
-
-# ------------------------------------------------------------------------------------------------ the command
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.replay``: 0 where all is the same, 1 where something differs or cannot be computed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainers.replay",
-        description="Compute an iteration of a run again, and say what differs first.",
-    )
-    parser.add_argument("run", metavar="RUN", help="the run's folder")
-    parser.add_argument("--iteration", type=int, required=True, help="which; its file of episodes must be there")
-    parser.add_argument("--group", help="play, sample and compare the episodes of this group alone (g17, or 17)")
-    parser.add_argument("--near", type=float, help="how far apart the engine's log-probabilities may be")
-    args = parser.parse_args(argv)
-    disable_progress_bar()
-
-    def work() -> int:
-        recorded = open_run(args.run)
-        if recorded.kind != "run" or not recorded.config:
-            raise ReplayError(f"{args.run} is no folder of a run: its config.yaml is needed")
-        report = Interrupts().run(replay(recorded, args.iteration, args.group, args.near))
-        with reader_may_leave():
-            print("\n".join(report.lines()))
-        return 0 if report.first is None else 1
-
-    return run_command(work, stopped="stopped", expected=(*EXPECTED, ReplayError, RecordsError))
-
-
-if __name__ == "__main__":
-    leave(main())
