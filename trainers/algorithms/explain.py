@@ -29,14 +29,15 @@ def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[
         result: What it made of that.
         options: Its options; without any, its defaults.
     """
-    by_fork = None
+    by_fork: Floats | None = None
+    returns: Floats
     if name in NEEDS_CRITIC:
         assert batch.values is not None
         values = batch.values[batch.turn_starts[batch.turn_of_token]] if name == "turn_gae" else batch.values
         return MadeOf(result.advantages + values, values, result.advantages)
     if name in _OF_EPISODES:
         totals = np.bincount(batch.episode_of_turn, batch.net_turn_rewards, minlength=batch.num_episodes)
-        returns = totals[batch.episode_of_token]
+        returns = np.asarray(totals, np.float64)[batch.episode_of_token]
     elif name == "fork":
         q, by_fork = fork_values(batch, gamma=options.get("gamma", 1.0), truncated=options.get("truncated", "count"))
         returns = q[batch.turn_of_token]
