@@ -1,8 +1,8 @@
-"""Put the pages of the site together in build/site, for Zensical: ``make docs``.
+"""Put the pages of the site together in build/site, have Zensical build the site: ``make docs``.
 
 The folder mirrors the repository, so that links between pages, and from pages to files, are the same here and there.
 Added are the reference, made from docstrings (:data:`REFERENCE`), and on each environment's page an episode of its
-scripted expert, played now.
+scripted expert, played now. A warning of Zensical's is an error. The site loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ import textenvs
 from textenvs.messages import text_of
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "build" / "site"
+OUT, SITE = ROOT / "build" / "site", ROOT / "site"
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/README.md", "benchmarks/results/*.md")
 #: Titles and the modules (or names of a module) that a page of the reference shows.
 REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -53,7 +54,11 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("trainers.engines.base", "trainers.rewards.service", "trainers.rewards.functions", "trainers.report.loggers"),
     ),
 }
+STYLE, WORKER = "site.css", "site_worker.js"
+#: What Zensical's offline plugin has each page load, for :data:`WORKER` to stand in its place.
+_ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
+_LOADS = re.compile(r"<(?:script|img|iframe|link)[^>]*\s(?:src|href)=\"?(https?:[^\s\">]+)")
 _MARK = re.compile(r"<!-- attacks (\S+) -->")
 
 
@@ -75,7 +80,8 @@ def build(out: Path = OUT) -> list[Path]:
             shutil.copyfile(linked, place)
         page.write_text(with_episodes(text), encoding="utf-8")
         written.append(page)
-    shutil.copyfile(ROOT / "scripts" / "site.css", out / "site.css")
+    for name in (STYLE, WORKER):
+        shutil.copyfile(ROOT / "scripts" / name, out / name)
     (out / "reference").mkdir()
     for name, (title, objects) in REFERENCE.items():
         body = "".join(f"::: {each}\n" for each in objects)
@@ -132,5 +138,24 @@ def _message(message: textenvs.Message, note: str | None) -> str:
     return f'<div class="said {role}"><span class="role">{role}</span>{paid}<pre>{said}</pre></div>\n'
 
 
+def contained(site: Path = SITE) -> None:
+    """Have the built pages load nothing from elsewhere.
+
+    Raises:
+        ValueError: One loads something that is not known; Zensical has changed.
+    """
+    for page in sorted(site.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        here = "../" * (len(page.relative_to(site).parts) - 1)
+        text = text.replace(_ELSEWHERE, f"{here}{WORKER}")
+        if loaded := _LOADS.findall(text):
+            raise ValueError(f"{page} loads {', '.join(loaded)}")
+        page.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
     print(f"{len(build())} pages in {OUT.relative_to(ROOT)}", file=sys.stderr)
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT)
+    if done.returncode:
+        sys.exit(done.returncode)
+    contained()
