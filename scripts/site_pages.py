@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +23,21 @@ from textenvs.messages import text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT, SITE = ROOT / "build" / "site", ROOT / "site"
+GALLERY = ROOT / "docs" / "environments" / "README.md"
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/README.md", "benchmarks/results/*.md")
 #: Titles and the modules (or names of a module) that a page of the reference shows.
 REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
     "environments": ("Environments", tuple(f"textenvs.{name}" for name in textenvs.__all__)),
     "parts": (
         "Messages, users, judges, tools, services",
-        ("textenvs.messages", "textenvs.chat", "textenvs.users", "textenvs.judges", "textenvs.tools", "textenvs.sandbox"),
+        (
+            "textenvs.messages",
+            "textenvs.chat",
+            "textenvs.users",
+            "textenvs.judges",
+            "textenvs.tools",
+            "textenvs.sandbox",
+        ),
     ),
     "measuring": (
         "Data, evaluation, audit",
@@ -78,6 +87,8 @@ def build(out: Path = OUT) -> list[Path]:
             place = out / linked.relative_to(ROOT)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(linked, place)
+        if source == GALLERY:
+            text += f"\n## Episodes\n{''.join(map(episode_html, textenvs.list_environments()))}"
         page.write_text(with_episodes(text), encoding="utf-8")
         written.append(page)
     for name in (STYLE, WORKER):
@@ -107,25 +118,35 @@ def with_episodes(text: str) -> str:
     return f"{before}\n{''.join(episode_html(env_id) for env_id in ids)}\n{section}{after}"
 
 
-def episode_html(env_id: str, seed: int = 0) -> str:
-    """An episode of the scripted expert, as HTML: everything that was said is escaped."""
+def episode_html(env_id: str, seeds: int = 4) -> str:
+    """The longest episode of the scripted expert among those of so many seeds, as HTML: what was said is escaped.
+
+    This is what a viewer of episodes would replace.
+    """
     env = textenvs.make(env_id)
     try:
-        conversation, info = env.reset(seed=seed)
-        rng, over, notes = np.random.default_rng(seed), False, {}
-        while not over:
-            conversation, reward, terminated, truncated, info = env.step(env.demonstration(rng))
-            said = max(at for at, message in enumerate(conversation) if message["role"] == "assistant")
-            terms = ", ".join(f"{name} {value:+.3g}" for name, value in info["terms"].items() if value)
-            notes[said] = f"reward {reward:+.3g}" + (f" ({terms})" if terms else "")
-            over = terminated or truncated
+        played = [_played(env, seed) for seed in range(seeds)]
     finally:
         env.close()
+    seed, (conversation, notes, stop) = max(enumerate(played), key=lambda each: len(each[1][1]))
     lines = [_message(message, notes.get(at)) for at, message in enumerate(conversation)]
     return (
         f'\n<details class="episode" open><summary>An episode of the scripted expert in <code>{html.escape(env_id)}'
-        f"</code>, seed {seed}: {html.escape(str(info['stop']))}</summary>\n{''.join(lines)}</details>\n"
+        f"</code>, seed {seed}: {html.escape(stop)}</summary>\n{''.join(lines)}</details>\n"
     )
+
+
+def _played(env: textenvs.TextEnv[Any], seed: int) -> tuple[textenvs.Messages, dict[int, str], str]:
+    """The conversation, the rewards in words by the place of the reply, and why it ended."""
+    conversation, info = env.reset(seed=seed)
+    rng, over, notes = np.random.default_rng(seed), False, {}
+    while not over:
+        conversation, reward, terminated, truncated, info = env.step(env.demonstration(rng))
+        said = max(at for at, message in enumerate(conversation) if message["role"] == "assistant")
+        terms = ", ".join(f"{name} {value:+.3g}" for name, value in info["terms"].items() if value)
+        notes[said] = f"reward {reward:+.3g}" + (f" ({terms})" if terms else "")
+        over = terminated or truncated
+    return conversation, notes, str(info["stop"])
 
 
 def _message(message: textenvs.Message, note: str | None) -> str:
