@@ -88,7 +88,8 @@ def build(out: Path = OUT) -> list[Path]:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(linked, place)
         if source == GALLERY:
-            text += f"\n## Episodes\n{''.join(map(episode_html, textenvs.list_environments()))}"
+            episodes = "".join(map(episode_html, textenvs.list_environments()))
+            text += f"\n## Episodes\n{episodes.replace('episode" open>', 'episode">')}"
         page.write_text(with_episodes(text), encoding="utf-8")
         written.append(page)
     for name in (STYLE, WORKER):
