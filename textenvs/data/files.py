@@ -34,6 +34,25 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
         raise TaskError(f"{path}: the file is empty; it needs rows with {columns}")
 
 
+def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iterator[tuple[int, Any]]]:
+    """The name and the rows, numbered from 1, of a data set on the Hub or in a folder that ``datasets`` can load."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ImportError("the Hub needs datasets: pip install 'textenvs[hub]'") from error
+    name = f"hub:{repository}{f':{config}' if config else ''} ({split})"
+    try:
+        rows = load_dataset(repository, config, split=split)
+    except Exception as error:  # datasets and huggingface_hub raise errors of many kinds: network, name, config, split
+        raise TaskError(
+            f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name, the split and the "
+            "network, or name a .jsonl or .parquet file instead"
+        ) from error
+    if len(rows) == 0:
+        raise TaskError(f"{name}: the data set has no rows")
+    return name, enumerate(rows, start=1)
+
+
 def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
     try:
         # utf-8-sig: some editors put a byte order mark first. Of all that Unicode takes for one, only "\n" ends a line.

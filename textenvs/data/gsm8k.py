@@ -81,4 +81,5 @@ READER = Reader(
     "openai/gsm8k",
     check=problem_with,
     data_source="openai/gsm8k",
+    shape="worked",
 )

@@ -1,20 +1,18 @@
-"""From what a user names to a task set: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, several, or a task set.
-
-Nothing else decides what is played: no environment variable, no folder that is looked into.
-"""
+"""From what a user names to a task set: a data set, a file, ``generated:LEVEL``, ``hub:REPOSITORY``, or several."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..messages import clean_text
 from ..task import SPLITS, Rows, Split, Task, TaskError, TaskSet, joined
-from .files import collect, file_rows
+from .catalogue import catalogue
+from .files import collect, file_rows, hub_rows
 
 log = logging.getLogger("textenvs")
 
@@ -37,22 +35,25 @@ class Reader:
     check: Callable[[Task], str | None] | None = None  # why a task cannot be used, for rows of every shape
     data_source: str | None = None  # of a file's rows that name none; ``None`` for the file's name
     distinct: Callable[[Task], str] | None = None  # of tasks for which this is equal only the first is kept
+    shape: str = ""  # which rows of the catalogue's data sets it reads; see catalogue.yaml
 
 
 def open_source(source: Source, reader: Reader, *, level: str | None, split: Split, seed: int) -> TaskSet:
     """The tasks that ``source`` names. A file is read once a process, however many environments ask for it.
 
     Args:
-        source: A task set, which is returned as it is; a ``.jsonl`` or ``.parquet`` file; ``"generated:LEVEL"``;
-            ``"hub:REPOSITORY"`` or ``"hub:REPOSITORY:CONFIGURATION"``; a sequence of these names; or ``None`` for the
-            generated tasks of ``level``.
+        source: A task set, which is returned as it is; a name of the catalogue, such as ``"gsm8k"``; a ``.jsonl`` or
+            ``.parquet`` file; ``"generated:LEVEL"``; ``"hub:REPOSITORY"`` or ``"hub:REPOSITORY:CONFIGURATION"``; a
+            sequence of these names; or ``None`` for the generated tasks of ``level``.
         reader: The family's.
         level: Short for ``"generated:LEVEL"``; ``None`` for the first.
-        split: Which half of a generated source, or which split of one on the Hub. A file is one split already.
+        split: Which half of a generated source, or which split of one of the catalogue or on the Hub. A file is one
+            split already.
         seed: The seed of generated tasks.
 
     Raises:
-        ValueError: Both ``source`` and ``level``, or an unknown split, level or kind of source.
+        ValueError: Both ``source`` and ``level``, an unknown split, level or kind of source, or a data set of the
+            catalogue that is not for these environments.
         TaskError: Rows that cannot be used, listed by file, row and column.
     """
     if split not in SPLITS:
@@ -76,23 +77,29 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
     """
     text = str(source)
     kind, _, rest = text.partition(":")
-    if kind == "hub":
+    convert: Callable[[Any], Any] = lambda row: row  # noqa: E731
+    if (entry := catalogue().get(text)) is not None:
+        convert, path = entry.reader(reader.shape), entry.installed(split)
+        name, rows = f"{text} ({split})", file_rows(path, reader.columns)
+        prefix, data_source = split, entry.hub
+    elif kind == "hub":
         data_source, _, config = rest.partition(":")
         if not data_source:
             raise ValueError(f"{text!r}: name the data set, for example 'hub:{reader.example}'")
-        name, rows = _hub_rows(data_source, config or _DEFAULT_CONFIG.get(data_source), split)
+        name, rows = hub_rows(data_source, config or _DEFAULT_CONFIG.get(data_source), split)
         prefix = split
     elif (path := Path(source).expanduser()).suffix in (".jsonl", ".parquet"):
         name, rows = str(path), file_rows(path, reader.columns)
         prefix, data_source = path.stem, reader.data_source or path.stem
     else:
         raise ValueError(
-            f"{text!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', 'hub:REPOSITORY' "
-            "or None. (Rows that `textenvs prepare` wrote are named by their path, for example "
+            f"{text!r}: not a task source; it must be a data set of `textenvs data list`, a .jsonl or .parquet file, "
+            "'generated:LEVEL', 'hub:REPOSITORY' or None. (Rows that `textenvs prepare` wrote are named by their path: "
             "tasks='data/train.parquet'.)"
         )
 
     def make(number: int, row: Mapping[str, Any]) -> Task:
+        row = convert(row)
         read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
         own = row.get("data_source")
         from_row = own if isinstance(own, str) and own else data_source
@@ -125,25 +132,6 @@ def verl_row(row: Mapping[str, Any], key: str, where: str, data_source: str) -> 
     return Task.from_row(row, key=key, where=where)
 
 
-def _hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iterator[tuple[int, Any]]]:
-    """The name and the rows, numbered from 1, of a data set on the Hub or in a folder that ``datasets`` can load."""
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise ImportError("the Hub needs datasets: pip install 'textenvs[hub]'") from error
-    name = f"hub:{repository}{f':{config}' if config else ''} ({split})"
-    try:
-        rows = load_dataset(repository, config, split=split)
-    except Exception as error:  # datasets and huggingface_hub raise errors of many kinds: network, name, config, split
-        raise TaskError(
-            f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name, the split and the "
-            "network, or name a .jsonl or .parquet file instead"
-        ) from error
-    if len(rows) == 0:
-        raise TaskError(f"{name}: the data set has no rows")
-    return name, enumerate(rows, start=1)
-
-
 def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskSet:
     text = str(source)
     kind, _, rest = text.partition(":")
@@ -154,15 +142,18 @@ def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskS
         return reader.generated(level=rest, split=split, seed=seed)
     if kind == "hub":
         return _read_once(text, None, reader, split)
-    path = Path(source).expanduser()
+    entry = catalogue().get(text)
+    path = Path(source).expanduser() if entry is None else entry.path(split)
     # The file's time and size are part of the key, so that a file written anew is read anew.
-    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+    stamp = (path.stat().st_mtime_ns, path.stat().st_size, str(path)) if path.is_file() else None
+    if entry is not None:
+        return _read_once(text, stamp, reader, split)
     # A file is one split already, and is read from where it is now; what is no file keeps its name for the error.
     return _read_once(path.absolute() if path.suffix in (".jsonl", ".parquet") else source, stamp, reader, "train")
 
 
 @functools.lru_cache(maxsize=16)
-def _read_once(source: str | Path, stamp: tuple[int, int] | None, reader: Reader, split: Split) -> Rows:
+def _read_once(source: str | Path, stamp: tuple[int, int, str] | None, reader: Reader, split: Split) -> Rows:
     return read_source(source, reader, split)
 
 

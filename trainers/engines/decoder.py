@@ -144,8 +144,8 @@ class Decoder:
         self._head_dim = _head_dim(config)
         self._tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
         self.parameters: dict[str, Tensor] = {}
-        cells = (blocks * SIZE, 2 * self._kv_heads, self._head_dim)
-        self._kv = [_zeros(cells, self.device, self.dtype) for _ in range(config.num_hidden_layers)]
+        self._num_layers: int = config.num_hidden_layers
+        self._cache: list[Tensor] = []
         self._cells: CellAttention | None = None
         self._take_model(model, torch.get_num_threads() if threads is None else threads)
 
@@ -156,6 +156,20 @@ class Decoder:
         self._cos, self._sin = self._rotary_tables(model)
         if is_faster(self.device, self.dtype, threads):
             self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, self.blocks * SIZE, self.dtype)
+
+    # Keys and values
+
+    @property
+    def _kv(self) -> list[Tensor]:
+        """``[blocks * SIZE, keys and values of all heads, head_dim]`` of each layer."""
+        if not self._cache:
+            cells = (self.blocks * SIZE, 2 * self._kv_heads, self._head_dim)
+            self._cache = [_zeros(cells, self.device, self.dtype) for _ in range(self._num_layers)]
+        return self._cache
+
+    def free_cache(self) -> None:
+        """Give the memory of all keys and values back; the next step takes it again, with zeros."""
+        self._cache = []
 
     # Weights
 

@@ -261,11 +261,19 @@ class Scheduler:
                 outcomes += [self._finish(row, "abort") for row in list(self._running)]
             self._decoder.load_weights(update.weights)
             self.version = update.version
-            for row in self._running:
-                self._drop(row)
-            self._pool.forget()
+            self._forget()
             outcomes.append((update, None))
         return outcomes
+
+    def free_cache(self) -> None:
+        """Give the memory of keys and values back; requests compute theirs again."""
+        self._forget()
+        self._decoder.free_cache()
+
+    def _forget(self) -> None:
+        for row in self._running:
+            self._drop(row)
+        self._pool.forget()
 
     # Requests
 

@@ -141,6 +141,14 @@ class TorchEngine:
         with contextlib.suppress(EngineDeadError):  # nothing is kept any more
             self._mailbox.post(lambda scheduler: scheduler.release(session))
 
+    async def sleep(self) -> None:
+        """Give the memory of keys and values back; the next step takes it again, and requests compute theirs anew."""
+        with contextlib.suppress(EngineDeadError):
+            self._mailbox.post(lambda scheduler: scheduler.free_cache())
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`: nothing to do."""
+
     def stats(self) -> dict[str, float]:
         """Counters since the start (requests, steps, generated, prefill and cached tokens); how many run and wait."""
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}

@@ -105,7 +105,7 @@ def test_nothing_but_the_argument_decides_what_is_played(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_an_error_that_says_how_to_name_its_rows(tmp_path):
-    with pytest.raises(ValueError, match=r"named by their path, for example tasks='data/train.parquet'"):
+    with pytest.raises(ValueError, match=r"named by their path: tasks='data/train.parquet'"):
         opened(tmp_path)
 
 

@@ -85,6 +85,27 @@ def test_cutting_prompts_in_chunks_changes_nothing(budget: int) -> None:
 
 
 @torch.inference_mode()
+def test_memory_given_back_in_the_middle_changes_no_reply() -> None:
+    prompts = [list(range(2, 2 + n)) for n in (20, 40, 40)]
+    results = []
+    for asleep_after in (None, 3):
+        machine = scheduler(slots=3)
+        requests = [request(p, Sampling(max_new_tokens=10, seed=i)) for i, p in enumerate(prompts)]
+        for each in requests:
+            machine.add(each)
+        outcomes: list[Any] = []
+        while machine.has_work:
+            outcomes += machine.step()
+            if machine.counters["steps"] == asleep_after:
+                machine.free_cache()
+                held = [x for x in gc.get_objects() if type(x) is torch.Tensor and len(x.shape) == 3]
+                assert all(len(x) != 3 * 128 for x in held), "keys and values are gone"
+        done = dict(outcomes)
+        results.append([done[each].token_ids.tolist() for each in requests])
+    assert results[0] == results[1]
+
+
+@torch.inference_mode()
 def test_siblings_compute_their_prompt_once() -> None:
     rng = np.random.default_rng(0)
     prompt, other = rng.integers(0, VOCAB, 40).tolist(), rng.integers(0, VOCAB, 40).tolist()

@@ -210,6 +210,7 @@ class Family:
             example=f"collabllm/collabllm-multiturn-{self.example}",
             check=self._problem_with,
             distinct=_conversation,
+            shape=f"collab-{self.domain}",
         )
 
     def from_single_turn(self, row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:

@@ -39,7 +39,7 @@ class MathState(ToolState):
     computed: bool = False
 
 
-_READER = Reader(GeneratedComputing, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
+_READER = Reader(GeneratedComputing, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024", shape="problem")
 
 
 class MathPython(ToolEnv[MathState]):
@@ -57,7 +57,8 @@ class MathPython(ToolEnv[MathState]):
 
     Args:
         tasks: ``None`` for generated problems; a ``.jsonl`` or ``.parquet`` file of problems (MATH's or AIME's
-            columns, or verl's); ``"hub:Maxwell-Jia/AIME_2024"`` and the like; a sequence of these; or a task set.
+            columns, or verl's); ``"math"``, ``"aime24"`` and others of ``textenvs data list``; ``"hub:REPOSITORY"``; a
+            sequence of these; or a task set.
         level: ``"easy"``, ``"medium"``, ``"hard"``; see :class:`~textenvs.envs.math_python.tasks.GeneratedComputing`.
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated problems. (Episodes are seeded by ``reset``.)

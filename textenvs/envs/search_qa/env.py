@@ -216,10 +216,12 @@ def from_question(row: Mapping[str, Any], key: str, where: str, data_source: str
     if not answers:
         raise TaskError(f"{where}: column {column!r} must be text, or a list of at least one text, none of them empty")
     truth = answers[0] if len(answers) == 1 else answers
-    return Task(key, data_source, (user(question),), truth, ability="search")
+    extra = {} if row.get("documents") is None else {"documents": row["documents"]}
+    return Task(key, data_source, (user(question),), truth, ability="search", extra=extra)
 
 
-READER = Reader(GeneratedQuestions, LEVELS, from_question, _COLUMNS, "hotpotqa/hotpot_qa:distractor")
+_EXAMPLE = "hotpotqa/hotpot_qa:distractor"
+READER = Reader(GeneratedQuestions, LEVELS, from_question, _COLUMNS, _EXAMPLE, shape="question")
 
 
 def _metrics(given: str | None, truths: Sequence[str]) -> dict[str, float]:

@@ -165,7 +165,9 @@ def _about(
 
 
 def documents_of(task: Task) -> tuple[Document, ...] | None:
-    """The pages of the world that a generated question is about; ``None`` for a question of another kind."""
+    """What a question's own documents are: those of its row, or the pages of a generated one's world; or ``None``."""
+    if (given := task.extra.get("documents")) is not None:
+        return tuple(Document.from_row(row, number) for number, row in enumerate(given, start=1))
     match world := task.extra.get("world"):
         case None:
             return None

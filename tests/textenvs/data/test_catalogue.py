@@ -1,0 +1,192 @@
+"""Data sets with a name: what is checked when they come, and that families play them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import textenvs
+from textenvs.cli import main
+from textenvs.data import catalogue as catalogue_module
+from textenvs.data.catalogue import DataSet, catalogue, digest_of, import_file
+from textenvs.data.files import write_rows
+from textenvs.envs.collab_code.tasks import FAMILY as CODE
+from textenvs.envs.collab_document.tasks import FAMILY as DOCUMENT
+from textenvs.envs.collab_math.tasks import FAMILY as MATH
+from textenvs.task import SPLITS, TaskError
+
+GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k"
+ROWS: Mapping[str, Sequence[dict[str, Any]]] = {
+    "gsm8k": [{"question": "Tim has 2 pens and buys 3. How many has he?", "answer": "2+3=<<2+3=5>>5\n#### 5"}],
+    "math": [{"problem": "What is $1+1$?", "level": "Level 1", "type": "Algebra", "solution": r"It is $\boxed{2}$."}],
+    "mbpp": [
+        {
+            "task_id": 1,
+            "text": "Write a function to add one to a number.",
+            "code": "def add_one(x):\n    return x + 1",
+            "test_list": ["assert add_one(1) == 2", "assert add_one(-1) == 0"],
+            "test_setup_code": "",
+        }
+    ],
+    "hotpotqa": [
+        {
+            "question": "Which river flows through the town where Ada Brenn was born?",
+            "answer": "Lirre",
+            "context": {
+                "title": ["Ada Brenn", "Ostrel", "Nothing"],
+                "sentences": [["Ada Brenn was born in Ostrel."], ["Ostrel lies on the ", "Lirre."], []],
+            },
+        }
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def installed(name: str, split: str = "test") -> DataSet:
+    entry = catalogue()[name]
+    entry.install(split, enumerate(ROWS[name], start=1), "here", partial=True)
+    return entry
+
+
+def test_every_entry_is_for_some_family_and_our_splits() -> None:
+    shapes = {"worked", "problem", "question", *(each.reader.shape for each in (MATH, DOCUMENT, CODE))}
+    for entry in catalogue().values():
+        assert set(entry.splits) <= set(SPLITS)
+        assert entry.shapes
+        assert set(entry.shapes) <= shapes
+        for shape in entry.shapes:
+            entry.reader(shape)
+
+
+def test_rows_come_back_as_they_were_given_with_what_is_known_of_them(tmp_path: Path) -> None:
+    entry, file = catalogue()["gsm8k"], tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS["gsm8k"]))
+    with pytest.raises(TaskError, match="not on this machine.*textenvs data import gsm8k FILE --split test"):
+        entry.installed("test")
+    assert import_file(entry, "test", file, partial=True) == 1
+    known = entry.known("test")
+    assert known is not None
+    assert known["origin"] == str(file)
+    assert known["sha256"] == digest_of(ROWS["gsm8k"], entry.columns)
+    write_rows(ROWS["gsm8k"], tmp_path / "rows.parquet")
+    import_file(entry, "test", tmp_path / "rows.parquet", partial=True)
+    assert (entry.known("test") or {})["sha256"] == known["sha256"], "the file's format makes no difference"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS["gsm8k"], "1 rows, and the split has 1319"),
+        ([{"question": "How many?"}], "row 1: column 'answer' is missing"),
+        ([], "the file is empty"),
+    ],
+)
+def test_rows_that_are_not_the_data_sets_are_refused_and_leave_what_was_there(
+    rows: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    entry, file = installed("gsm8k"), tmp_path / "rows.jsonl"
+    before = entry.installed("test").read_bytes()
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(TaskError, match=message):
+        import_file(entry, "test", file)
+    assert entry.installed("test").read_bytes() == before
+
+
+def test_other_rows_of_the_right_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = catalogue()["gsm8k"]
+    split = entry.splits["test"].model_copy(update={"rows": 1, "sha256": "0" * 64})
+    entry = entry.model_copy(update={"splits": {"test": split}})
+    with pytest.raises(TaskError, match="the rows have the digest"):
+        entry.install("test", enumerate(ROWS["gsm8k"], start=1), "here")
+
+
+def test_a_download_joins_the_configurations_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None, str]] = []
+
+    def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Any]:
+        asked.append((repository, config, split))
+        return "", enumerate([{**ROWS["math"][0], "type": config}], start=1)
+
+    monkeypatch.setattr(catalogue_module, "hub_rows", hub_rows)
+    entry = catalogue()["math"]
+    rows = list(entry.download("test"))
+    assert [row["type"] for _, row in rows] == list(entry.config)
+    assert [number for number, _ in rows] == list(range(1, len(entry.config) + 1))
+    assert {(repository, split) for repository, _, split in asked} == {(entry.hub, "test")}
+
+
+@pytest.mark.parametrize(
+    ("name", "id_"),
+    [
+        ("gsm8k", "textenv/gsm8k"),
+        ("gsm8k", "textenv/gsm8k-interact"),
+        ("gsm8k", "textenv/collab-math"),
+        ("mbpp", "textenv/collab-code"),
+    ],
+)
+def test_families_play_a_data_set_by_its_name_and_the_expert_solves_it(name: str, id_: str) -> None:
+    installed(name)
+    with textenvs.make(id_, tasks=name, split="test") as env:
+        env.reset(seed=0)
+        done = False
+        while not done:
+            reply = env.unwrapped.demonstration(env.unwrapped.np_random)
+            _, _, terminated, truncated, info = env.step(reply)
+            done = terminated or truncated
+        assert info["stop"] == "solved"
+        assert env.unwrapped.task.data_source == catalogue()[name].hub
+
+
+def test_a_question_searches_the_paragraphs_of_its_row() -> None:
+    installed("hotpotqa")
+    with textenvs.make("textenv/search-qa", tasks="hotpotqa", split="test") as env:
+        env.reset(seed=0)
+        call = '<tool_call>{"name": "search", "arguments": {"query": "Ostrel lies"}}</tool_call>'
+        conversation, *_ = env.step(call)
+        assert "Lirre." in str(conversation[-1]["content"])
+        *_, info = env.step("Answer: Lirre")
+        assert info["stop"] == "solved"
+
+
+def test_a_data_set_for_other_environments_is_refused_with_those_that_fit() -> None:
+    installed("math")
+    with pytest.raises(ValueError, match="'math' is not for this environment; data sets that are: gsm8k"):
+        textenvs.make("textenv/gsm8k", tasks="math", split="test")
+    with pytest.raises(ValueError, match="aime24 has no split 'train'"):
+        textenvs.make("textenv/math-python", tasks="aime24", split="train")
+
+
+def test_the_command_lists_imports_and_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(ROWS["gsm8k"][0]) + "\n")
+    assert main(["data", "import", "gsm8k", str(file), "--split", "test"]) == 1
+    assert main(["data", "import", "gsm8k", str(file), "--split", "test", "--partial"]) == 0
+    assert main(["data", "import", "gsm8k", str(file)]) == 2
+    assert main(["data", "get", "gsm9k"]) == 2
+    out, err = capsys.readouterr()
+    assert "tasks=gsm8k split=test" in out
+    assert "--partial" in err
+    assert "--split train or --split test" in err
+    assert "there is no data set 'gsm9k'; there are gsm8k," in err
+    assert main(["data", "list"]) == 0
+    assert f"test: 1319 rows; here: 1 rows from {file}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not GSM8K.is_dir(), reason="needs GSM8K's rows in ../shared/data/gsm8k, beside the repository")
+def test_the_real_rows_of_gsm8k_are_those_of_the_catalogue_and_the_expert_solves_them() -> None:
+    entry = catalogue()["gsm8k"]
+    assert import_file(entry, "train", GSM8K / "train.jsonl") == 7473
+    with textenvs.make("textenv/gsm8k-interact", tasks="gsm8k", split="train") as env:
+        for index in range(0, 7473, 500):
+            env.reset(seed=0, options={"task_index": index})
+            *_, info = env.step(env.unwrapped.demonstration(env.unwrapped.np_random))
+            assert info["stop"] == "solved"

@@ -1,0 +1,61 @@
+"""``textenvs data``: data sets that have a name, listed, downloaded, and taken from files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..data.catalogue import DataSet, catalogue, data_folder, import_file
+from ..task import TaskError
+from .common import CommandError
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "list":
+        _list()
+        return 0
+    entry = catalogue().get(arguments.name)
+    if entry is None:
+        raise CommandError(_unknown(arguments.name), 2)
+    if (arguments.file is None) != (arguments.action == "get"):
+        usage = "import NAME FILE" if arguments.file is None else "get NAME; a file is taken by `import`"
+        raise CommandError(f"textenvs data {usage}", 2)
+    splits = tuple(entry.splits) if arguments.split is None else (arguments.split,)
+    if arguments.action == "import" and len(splits) != 1:
+        raise CommandError(f"a file is one split: give --split {' or --split '.join(splits)}", 2)
+    try:
+        for split in splits:
+            if arguments.action == "get":
+                count = entry.install(split, entry.download(split), _origin(entry, split), partial=arguments.partial)
+            else:
+                count = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
+            digest = (entry.known(split) or {})["sha256"]
+            print(f"{entry.path(split)}: {count} rows, sha256 {digest}")
+            print(f"Play them with tasks={entry.name} split={split}.")
+    except (TaskError, ImportError, OSError) as error:
+        raise CommandError(str(error)) from error
+    except ValueError as error:
+        raise CommandError(str(error), 2) from error
+    return 0
+
+
+def _unknown(name: str | None) -> str:
+    known = ", ".join(catalogue())
+    if name is None:
+        return f"name a data set: {known}"
+    return f"there is no data set {name!r}; there are {known}. (Files of your own need no name: tasks=FILE)"
+
+
+def _origin(entry: DataSet, split: str) -> str:
+    return f"hub:{entry.hub} ({entry.splits[split].hub})"
+
+
+def _list() -> None:
+    for name, entry in catalogue().items():
+        print(f"{name}: {entry.about}. {entry.licence}; hub:{entry.hub}")
+        for split, wanted in entry.splits.items():
+            known = entry.known(split)
+            rows = "rows not known" if wanted.rows is None else f"{wanted.rows} rows"
+            here = "not here" if known is None else f"here: {known['rows']} rows from {known['origin']}"
+            print(f"    {split}: {rows}; {here}")
+    print(f"Files are in {data_folder()} (TEXTENVS_DATA).")
