@@ -145,8 +145,7 @@ lock:
 
 # Zensical, and the environments whose episodes are shown; the pages are put together in build/site.
 docs: .venv-docs/.installed
-	.venv-docs/bin/python scripts/site.py
-	.venv-docs/bin/python -m zensical build --clean --strict
+	.venv-docs/bin/python scripts/site_pages.py
 
 .venv-docs/.installed: requirements/docs.lock pyproject.toml
 	$(PYTHON) -m venv .venv-docs

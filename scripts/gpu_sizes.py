@@ -54,7 +54,7 @@ def keys_of(machine: str, setting: str) -> tuple[str, ...]:
 
 
 def cell(model: Path, machine: str, setting: str) -> str:
-    """GiB on the fullest GPU as the plan estimates them; ``-`` where the plan is refused or says that memory is short."""
+    """GiB on the fullest GPU as the plan estimates them; ``-`` where that is more than there is."""
     described = Machine.described(machine)
     config = load_config([f"model.path={model}", *keys_of(machine, setting)])[0]
     try:

@@ -1,4 +1,4 @@
-"""An extension of Griffe: docstrings in this repository use Sphinx's roles and literal blocks, and the site is Markdown."""
+"""An extension of Griffe: docstrings here use Sphinx's roles and literal blocks, and the site is Markdown."""
 
 from __future__ import annotations
 

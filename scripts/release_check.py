@@ -1,9 +1,9 @@
 """Whether this tree can be released: `make release-check`.
 
-The version stands in pyproject.toml, CITATION.cff and CHANGELOG.md, and a tag of this commit (``v0.1.0``) says the same.
-An sdist is built, a wheel is built from the sdist alone, and both are installed in fresh environments, one for each Python
-that is named, where the commands run in an empty folder outside of the repository. ``--train`` installs the extra
-``train`` as well and trains for one iteration. Needs a package index.
+The version stands in pyproject.toml, CITATION.cff and CHANGELOG.md, and a tag of this commit (``v0.1.0``) says the
+same. An sdist is built, and a wheel from the sdist alone; both are installed in fresh environments of each Python that
+is named, where the commands run in an empty folder outside of the repository. ``--train`` installs the extra ``train``
+as well and trains for one iteration. Needs a package index.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Put the pages of the site together in build/site, for Zensical: ``make docs``.
+"""Put the pages of the site together in build/site, have Zensical build the site: ``make docs``.
 
 The folder mirrors the repository, so that links between pages, and from pages to files, are the same here and there.
 Added are the reference, made from docstrings (:data:`REFERENCE`), and on each environment's page an episode of its
-scripted expert, played now.
+scripted expert, played now. A warning of Zensical's is an error. The site loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import html
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +22,22 @@ import textenvs
 from textenvs.messages import text_of
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "build" / "site"
+OUT, SITE = ROOT / "build" / "site", ROOT / "site"
+GALLERY = ROOT / "docs" / "environments" / "README.md"
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/README.md", "benchmarks/results/*.md")
 #: Titles and the modules (or names of a module) that a page of the reference shows.
 REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
     "environments": ("Environments", tuple(f"textenvs.{name}" for name in textenvs.__all__)),
     "parts": (
         "Messages, users, judges, tools, services",
-        ("textenvs.messages", "textenvs.chat", "textenvs.users", "textenvs.judges", "textenvs.tools", "textenvs.sandbox"),
+        (
+            "textenvs.messages",
+            "textenvs.chat",
+            "textenvs.users",
+            "textenvs.judges",
+            "textenvs.tools",
+            "textenvs.sandbox",
+        ),
     ),
     "measuring": (
         "Data, evaluation, audit",
@@ -53,7 +63,11 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("trainers.engines.base", "trainers.rewards.service", "trainers.rewards.functions", "trainers.report.loggers"),
     ),
 }
+STYLE, WORKER = "site.css", "site_worker.js"
+#: What Zensical's offline plugin has each page load, for :data:`WORKER` to stand in its place.
+_ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
+_LOADS = re.compile(r"<(?:script|img|iframe|link)[^>]*\s(?:src|href)=\"?(https?:[^\s\">]+)")
 _MARK = re.compile(r"<!-- attacks (\S+) -->")
 
 
@@ -73,9 +87,13 @@ def build(out: Path = OUT) -> list[Path]:
             place = out / linked.relative_to(ROOT)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(linked, place)
+        if source == GALLERY:
+            episodes = "".join(map(episode_html, textenvs.list_environments()))
+            text += f"\n## Episodes\n{episodes.replace('episode" open>', 'episode">')}"
         page.write_text(with_episodes(text), encoding="utf-8")
         written.append(page)
-    shutil.copyfile(ROOT / "scripts" / "site.css", out / "site.css")
+    for name in (STYLE, WORKER):
+        shutil.copyfile(ROOT / "scripts" / name, out / name)
     (out / "reference").mkdir()
     for name, (title, objects) in REFERENCE.items():
         body = "".join(f"::: {each}\n" for each in objects)
@@ -101,25 +119,35 @@ def with_episodes(text: str) -> str:
     return f"{before}\n{''.join(episode_html(env_id) for env_id in ids)}\n{section}{after}"
 
 
-def episode_html(env_id: str, seed: int = 0) -> str:
-    """An episode of the scripted expert, as HTML: everything that was said is escaped."""
+def episode_html(env_id: str, seeds: int = 4) -> str:
+    """The longest episode of the scripted expert among those of so many seeds, as HTML: what was said is escaped.
+
+    This is what a viewer of episodes would replace.
+    """
     env = textenvs.make(env_id)
     try:
-        conversation, info = env.reset(seed=seed)
-        rng, over, notes = np.random.default_rng(seed), False, {}
-        while not over:
-            conversation, reward, terminated, truncated, info = env.step(env.demonstration(rng))
-            said = max(at for at, message in enumerate(conversation) if message["role"] == "assistant")
-            terms = ", ".join(f"{name} {value:+.3g}" for name, value in info["terms"].items() if value)
-            notes[said] = f"reward {reward:+.3g}" + (f" ({terms})" if terms else "")
-            over = terminated or truncated
+        played = [_played(env, seed) for seed in range(seeds)]
     finally:
         env.close()
+    seed, (conversation, notes, stop) = max(enumerate(played), key=lambda each: len(each[1][1]))
     lines = [_message(message, notes.get(at)) for at, message in enumerate(conversation)]
     return (
         f'\n<details class="episode" open><summary>An episode of the scripted expert in <code>{html.escape(env_id)}'
-        f"</code>, seed {seed}: {html.escape(str(info['stop']))}</summary>\n{''.join(lines)}</details>\n"
+        f"</code>, seed {seed}: {html.escape(stop)}</summary>\n{''.join(lines)}</details>\n"
     )
+
+
+def _played(env: textenvs.TextEnv[Any], seed: int) -> tuple[textenvs.Messages, dict[int, str], str]:
+    """The conversation, the rewards in words by the place of the reply, and why it ended."""
+    conversation, info = env.reset(seed=seed)
+    rng, over, notes = np.random.default_rng(seed), False, {}
+    while not over:
+        conversation, reward, terminated, truncated, info = env.step(env.demonstration(rng))
+        said = max(at for at, message in enumerate(conversation) if message["role"] == "assistant")
+        terms = ", ".join(f"{name} {value:+.3g}" for name, value in info["terms"].items() if value)
+        notes[said] = f"reward {reward:+.3g}" + (f" ({terms})" if terms else "")
+        over = terminated or truncated
+    return conversation, notes, str(info["stop"])
 
 
 def _message(message: textenvs.Message, note: str | None) -> str:
@@ -132,5 +160,24 @@ def _message(message: textenvs.Message, note: str | None) -> str:
     return f'<div class="said {role}"><span class="role">{role}</span>{paid}<pre>{said}</pre></div>\n'
 
 
+def contained(site: Path = SITE) -> None:
+    """Have the built pages load nothing from elsewhere.
+
+    Raises:
+        ValueError: One loads something that is not known; Zensical has changed.
+    """
+    for page in sorted(site.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        here = "../" * (len(page.relative_to(site).parts) - 1)
+        text = text.replace(_ELSEWHERE, f"{here}{WORKER}")
+        if loaded := _LOADS.findall(text):
+            raise ValueError(f"{page} loads {', '.join(loaded)}")
+        page.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
     print(f"{len(build())} pages in {OUT.relative_to(ROOT)}", file=sys.stderr)
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT)
+    if done.returncode:
+        sys.exit(done.returncode)
+    contained()

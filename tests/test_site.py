@@ -1,0 +1,181 @@
+"""The site of the documentation (`make docs` builds it) and the release: what can be known without building either."""
+
+import ast
+import importlib.util
+import re
+import sys
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import user
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
+)
+NAV = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site():
+    return script("site_pages")
+
+
+def listed(nav):
+    for entry in nav:
+        for target in entry.values():
+            if isinstance(target, str):
+                yield target
+            else:
+                yield from listed(target)
+
+
+def test_the_navigation_has_every_page_of_docs_and_no_other(site):
+    pages = [page for page in listed(NAV) if not page.startswith("reference/")]
+    assert len(set(pages)) == len(pages)
+    assert [page for page in pages if not (ROOT / page).is_file()] == []
+    docs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert docs - set(pages) == set(), "give each page of docs/ a place in zensical.toml"
+    assert {page for page in listed(NAV) if page.startswith("reference/")} == {
+        f"reference/{name}.md" for name in site.REFERENCE
+    }
+
+
+def test_links_lead_to_files():
+    lost = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            path = target.partition("#")[0]
+            if path and "://" not in path and not (page.parent / path).is_file():
+                lost.append(f"{page}: {target}")
+    assert lost == []
+
+
+def names_of(module):
+    """What a module binds at its top, without importing it: adapters import their host library."""
+    base = ROOT / module.replace(".", "/")
+    path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    names = {each.stem for each in base.glob("*")} if base.is_dir() else set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)  # of __all__, where __getattr__ imports it
+    return names
+
+
+def test_python_on_a_page_is_python_and_imports_what_there_is():
+    """Most snippets are run by the tests of their pages; this is for those that need a model or a service."""
+    lost = []
+    for page in PAGES:
+        for code in re.findall(r"^```python[^\n]*\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+            tree = compile(code, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in ("textenvs", "trainers"):
+                    there = names_of(node.module)
+                    lost += [f"{page}: {node.module} has no {one.name}" for one in node.names if one.name not in there]
+    assert lost == []
+
+
+def test_the_reference_shows_what_there_is(site):
+    for _, names in site.REFERENCE.values():
+        for name in names:
+            package, _, last = name.rpartition(".")
+            assert last in names_of(package), name
+
+
+class Hostile(TextEnv):
+    """Says what a page must not take for HTML or Markdown."""
+
+    SAID = "<script>alert(1)</script>\n\n# no heading\n\x1b[31m & </details> \"'"
+
+    def __init__(self):
+        super().__init__([Task("one", "hostile", (user(self.SAID),), ground_truth="")])
+
+    def respond(self, reply):
+        return Turn(messages=[user(self.SAID)], terms={"a<b": 1.0}, terminated=True, stop="solved")
+
+    def demonstration(self, rng):
+        return self.SAID
+
+
+class Said(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_what_is_said_in_an_episode_stays_text(site, monkeypatch):
+    monkeypatch.setattr(site.textenvs, "make", lambda _: Hostile())
+    shown = site.episode_html("tests/hostile")
+    assert "\n\n" not in shown.strip(), "a blank line ends the HTML within a page"
+    parsed = Said()
+    parsed.feed(shown)
+    assert set(parsed.tags) == {"details", "summary", "code", "div", "span", "pre"}
+    assert parsed.text.count(Hostile.SAID) == 3
+    assert "reward +1 (a<b +1)" in parsed.text
+
+
+def test_an_environments_page_gets_its_episodes_before_the_first_section(site):
+    text = "# Page\n\nIntroduction.\n\n## First\n\n<!-- attacks textenv/clarify -->\n<!-- end of attacks -->\n"
+    before, _, after = site.with_episodes(text).partition("## First")
+    assert before.count('<details class="episode"') == 1
+    assert "textenv/clarify" in before
+    assert after == text.partition("## First")[2]
+
+
+# --- the release
+
+
+@pytest.fixture
+def places(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    (tmp_path / "CITATION.cff").write_text("version: 1.2.3\n")
+    (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n\n## [1.2.3] - 2026-01-01\n")
+    return tmp_path
+
+
+def test_a_version_must_be_the_same_in_all_places(places):
+    check = script("release_check").problems
+    assert check(places) == check(places, ("v1.2.3", "nightly")) == []
+    assert "tag v1.2.4" in check(places, ("v1.2.4",))[0]
+    (places / "CHANGELOG.md").write_text("## [Unreleased]\n")
+    assert check(places) == [], "a commit without a tag is no release"
+    assert check(places, ("v1.2.3",)) == ["CHANGELOG.md has no section [1.2.3]"]
+    (places / "CITATION.cff").write_text("version: 1.2.2\n")
+    assert check(places) == ["CITATION.cff says 1.2.2, pyproject.toml 1.2.3"]
+
+
+def test_this_version_is_the_same_in_all_places():
+    assert script("release_check").problems() == []
+
+
+def test_the_hooks_are_the_linters_of_make_lint():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    hooks = {hook["entry"].removesuffix(" --force-exclude").removeprefix(".venv/bin/") for hook in repository["hooks"]}
+    recipe = (ROOT / "Makefile").read_text("utf-8").partition("\nlint: dev\n")[2].partition("\n\n")[0]
+    assert hooks == {line.strip().removeprefix("$(BIN)/").removesuffix(" --check") for line in recipe.splitlines()}
