@@ -26,7 +26,7 @@ from ..builders.environments import backend_of
 from ..builders.policy import tokenizer_of
 from ..checkpoints import CheckpointError, load
 from ..config import PPOConfig, load_config
-from ..credit import advantage_columns, credit
+from ..credit import advantage_columns, credit, explained_of
 from ..policy import resolve_device
 from ..ppo import learn
 from ..report.episodes import Explained
@@ -386,14 +386,22 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
         near = near if near is not None else _NEAR if config.engine.name == "torch" else _SERVED
         report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
-        _, now = await asyncio.to_thread(learn, run, episodes, paid, greedy, True)
-        assert now is not None
+        now = await asyncio.to_thread(learn_again, run, episodes, paid, greedy)
         if any(each.checksums for each in records):
             learned(report, compare, now, file.info["steps"])
         else:
             for stage in STAGES[STAGES.index("advantage") :]:
                 report.note(stage, "left out: the file does not say what the learner made of the episodes")
     return report
+
+
+def learn_again(
+    run: Run, episodes: Sequence[Trajectory], paid: Sequence[Trajectory], greedy: Mapping[str, float]
+) -> Explained:
+    """Credit and all steps of an iteration, with what became of each token."""
+    columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
+    _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
+    return explained_of(columns, advantages, recorded, paid, greedy, steps)
 
 
 def advantages_again(
