@@ -190,7 +190,7 @@ class Pool:
         self.load = DB.load.__func__
         self.packed: dict[Any, bytes] = {}
         self.free: dict[Any, list[Any]] = {}
-        self.fresh: dict[Any, Any] = {}
+        self.fresh: dict[Any, tuple[Any, dict[str, Any]]] = {}
         self.taken: list[tuple[Any, Any]] = []
         DB.load = classmethod(lambda cls, path: self.take(cls, path))
 
@@ -204,17 +204,19 @@ class Pool:
     def give_back(self) -> None:
         """Put what was changed back to what the file says."""
         for path, db in self.taken:
-            fresh = pickle.loads(self.packed[path]) if path not in self.fresh else self.fresh[path]
-            self.fresh[path] = fresh
-            if all(isinstance(table, dict) for table in vars(db).values()):
-                for name, table in vars(db).items():
-                    known = getattr(fresh, name)
-                    for key in [key for key in table if key not in known]:
-                        del table[key]
-                    for key, record in known.items():
-                        if table.get(key) != record:
-                            table[key] = record.model_copy(deep=True)
-                self.free[path].append(db)
+            if path not in self.fresh:
+                model = pickle.loads(self.packed[path])
+                self.fresh[path] = model, model.model_dump()
+            model, known = self.fresh[path]
+            if not all(isinstance(table, dict) for table in vars(db).values()):
+                continue
+            for name, table in db.model_dump().items():
+                for key in table.keys() | known[name].keys():
+                    if key not in known[name]:
+                        del getattr(db, name)[key]
+                    elif table.get(key) != known[name][key]:
+                        getattr(db, name)[key] = getattr(model, name)[key].model_copy(deep=True)
+            self.free[path].append(db)
         self.taken.clear()
 
 

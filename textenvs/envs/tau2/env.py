@@ -190,20 +190,22 @@ class Tau2(ToolEnv[Tau2State]):
             turn = await take_turn(self.player, state.talk, goal, self.np_random)
             parsed = self.user_format.parse(turn.text)
             state.talk = (*state.talk, user_message(turn.text))
-            if not (self.user_tools.tools and (parsed.calls or parsed.problems)):
+            if not (parsed.calls or parsed.problems):
                 break
             results = self.user_tools.run_now(parsed.calls, state)
             state.tool_errors += sum(not each.ok for each in results) + len(parsed.problems)
             shown = [each.content for each in results] + list(parsed.problems)
             # Only the user sees it: nothing of this is in the assistant's conversation.
             state.talk = (*state.talk, assistant("(Your tool, not the assistant:)\n" + "\n".join(shown)))
-        text = turn.text
-        for marker in (TRANSFER, OUT_OF_SCOPE):
+            if turn.ends:
+                break
+        text = parsed.text
+        for marker, ended in ((TRANSFER, "transfer"), (OUT_OF_SCOPE, "stop")):
             if marker in text:
-                text, state.ended = text.partition(marker)[0], "transfer" if marker == TRANSFER else "stop"
+                text, state.ended = text.partition(marker)[0], ended
         if turn.ends:
             state.ended = "stop"
-        if not state.ended and (parsed.calls or parsed.problems):
+        if not text.strip() and not state.ended:
             text = "One moment, please."  # it has only used its tools, as often as it may
         return replace(turn, text=text, ends=bool(state.ended), why=state.ended or None)
 

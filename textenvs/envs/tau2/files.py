@@ -41,10 +41,8 @@ def find_data(given: str | None) -> Path:
 def _installed() -> str | None:
     """The data folder of an installed clone of tau2, found without importing it."""
     found = importlib.util.find_spec("tau2")
-    for place in (found.submodule_search_locations or ()) if found else ():
-        if (data := Path(place).parents[1] / "data").is_dir():
-            return str(data)
-    return None
+    data = Path(found.origin).parents[2] / "data" if found and found.origin else None  # beside src/tau2/__init__.py
+    return str(data) if data and data.is_dir() else None
 
 
 @dataclass(frozen=True)
