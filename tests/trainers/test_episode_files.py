@@ -154,7 +154,7 @@ def test_a_run_with_a_critic_and_a_correction_explains_every_token(tmp_path: Pat
             values = getattr(tokens, name)
             assert np.isfinite(values[mask]).all(), name
             assert np.isnan(values[~mask]).all(), name
-        np.testing.assert_allclose(tokens.learner_logprobs[mask], tokens.logprobs[mask], atol=0.1)
+        np.testing.assert_allclose(tokens.learner_logprobs[mask], tokens.logprobs[mask], atol=0.5)
         np.testing.assert_allclose(tokens.ratio[mask] * tokens.advantage[mask], -tokens.loss[mask], rtol=0.1, atol=0.05)
         weights += float(tokens.loss_weight[mask].sum())
         assert len(tokens.text) == len(mask)
