@@ -55,10 +55,9 @@ def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[
 def _unscaled(name: str, batch: ActionBatch, result: Advantages, returns: Floats, options: Mapping[str, Any]) -> Floats:
     """The advantages without a division by a deviation."""
     mask = result.policy_mask
-    if name == "reinforce_pp":
-        return np.where(mask, returns - returns[mask].mean(), 0.0) if mask.any() else result.advantages
-    if name == "reinforce_pp_baseline":
-        return ESTIMATORS["dr_grpo"](batch, **options).advantages
+    if name in ("reinforce_pp", "reinforce_pp_baseline") and mask.any():  # the batch's mean is in the baseline, too
+        given = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages
+        return np.where(mask, given - given[mask].mean(), 0.0)
     if name == "grpo" or options.get("norm_by_std"):
         return ESTIMATORS[name](batch, **{**options, "norm_by_std": False}).advantages
     return result.advantages
