@@ -69,7 +69,7 @@ def tables(models: Mapping[str, tuple[int, int, int, int, bool]] = MODELS) -> st
     """A table for each setting: a row a model, a column a machine."""
     lines = []
     with tempfile.TemporaryDirectory() as temporary:
-        folders = {name: _written(Path(temporary) / name, *shape) for name, shape in models.items()}
+        folders = {name: write_config(Path(temporary) / name, *shape) for name, shape in models.items()}
         for setting, keys in SETTINGS.items():
             lines += [f"**{setting[0].upper()}{setting[1:]}**{''.join(f' (`{key}`)' for key in keys)}", ""]
             lines += [f"| Qwen3 | {' | '.join(MACHINES)} |", "|---|" + "--:|" * len(MACHINES)]
@@ -79,7 +79,8 @@ def tables(models: Mapping[str, tuple[int, int, int, int, bool]] = MODELS) -> st
     return "\n".join(lines)
 
 
-def _written(folder: Path, width: int, layers: int, intermediate: int, heads: int, tied: bool) -> Path:
+def write_config(folder: Path, width: int, layers: int, intermediate: int, heads: int, tied: bool) -> Path:
+    """A folder with the ``config.json`` of a model; the plan reads nothing else."""
     folder.mkdir()
     config = {
         "model_type": "qwen3",

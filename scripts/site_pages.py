@@ -89,8 +89,7 @@ def build(out: Path = OUT) -> list[Path]:
             shutil.copyfile(linked, place)
         if source == GALLERY:
             episodes = "".join(map(episode_html, textenvs.list_environments()))
-            closed = episodes.replace('episode" open>', 'episode">')
-            text += f"\n## Episodes\n{closed}"
+            text += "\n## Episodes\n" + episodes.replace('class="episode" open', 'class="episode"')
         page.write_text(with_episodes(text), encoding="utf-8")
         written.append(page)
     for name in (STYLE, WORKER):

@@ -50,7 +50,9 @@ def test_every_line_of_a_lock_is_pinned_and_hashed(lock):
     assert pins(lock)
 
 
-@pytest.mark.parametrize(("lock", "extras"), [("train.lock", ("train",)), ("dev.lock", ("train", "envs", "dev"))])
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("train.lock", ("train",)), ("dev.lock", ("train", "envs", "dev")), ("docs.lock", ("docs",))]
+)
 def test_a_lock_satisfies_pyproject(lock, extras):
     locked = pins(lock)
     for line in (ROOT / "requirements" / "torch.txt").read_text().splitlines():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from trainers.builders.environments import other_validation, training_kwargs, va
 from trainers.config import load_config, render, resolve
 from trainers.config.yaml12 import Loader
 
+ROOT = Path(__file__).resolve().parents[2]
 DESK = ("env.id=textenv/service-desk", "engine.max_context=512", "actor.max_tokens_per_micro_batch=512")
 
 
@@ -200,3 +204,19 @@ def test_a_warm_start_without_scripted_mistakes(tmp_path):
 
     in_process(tmp_path, *argv, *less, "warm_start.enable=true", "warm_start.careless_steps=60", look=look)
     assert (seen[0].mistake_rate, seen[0].careless_steps) == (0.0, 0)
+
+
+def test_the_page_on_gpus_says_what_the_plan_says(tmp_path):
+    """Some cells of docs/gpu-sizes.md, which `make docs-pages` writes anew."""
+    spec = importlib.util.spec_from_file_location("gpu_sizes", ROOT / "scripts" / "gpu_sizes.py")
+    sizes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sizes)
+    page = (ROOT / "docs" / "gpu-sizes.md").read_text(encoding="utf-8")
+    for model, machines in (("0.6B", ("1@16", "2x8@80")), ("8B", ("1@80", "8@80"))):
+        rows = re.findall(rf"^\| {re.escape(model)} \| (.*) \|$", page, re.MULTILINE)
+        folder = sizes.write_config(tmp_path / model, *sizes.MODELS[model])
+        for setting, row in zip(sizes.SETTINGS, rows, strict=True):
+            shown = dict(zip(sizes.MACHINES, row.split(" | "), strict=True))
+            assert {name: shown[name] for name in machines} == {
+                name: sizes.cell(folder, name, setting) for name in machines
+            }

@@ -70,7 +70,7 @@ def test_list_as_json(capsys):
     _, out, _ = command(capsys, "list", "--json")
     entries = {entry["id"]: entry for entry in json.loads(out)}
     assert set(entries) == set(textenvs.list_environments(with_arguments=True))
-    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/tau2", "textenv/remote"]
+    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/remote"]
     for env_id in textenvs.list_environments():
         entry = entries[env_id]
         env = textenvs.make(env_id)
@@ -190,7 +190,11 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
     [
         ([], 2, "the following arguments are required: COMMAND"),
         (["descrbe"], 2, "there is no 'descrbe'; did you mean describe?"),
-        (["frobnicate"], 2, "list, describe, audit, play, prepare, data, rows, evaluate, export, serve, new"),
+        (
+            ["frobnicate"],
+            2,
+            "choose from list, describe, audit, play, prepare, data, rows, evaluate, export, serve, new",
+        ),
         (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
         (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),
         (["describe", "zzz"], 2, "There are: textenv/gsm8k"),
