@@ -178,20 +178,24 @@ class Branch:
         status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
         row = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
         taken = ("group_id", "task_key", "data_source", "task_index", "env_seed")
-        return row | {name: getattr(episode, name) for name in taken} | {
-            "episode_id": episode_id,
-            "status": status if self.done else "aborted",
-            "stop": self.stop,
-            "error": self.error,
-            "forked_from": episode.episode_id,
-            "forked_turn": self.turn,
-            "terminated": state.terminated,
-            "truncated": not state.terminated,
-            "turn_rewards": self.rewards,
-            "turn_terms": [list(terms.items()) for terms in self.terms],
-            "metrics": list(self.metrics.items()),
-            "messages": list(self.messages),
-        }
+        return (
+            row
+            | {name: getattr(episode, name) for name in taken}
+            | {
+                "episode_id": episode_id,
+                "status": status if self.done else "aborted",
+                "stop": self.stop,
+                "error": self.error,
+                "forked_from": episode.episode_id,
+                "forked_turn": self.turn,
+                "terminated": state.terminated,
+                "truncated": not state.terminated,
+                "turn_rewards": self.rewards,
+                "turn_terms": [list(terms.items()) for terms in self.terms],
+                "metrics": list(self.metrics.items()),
+                "messages": list(self.messages),
+            }
+        )
 
     def close(self) -> None:
         self._env.close()

@@ -52,10 +52,7 @@ def _pair(before: Side, after: Side) -> Pair:
     return {
         "first": [before.run, before.kind, before.number],
         "second": [after.run, after.kind, after.number],
-        "tasks": [
-            [*task, *(x for side in (first, second) for x in _of_task(side[task]))]
-            for task in common
-        ],
+        "tasks": [[*task, *(x for side in (first, second) for x in _of_task(side[task]))] for task in common],
         "alone": [len(first) - len(common), len(second) - len(common)],
         "estimates": numbers if common else {},
     }

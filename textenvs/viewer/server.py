@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from ..evaluate.policies import Policy
 from ..records import RecordsError
 from ..text import quoted
-from .branches import Branch, BranchError, MakeEnv, branch_folder, environment_of, reply_of
-from .document import Document
+from .branches import Branch, BranchError, MakeEnv, environment_of, reply_of
+from .document import Document, branch_folder
 from .page import served_page
 
 _MOST_BYTES = 8 * 2**20  # of a request

@@ -28,6 +28,7 @@ const policy = [
   "connect-src 'none'",
   "base-uri 'none'",
   "form-action 'none'",
+  "require-trusted-types-for 'script'",
 ].join("; ");
 const page = `<!doctype html>
 <html lang="en">

@@ -144,7 +144,7 @@ export const mean = (values) => (values.length ? sum(values) / values.length : n
 export function num(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value).replace("-", "−");
+  if (Number.isSafeInteger(value)) return String(value).replace("-", "−");
   const text = Math.abs(value) >= 1e-4 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(digits))) : value.toExponential(2);
   return text.replace("-", "−");
 }

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { groupPath, live, loadEpisode, num, pathOf, quantile, sum } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
-import { go, set, useKeys } from "./route.js";
+import { go, read, set, useKeys } from "./route.js";
 
 import { Body, visible } from "./text.jsx";
 
@@ -36,7 +36,8 @@ function Loaded({ episode, route }) {
   const near = (by) => list[list.indexOf(row) + by];
   const keep = (other) => other && go(`${pathOf(other)}${route.query.color ? `?color=${route.query.color}` : ""}`);
   const move = (by) => {
-    const n = selected === null ? (by > 0 ? -1 : places.length) : places.indexOf(selected);
+    const now = read().query.token;
+    const n = now === undefined ? (by > 0 ? -1 : places.length) : places.indexOf(Number(now));
     if (places[n + by] !== undefined) set({ token: places[n + by] });
   };
   useKeys({
@@ -177,7 +178,7 @@ function scaleOf(tokens, name) {
     if (value === null || value === undefined) return "";
     const share = Math.min(1, Math.abs(value) / most);
     const which = middle === undefined ? "--scale" : value < 0 ? "--minus" : "--plus";
-    return `rgb(var(${which}) / ${(0.75 * share ** 0.8).toFixed(3)})`;
+    return `rgb(var(${which}) / ${(0.6 * share ** 0.8).toFixed(3)})`;
   };
   return { at, values, most, colour, two: middle !== undefined, ends: middle === undefined ? [0, most] : [show(-most), show(most)] };
 }
@@ -240,7 +241,7 @@ function Sum({ episode, place }) {
   };
   return (
     <aside class="sum" data-sum>
-      <button class="plain right" onClick={() => set({ token: "" })} title="Escape">✕</button>
+      <button class="plain" onClick={() => set({ token: "" })} title="Escape">✕</button>
       <h3><span class="token">{shown(tokens.text ? tokens.text[place] : String(tokens.ids[place]))}</span></h3>
       <p class="muted">token {place} (id {tokens.ids[place]}), turn {turn + row.from + 1}, weights {tokens.version[n]}</p>
       <h4>reward of the turn</h4>

@@ -13,8 +13,8 @@ export function Group({ it, rows, route }) {
   const chosen = picked.length ? picked : extremes(list);
   const most = Math.max(1e-9, ...list.map((row) => Math.abs(row.reward ?? 0)));
   useKeys({
-    j: () => setAt(Math.min(at + 1, list.length - 1)),
-    k: () => setAt(Math.max(at - 1, 0)),
+    j: () => setAt((n) => Math.min(n + 1, list.length - 1)),
+    k: () => setAt((n) => Math.max(n - 1, 0)),
     Enter: () => go(pathOf(list[at])),
   });
   const pick = (n) => set({ pick: (chosen.includes(n) ? chosen.filter((x) => x !== n) : [...chosen, n]).join(",") });
@@ -27,25 +27,23 @@ export function Group({ it, rows, route }) {
         {mean !== null && <span>mean <b>{num(mean)}</b>, spread <b>{num(std)}</b></span>}
         <Tag text={signal} />
       </div>
-      <table class="siblings">
-        <tr><th>beside</th><th>reward</th><th>episode</th><th>turns</th><th>tokens</th><th>ended by</th></tr>
-        {list.map((row, n) => (
-          <tr class={n === at ? "here" : ""}>
-            <td><input type="checkbox" checked={chosen.includes(n)} onChange={() => pick(n)} aria-label={`show ${row.id} side by side`} /></td>
-            <td><Reward value={row.reward} most={most} /></td>
-            <td style={{ paddingLeft: `${8 + 14 * Math.min(row.depth, 6)}px` }}>
-              <a href={`#${pathOf(row)}`}>{row.parent && `${row.saved ? "✎" : "↳"} from turn ${row.from + 1}: `}{visible(row.id)}</a>
-            </td>
-            <td>{row.turns}</td><td>{row.tokens ?? ""}</td><td><Tag text={row.stop || row.status} /></td>
-          </tr>
-        ))}
-      </table>
-      {episodes ? (
-        <>
-          <Forks episodes={episodes} />
-          <Beside episodes={chosen.map((n) => episodes[n])} names={chosen.map((n) => list[n].id)} />
-        </>
-      ) : instead}
+      <div class="pairup">
+        <table class="siblings">
+          <tr><th>beside</th><th>reward</th><th>episode</th><th>turns</th><th>tokens</th><th>ended by</th></tr>
+          {list.map((row, n) => (
+            <tr class={n === at ? "here" : ""}>
+              <td><input type="checkbox" checked={chosen.includes(n)} onChange={() => pick(n)} aria-label={`show ${row.id} side by side`} /></td>
+              <td><Reward value={row.reward} most={most} /></td>
+              <td style={{ paddingLeft: `${8 + 14 * Math.min(row.depth, 6)}px` }}>
+                <a href={`#${pathOf(row)}`}>{row.parent && `${row.saved ? "✎" : "↳"} from turn ${row.from + 1}: `}{visible(row.id)}</a>
+              </td>
+              <td>{row.turns}</td><td>{row.tokens ?? ""}</td><td><Tag text={row.stop || row.status} /></td>
+            </tr>
+          ))}
+        </table>
+        {episodes && <Forks episodes={episodes} />}
+      </div>
+      {episodes ? <Beside episodes={chosen.map((n) => episodes[n])} names={chosen.map((n) => list[n].id)} /> : instead}
     </section>
   );
 }
@@ -62,7 +60,7 @@ export function Forks({ episodes, here }) {
   const [dx, dy] = [34, 24];
   const turns = Math.max(...episodes.map(({ row, rewards }) => row.from + rewards.length));
   const most = Math.max(1e-9, ...episodes.flatMap(({ rewards }) => rewards.map((r) => Math.abs(r ?? 0))));
-  const [width, height] = [Math.max(turns * dx + 160, 200), episodes.length * dy + 20];
+  const [width, height] = [Math.max(turns * dx + 190, 240), episodes.length * dy + 20];
   const x = (turn) => 14 + turn * dx;
   const y = (n) => 22 + n * dy;
   return (
@@ -82,7 +80,7 @@ export function Forks({ episodes, here }) {
                   <title>{`turn ${row.from + k + 1}: reward ${num(reward)}`}</title>
                 </circle>
               ))}
-              {(fork_value ?? []).map((value, k) => value !== null && <text x={x(row.from + k) + 4} y={y(n) - 5} class="value">V {num(value, 2)}</text>)}
+              {(fork_value ?? []).map((value, k) => value !== null && <text x={x(row.from + k) + 3} y={y(n) + 11} class="value">V {num(value, 2)}</text>)}
               <text x={x(row.from + rewards.length) + 12} y={y(n) + 4}>{num(row.reward, 3)} {row.stop ?? ""}</text>
             </a>
           );

@@ -34,8 +34,8 @@ export function List({ its, route }) {
     setSearching(`${hits.size} have it in their words`);
   };
   useKeys({
-    j: () => setAt(Math.min(at + 1, shown.length - 1)),
-    k: () => setAt(Math.max(at - 1, 0)),
+    j: () => setAt((n) => Math.min(n + 1, shown.length - 1)),
+    k: () => setAt((n) => Math.max(n - 1, 0)),
     Enter: () => shown[at] && go(pathOf(shown[at])),
   });
   useEffect(() => setAt(0), [route.hash]);

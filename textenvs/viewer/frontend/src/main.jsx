@@ -9,7 +9,7 @@ import { groupPath, live, loadIndex } from "./data.js";
 import { EpisodeView } from "./episode.jsx";
 import { Group } from "./group.jsx";
 import { List } from "./list.jsx";
-import { go, useKeys, useRoute } from "./route.js";
+import { go, read, useKeys, useRoute } from "./route.js";
 import { Run } from "./run.jsx";
 import { visible } from "./text.jsx";
 
@@ -56,7 +56,7 @@ function App() {
   useKeys({
     "?": () => setHelp(!help),
     Escape: () => setHelp(false),
-    u: () => index && go(up(index, route)),
+    u: () => index && go(up(index, read())),
     d: toggleTheme,
     "/": () => document.querySelector("[data-search]")?.focus(),
   });

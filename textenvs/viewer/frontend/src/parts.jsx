@@ -9,7 +9,7 @@ export function Reward({ value, most = 1 }) {
   return (
     <span class="reward">
       <span class="bar">
-        <i class={value < 0 ? "minus" : "plus"} style={{ width: `${50 * share}%` }} />
+        <i class={value < 0 ? "minus" : "plus"} style={{ width: `${100 * share}%` }} />
       </span>
       {num(value, 3)}
     </span>

@@ -1,7 +1,8 @@
 // The address's hash: a path, and settings of the view.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 
-function read() {
+/** Where the page is now; a view that was drawn a moment ago may be behind. */
+export function read() {
   const hash = location.hash.slice(1) || "/";
   const [path, query = ""] = hash.split("?");
   return {
@@ -43,7 +44,7 @@ export function set(changes) {
 
 /** Keys, unless somebody types. */
 export function useKeys(keys) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const pressed = (event) => {
       const typing = event.target.closest?.("input, textarea, select");
       if (event.ctrlKey || event.metaKey || event.altKey || (typing && event.key !== "Escape")) return;

@@ -5,8 +5,10 @@ import { mean, num } from "./data.js";
 import { Estimate, Whiskers } from "./parts.jsx";
 import { visible } from "./text.jsx";
 
+// Metrics that are drawn first.
 const FIRST = [
-  /(^|\/)(reward|return|success|solved|score)/, /entropy/, /(^|\/)kl/, /clip/, /mismatch/, /grad/, /length|tokens_mean/,
+  /^train\/reward$/, /^val\/reward$/, /^train\/solved$/, /^val\/solved$/, /^train\/groups_tied$/, /entropy$/, /(^|\/)kl|approx_kl_k3/, /grad_norm$/,
+  /actor\/clipped$/, /mismatch/, /response_tokens$/, /truncated$/,
 ];
 const MOST = 12; // curves at first
 
@@ -133,7 +135,7 @@ function Curve({ name, runs }) {
         height: 130,
         legend: { show: false },
         cursor: { y: false, points: { size: 6 } },
-        scales: { x: { time: false } },
+        scales: { x: { time: false }, y: { range: (u, low, high) => (low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true)) } },
         axes: [{ ...axis, size: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 48 }],
         series: [{}, ...runs.map((run, n) => ({ stroke: () => colour(COLOURS[n]), width: 1.5, spanGaps: true, points: { show: steps.length < 30, size: 4 } }))],
         hooks: { setCursor: [(u) => show(u.cursor.idx, u.data)] },
