@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..data.files import written_whole
 from ..env import TextEnv
 from ..evaluate.baselines import has_script
-from ..evaluate.policies import Player, Policy, ScriptedPolicy
+from ..evaluate.policies import Player, Policy
 from ..evaluate.runner import describe_error, tools_of
-from ..event_loop import wait_for
+from ..event_loop import submit
 from ..messages import Message, Messages, assistant
 from ..records import Episode
 from ..records.schema import ITERATION_KEY, PLAYED, arrow_schema
@@ -66,17 +68,18 @@ class Branch:
         self.stop: str | None = None
         self.error: str | None = None
         self._env, self._model = env, model
-        self._players: dict[str, Player] = {}
+        self._player: Player | None = None
+        self._rng = np.random.default_rng(episode.env_seed or 0)
         if episode.env_seed is None or episode.task_index is None or episode.task_index < 0:
             raise BranchError("the record has no seed, or no index of its task, so it cannot be played again")
         replies = replies_of(episode)
         if not 0 <= turn <= len(replies):
             raise BranchError(f"the episode has {len(replies)} turns; it can be continued at 0 to {len(replies)}")
-        wait_for(env.areset(seed=episode.env_seed, options={"task_index": episode.task_index}))
+        env.reset(seed=episode.env_seed, options={"task_index": episode.task_index})
         for number, reply in enumerate(replies[:turn]):
             if env.state.done:
                 raise BranchError(f"played again, the episode is over after {number} turns ({env.state.stop})")
-            wait_for(env.astep(reply))
+            env.step(reply)
         self.kept = len(self.messages)
         self.differences = _differences(episode.messages, self.messages)
 
@@ -108,24 +111,26 @@ class Branch:
         """
         if policy not in self.policies():
             raise BranchError(f"there is no {policy!r} here: name a model when you start `textenvs view --serve`")
-        if policy not in self._players:
-            chosen = ScriptedPolicy("expert") if policy == "expert" else self._model
-            assert chosen is not None
-            self._players[policy] = chosen.start(self._env, self.episode.env_seed or 0)
         for _ in range(min(turns, _MOST_TURNS)):
             if self.done:
                 return
             try:
-                action = wait_for(self._players[policy](self.messages, tools_of(self._env))).action
+                action = self._env.demonstration(self._rng) if policy == "expert" else self._ask_model()
             except Exception as error:  # of a service, a model or a script
                 raise BranchError(f"the {policy} failed: {describe_error(error)}") from error
             self._step(action, policy)
+
+    def _ask_model(self) -> str | Message:
+        if self._player is None:
+            assert self._model is not None
+            self._player = self._model.start(self._env, self.episode.env_seed or 0)
+        return submit(self._player(self.messages, tools_of(self._env))).result().action
 
     def _step(self, action: str | Message, by: str) -> None:
         if self.done:
             raise BranchError("the episode is over")
         try:
-            _, reward, _, _, info = wait_for(self._env.astep(action))
+            _, reward, _, _, info = self._env.step(action)
         except Exception as error:  # of the environment, or of a reply that is none
             raise BranchError(f"the reply was not taken: {describe_error(error)}") from error
         self.rewards.append(float(reward))
@@ -176,7 +181,7 @@ class Branch:
     def _row(self, episode_id: str) -> dict[str, Any]:
         state, episode = self._env.state, self.episode
         status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
-        row = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
+        row: dict[str, Any] = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
         taken = ("group_id", "task_key", "data_source", "task_index", "env_seed")
         return (
             row

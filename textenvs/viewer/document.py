@@ -20,7 +20,7 @@ from ..evaluate.summary import summarize
 from ..messages import text_of
 from ..records import Episode, Iteration, RecordedRun, RecordsError, open_run
 from ..records.reader import METRICS, Tokens
-from .compare import Pair, Side, paired
+from .compare import Pair, Ref, Side, paired
 
 CHUNK = 32  # episodes in a chunk
 CONTINUED = "continued"  # the folder of saved branches, in the run's, or beside the file
@@ -160,7 +160,7 @@ class Document:
         return {"kind": each.kind, "number": each.number, "info": _json(info), "rows": rows, "openings": openings}
 
     def _pairs(self, shown: Sequence[Sequence[Iteration]]) -> list[Pair]:
-        sides = [
+        sides: list[dict[Ref, Side]] = [
             {(each.kind, each.number): Side(n, each.kind, each.number, self._part(each).rows) for each in some}
             for n, some in enumerate(shown)
         ]

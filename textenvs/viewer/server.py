@@ -1,4 +1,4 @@
-"""``textenvs view --serve``: the page, the data as it changes, and episodes that are continued; for this machine alone."""
+"""``textenvs view --serve``: the page, the data as it changes, and episodes that are continued; for this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -60,7 +61,7 @@ class ViewServer(ThreadingHTTPServer):
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self._make_env = make_env
         self._reading = threading.Lock()
-        self._branches: dict[str, tuple[Branch, Any]] = {}
+        self._branches: dict[str, tuple[Branch, tuple[Path, str, int]]] = {}
 
     @property
     def url(self) -> str:
@@ -85,9 +86,9 @@ class ViewServer(ThreadingHTTPServer):
         """A request of the page about a branch: what it is to do, and the branch as it then stands."""
         if what == "open":
             return self._open(asked)
-        branch, place = self._branches.get(str(asked.get("branch")), (None, None))
-        if branch is None:
+        if (found := self._branches.get(str(asked.get("branch")))) is None:
             raise Refused(404, "this branch is closed; open it again")
+        branch, place = found
         with branch.lock:
             if what == "reply":
                 calls = asked.get("calls") or []

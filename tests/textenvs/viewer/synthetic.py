@@ -26,7 +26,7 @@ HOSTILE = {
 
 
 def tokens_of(messages, own):
-    """Pieces of a conversation in a chat template; the replies from the ``own``th on are action tokens of a turn each."""
+    """Pieces of a conversation in a chat template; the replies from number ``own`` on are turns."""
     text, mask, turn = [], [], []
     said = -1
     for message in messages:
@@ -82,7 +82,9 @@ def rows_of(iteration, groups, siblings, skill=0.4, thoughts=20, forks=True):
         root = next((m for m in members if len(m["turn_rewards"]) > 1), None)
         if forks and root is not None:
             first = next(m for m in root["messages"] if m["role"] == "assistant")["content"]
-            row = played(env, group, root["env_seed"], lambda env, turn: first if turn == 0 else env.demonstration(rng))
+            row = played(
+                env, group, root["env_seed"], lambda env, turn, said=first: env.demonstration(rng) if turn else said
+            )  # fmt: skip
             for name in ("turn_rewards", "turn_terms"):
                 row[name] = row[name][1:]
             origin = {"forked_from": root["episode_id"], "forked_turn": 1, "group_id": root["group_id"]}
@@ -107,6 +109,7 @@ def learned(members, rng):
 
         n = int(acts.sum())
         total = sum(member["turn_rewards"])
+        advantage = (total - mean) / std if std else 0.0
         logprobs = np.zeros(size)
         logprobs[acts] = -rng.exponential(0.5, n)
         moved = None
@@ -121,11 +124,11 @@ def learned(members, rng):
                 "error": None, "sampling_seed": 7, "token_ids": [len(t) for t in text], "action_mask": mask,
                 "logprobs": logprobs.tolist(), "weight_version": [3 if m else -1 for m in mask], "turn_id": turn,
                 "segment_starts": [0], "kept_ids": [], "kept_counts": [], "token_text": text,
-                "advantage": column(np.full(n, (total - mean) / std if std else 0.0)), "return": column(np.full(n, total)),
+                "advantage": column(np.full(n, advantage)), "return": column(np.full(n, total)),
                 "baseline": column(np.full(n, mean)), "importance_weight": column(rng.uniform(0.8, 1.2, n)),
                 "loss_weight": column(np.full(n, 1 / 512)), "mismatch": column(rng.normal(0, 0.01, n)),
-                "ratio": column(ratio), "clipped": [None if not m else bool(r > 1.2) for m, r in zip(mask, np.interp(np.cumsum(acts) - 1, np.arange(n), ratio), strict=True)],
-                "entropy": column(rng.exponential(0.4, n)), "loss": column(-ratio * ((total - mean) / std if std else 0.0)),
+                "ratio": column(ratio), "clipped": [None if r is None else r > 1.2 for r in column(ratio)],
+                "entropy": column(rng.exponential(0.4, n)), "loss": column(-ratio * advantage),
                 "credit_moved": moved, "fork_value": [float(rng.random())] + [None] * (len(member["turn_rewards"]) - 1),
                 "group_mean": mean, "group_std": std, "greedy_reward": None, "signal": "signal" if std else "tied",
             }

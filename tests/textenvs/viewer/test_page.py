@@ -1,4 +1,4 @@
-"""The page without a browser: nothing in it can leave its place, nothing is loaded, and the data is what was written."""
+"""The page without a browser: no data leaves its place, nothing is loaded, the data is what was written."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""`textenvs view --serve`: who is answered, what the page is told of a run that goes on, and episodes that are continued."""
+"""`textenvs view --serve`: who is answered, runs that go on, and episodes that are continued."""
 
 import gzip
 import http.client
