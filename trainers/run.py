@@ -135,7 +135,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         logged_run(config, folder, first_step_of(config, checkpoint)),
         config.trainer.logger,
         total=config.trainer.total_iterations,
-        episodes=episode_files(config.trainer, folder, policy.tokenizer),
+        episodes=episode_files(config, folder, policy.tokenizer),
         on_phase=None if trace is None else trace.phase,
     )
     stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed

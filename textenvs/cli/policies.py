@@ -30,7 +30,7 @@ def check_policy_arguments(arguments: argparse.Namespace) -> None:
     """Raise ``CommandError`` unless they name one policy, and only what goes with it."""
     if arguments.max_tokens is not None:
         raise CommandError("--max-tokens is called --max-response-length", 2)
-    given = [who for who in ("policy", "model", "local") if getattr(arguments, who) is not None]
+    given = given_policy(arguments)
     if len(given) != 1:
         raise CommandError("who plays? Give --model NAME, --local FOLDER or --policy POLICY, one of the three", 2)
     for name, goes_with in _GOES_WITH.items():
@@ -43,8 +43,13 @@ def check_policy_arguments(arguments: argparse.Namespace) -> None:
             raise CommandError(f"--{given[0]} needs the package {module}: pip install 'textenvs[{extra}]'")
 
 
-def policy_of(env: TextEnv[Any], env_id: str, arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    """The policy that the arguments name, and what of it may change a result.
+def given_policy(arguments: argparse.Namespace) -> list[str]:
+    """Which of the options that name a policy were given."""
+    return [who for who in ("policy", "model", "local") if getattr(arguments, who) is not None]
+
+
+def policy_of(env: TextEnv[Any] | None, env_id: str, arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
+    """The policy that the arguments name, and what of it may change a result; a script needs the environment.
 
     ``arguments.concurrency`` is how many replies may be wanted at a time.
     """
@@ -55,7 +60,7 @@ def policy_of(env: TextEnv[Any], env_id: str, arguments: argparse.Namespace) -> 
             return _local(arguments)
         name = arguments.policy
         if name in SCRIPTS:
-            if not has_script(env, name):
+            if env is None or not has_script(env, name):
                 raise CommandError(f"{env_id} has no script {name!r}", 2)
             return ScriptedPolicy(name), {"script": name}
         import_from_here()

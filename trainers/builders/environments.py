@@ -68,6 +68,12 @@ def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
     return env_kwargs(config.env, config.data.val_files, more)
 
 
+def recorded_environments(config: PPOConfig) -> dict[str, dict[str, Any]]:
+    """Of what kind of episodes they are, and what makes them: for who continues one later."""
+    kwargs = {"train": training_kwargs(config), "validation": validation_kwargs(config)}
+    return {kind: {"id": config.env.id, "options": each} for kind, each in kwargs.items()}
+
+
 def other_validation(config: PPOConfig) -> str | None:
     """A line to say where the configuration does not name the tasks to validate on, and which those are."""
     kwargs, data = validation_kwargs(config), config.data

@@ -16,6 +16,7 @@ from ..config.running import RunSection, TrainerSection
 from ..config.schema import PPOConfig, RunConfig, SFTConfig
 from ..report.episodes import EpisodeFiles, Pieces
 from ..report.loggers import METRICS_FILE, LoggedRun
+from .environments import recorded_environments
 from .errors import SetupError
 
 LOCK_FILE = ".lock"
@@ -37,10 +38,12 @@ def logged_run(config: PPOConfig | SFTConfig, folder: Path, first_step: int | No
     return LoggedRun(folder, section.project_name, section.experiment_name, config.model_dump(mode="json"), first_step)
 
 
-def episode_files(section: TrainerSection, folder: Path, tokenizer: Any) -> EpisodeFiles:
+def episode_files(config: PPOConfig, folder: Path, tokenizer: Any) -> EpisodeFiles:
     """Where the run's episodes are written; a validation alone leaves the run's folder as it is."""
+    section = config.trainer
     elsewhere = {name: getattr(section, name) for name in ("rollout_data_dir", "validation_data_dir")}
-    return EpisodeFiles(folder, Pieces(tokenizer), 0 if section.val_only else section.keep_rollouts, elsewhere)
+    keep = 0 if section.val_only else section.keep_rollouts
+    return EpisodeFiles(folder, Pieces(tokenizer), keep, elsewhere, recorded_environments(config))
 
 
 @contextlib.contextmanager

@@ -67,9 +67,18 @@ class EpisodeFiles:
         pieces: Of the model's tokenizer.
         keep: Iterations whose episodes stay in the run's folder; 0 writes neither them nor validations there.
         settings: ``rollout_data_dir`` and ``validation_data_dir``: where all of them are written instead.
+        environments: By kind, the ``id`` and the ``options`` of the environment; to continue episodes.
     """
 
-    def __init__(self, run: Path, pieces: Pieces, keep: int, settings: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        run: Path,
+        pieces: Pieces,
+        keep: int,
+        settings: Mapping[str, str | None],
+        environments: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._environments = environments or {}
         self._run, self._pieces, self._keep = run, pieces, keep
         self._own = {kind: folder_of(run, kind, {}) for kind in ("train", "validation")}
         self._folders = {kind: folder_of(run, kind, {"trainer": settings}) for kind in self._own}
@@ -97,7 +106,7 @@ class EpisodeFiles:
         """
         table = table_of(trajectories, self._pieces, explained)
         steps = [] if explained is None else list(explained.steps)
-        info = {"kind": kind, "iteration": number, **info, "steps": steps}
+        info = {"kind": kind, "iteration": number, "environment": self._environments.get(kind), **info, "steps": steps}
         metadata = {**(table.schema.metadata or {}), ITERATION_KEY: json.dumps(info)}
         write_episodes(self.path(kind, number), table.replace_schema_metadata(metadata))
         if self._folders[kind] == self._own[kind]:

@@ -1,0 +1,282 @@
+"""The page in a real Chromium, driven by Playwright: `make test-viewer` installs both and runs these."""
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from textenvs.cli.common import open_environment
+from textenvs.viewer import Document, write_page
+from textenvs.viewer.server import ViewServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-viewer")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: make test-viewer, or CHROMIUM=/path/to/it")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page of which every error, and every request that leaves the disk or the server, is a failure."""
+    context = browser.new_context(viewport={"width": 1300, "height": 850})
+    page = context.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+    page.on("request", lambda each: each.url.startswith(("file:", "http://127.0.0.1")) or problems.append(each.url))
+    yield page
+    context.close()
+    assert not problems
+
+
+def text_of(page, selector):
+    return page.locator(selector).first.inner_text()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = synthetic.write_run(tmp_path_factory.mktemp("browser") / "run", 2, 4, 4, skill=0.5)
+    return write_page(Document([folder]), folder / "view.html").as_uri()
+
+
+def go(page, where, selector):
+    """The address with another hash; reloaded, so that nothing of the last view is left."""
+    page.goto("about:blank")
+    page.goto(where)
+    page.wait_for_selector(selector)
+
+
+def test_from_the_run_to_a_token(page, run):
+    go(page, run, "figure .u-over")
+    assert page.locator("figure").count() == 3
+    page.click("text=train 2")
+    page.wait_for_selector("[role=row]")
+    page.click("[role=row] >> nth=1")
+    page.wait_for_selector(".token[data-token]")
+    page.click("text=its group")
+    page.wait_for_selector(".lane")
+    page.keyboard.press("u")
+    page.wait_for_selector("[role=row]")
+    assert page.evaluate("location.hash") == "#/run/0/train/2"
+
+
+def test_a_token_shows_a_sum_that_adds_up(page, run):
+    go(page, f"{run}#/run/0/train/1", "[role=row]")
+    for number in (0, 3, 5):
+        page.click(f"[role=row] >> nth={number}")
+        page.wait_for_selector(".token[data-token]:not(.given)")
+        page.click(".token[data-token]:not(.given) >> nth=4")
+        page.wait_for_selector("[data-sum]")
+        cells = page.eval_on_selector_all(
+            "[data-sum] [data-k]", "all => all.map(e => [e.dataset.k, Number(e.dataset.v), e.textContent])"
+        )
+        value = {key: number for key, number, _ in cells}
+        for _, number, text in cells:
+            assert float(text.replace("−", "-")) == pytest.approx(number, rel=1e-3)
+        assert value["difference"] == pytest.approx(value["return"] - value["baseline"], abs=1e-5)
+        assert value["advantage"] == pytest.approx(value["difference"] / value.get("scale", 1.0), abs=1e-5)
+        assert value["share"] == pytest.approx(value["loss"] * value["loss_weight"], rel=1e-4)
+        assert value["learner"] == pytest.approx(value["logprob"] + value["mismatch"], abs=1e-5)
+        if "moved" in value:
+            assert value["credited"] == pytest.approx(value["earned"] + value["moved"], abs=1e-9)
+        page.keyboard.press("u")
+        page.keyboard.press("u")
+        page.wait_for_selector("[role=row]")
+
+
+def test_colours_and_keys(page, run):
+    go(page, f"{run}#/run/0/train/1/e/i1-g0-s0", ".token[data-token]")
+    colours = set()
+    for key, name in (("1", "advantage"), ("3", "ratio"), ("4", "entropy")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"button.chosen:has-text('{name}')")
+        colours.add(
+            page.eval_on_selector_all(
+                ".token:not(.given)", "all => all.slice(0, 20).map(e => e.style.backgroundColor).join()"
+            )
+        )
+    assert len(colours) == 3
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("[data-sum]")
+    first = page.evaluate("location.hash")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("location.hash") != first
+    go(page, run + first, ".token.selected")  # a link to the token
+    page.keyboard.press("t")
+    page.wait_for_selector(".token.given")
+    assert "<|im_start|>" in text_of(page, ".conversation")
+    page.keyboard.press("0")
+    page.keyboard.press("t")
+    page.wait_for_selector(".message.user")
+
+
+def test_filters_and_search(page, run):
+    go(page, f"{run}#/run/0/all", "[role=row]")
+    everything = int(text_of(page, "[data-count]").split()[0])
+    page.fill("[name=min]", "0.9")
+    page.wait_for_function(f"document.querySelector('[data-count]').textContent.split(' ')[0] < {everything}")
+    assert all(text.split("\n")[1] == "1" for text in page.locator("[role=row]").all_inner_texts())
+    page.fill("[name=min]", "")
+    page.select_option("[name=stop]", "max_assistant_turns")
+    page.wait_for_function("location.hash.includes('stop=max')")
+    assert all("max_assistant_turns" in text for text in page.locator("[role=row]").all_inner_texts())
+    page.select_option("[name=stop]", "")
+    page.fill("[data-search]", "too high")
+    page.wait_for_function("document.querySelector('[data-count]').textContent.startsWith('0 ')")
+    page.click("text=search in all words")
+    page.wait_for_function("document.querySelector('[data-count]').textContent.includes('have it in their words')")
+    assert 0 < int(text_of(page, "[data-count]").split()[0]) < everything
+    page.select_option("[name=forks]", "forks")
+    page.fill("[data-search]", "")
+    page.wait_for_function("location.hash === '#/run/0/all?forks=forks'")
+    assert all("↳ 2" in text for text in page.locator("[role=row]").all_inner_texts())
+
+
+def test_siblings_from_their_first_difference(page, run):
+    go(page, f"{run}#/run/0/train/1/g/i1-g0", "[data-column]")
+    assert page.locator("[data-column]").count() == 2
+    assert text_of(page, "h2:has-text('Side by side') + p").startswith("The first message is the same.")
+    first, second = (
+        page.locator("[data-column] .message >> nth=0").inner_text(),
+        page.locator("[data-column] >> nth=1").locator(".message").first.inner_text(),
+    )
+    assert first != second
+    page.click(".siblings input:not(:checked) >> nth=0")
+    page.wait_for_function("document.querySelectorAll('[data-column]').length === 3")
+    assert page.locator(".lane").count() == page.locator(".siblings tr").count() - 1
+
+
+def test_two_runs_are_compared(page, tmp_path):
+    folders = [
+        synthetic.write_run(tmp_path / name, 1, 3, 3, skill=skill) for name, skill in (("weak", 0.1), ("strong", 1.0))
+    ]
+    go(page, write_page(Document(folders), tmp_path / "both.html").as_uri() + "#/compare", "[data-estimate]")
+    difference = page.locator("[data-estimate=return] td >> nth=2").inner_text()
+    assert difference.startswith("+")
+    assert " to +" in difference
+    page.click(".line.pairs[href]")
+    page.wait_for_selector("[data-column]")
+    assert page.locator("[data-column] h3").all_inner_texts()[0].startswith("weak")
+
+
+def test_hostile_texts_stay_text(page, tmp_path):
+    rows = synthetic.hostile_rows()
+    synthetic.write_rows(tmp_path / "rollouts" / "train" / "000001.parquet", rows, kind="train", iteration=1)
+    where = write_page(Document([tmp_path]), tmp_path / "page.html").as_uri()
+    go(page, f"{where}#/run/0/train/1", "[role=row]")
+    for number, (name, text) in enumerate(synthetic.HOSTILE.items()):
+        go(page, f"{where}#/run/0/train/1", "[role=row]")
+        page.click(f"[role=row] >> nth={number}")
+        page.wait_for_selector(".conversation .words")
+        for coloured in ("0", "1"):
+            page.keyboard.press(coloured)
+            words = page.eval_on_selector(".message.user .words", "e => e.firstChild.textContent")
+            if name != "control":
+                assert words == text[:20000]
+        if name == "control":
+            shown = page.eval_on_selector(".message.user .words", "e => e.textContent")
+            assert shown == "a␀b␛[31mred␇ U+202Egnp.exeU+2066 U+E0041 end"
+            assert page.locator(".message.user .control").count() == 6
+        if name == "long":
+            page.click("text=show all")
+            page.wait_for_function(f"document.querySelector('.message.user .words').textContent.length === {len(text)}")
+        page.click("text=its group")
+        page.wait_for_selector(".lane")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img, main b:has-text('bold'), main script").count() == 0
+
+
+def test_two_thousand_episodes_scroll(page, tmp_path):
+    folder = synthetic.write_run(tmp_path / "run", 1, 125, 8, forks=False)
+    go(page, write_page(Document([folder]), tmp_path / "page.html").as_uri() + "#/run/0/all", "[role=row]")
+    assert text_of(page, "[data-count]") == "2000 of 2000"
+    drawn = page.locator("[role=row]").count()
+    assert drawn < 80
+    page.eval_on_selector(".lines", "e => { e.scrollTop = e.scrollHeight }")
+    page.wait_for_function("document.querySelector('.lines .place:last-child a').href.includes('g124-s7')")
+    assert page.locator("[role=row]").count() < 80
+    for _ in range(3):
+        page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".token[data-token]")
+
+
+@pytest.fixture
+def served(tmp_path):
+    folder = synthetic.write_run(tmp_path / "run", 1, 2, 4, skill=0.2)
+    server = ViewServer(Document([folder]), open_environment)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield folder, server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_run_that_goes_on_is_followed(page, served):
+    folder, server = served
+    go(page, server.url, "text=validation 1")
+    assert page.locator("text=train 2").count() == 0
+    synthetic.add_iteration(folder, 2, 1, 2)
+    page.wait_for_selector("text=train 2")
+
+
+def test_continue_by_hand_in_the_browser(page, served):
+    folder, server = served
+    rows = synthetic.rows_of(1, 2, 4, skill=0.2)  # as written
+    row = next(row for row in rows if len(row["turn_rewards"]) > 1)
+    go(page, f"{server.url}#/run/0/train/1/e/{row['episode_id']}", ".continue")
+    page.click(".continue >> nth=1")
+    page.click("text=open it")
+    page.wait_for_selector("[data-replayed]")
+    page.fill("textarea", "by hand: <b>7</b>\n#### 99")
+    page.click("text=send")
+    page.wait_for_selector(".new .message.assistant")
+    assert "by hand: <b>7</b>" in text_of(page, ".new .message.assistant")
+    page.click("text=expert: to the end")
+    page.wait_for_selector("text=The episode is over")
+    assert page.locator(".lane.saved").count() == 1  # drawn before it is saved
+    page.click("text=save this branch")
+    path = Path(text_of(page, "[data-saved]"))
+    assert path.is_file()
+    assert path.parent == folder / "continued"
+    go(page, f"{server.url}#/run/0/train/1/g/{row['group_id']}", ".lane.saved")
+    assert page.locator(".lane.saved").count() == 1
+    static = write_page(Document([folder]), folder / "view.html").as_uri()
+    go(page, f"{static}#/run/0/train/1/g/{row['group_id']}", ".lane.saved")
+
+
+def test_a_changed_environment_is_said_in_the_browser(page, tmp_path):
+    folder = synthetic.write_run(tmp_path / "run", 1, 1, 2)
+    changed = json.loads(json.dumps(synthetic.ENVIRONMENT))
+    changed["options"]["level"] = "hard"
+    rows = synthetic.rows_of(1, 1, 2)
+    synthetic.write_rows(
+        folder / "rollouts" / "train" / "000001.parquet", rows, kind="train", iteration=1, environment=changed
+    )
+    server = ViewServer(Document([folder]), open_environment)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        go(page, f"{server.url}#/run/0/train/1/e/{rows[0]['episode_id']}?continue=0", "text=open it")
+        page.click("text=open it")
+        page.wait_for_selector("[data-differences]")
+        assert "message 0 (user), content: recorded" in text_of(page, "[data-differences]")
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,239 @@
+"""The page without a browser: no data leaves its place, nothing is loaded, the data is what was written."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.cli import main
+from textenvs.evaluate.statistics import mean_interval
+from textenvs.records import open_run
+from textenvs.viewer import Document, write_page
+from textenvs.viewer.document import _numbers
+from textenvs.viewer.page import served_page
+
+VIEWER = Path(synthetic.__file__).parents[3] / "textenvs" / "viewer"
+PAGE = (VIEWER / "page.html").read_text()
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), []))
+
+    def handle_data(self, data):
+        if self.found:
+            self.found[-1][2].append(data)
+
+    def handle_endtag(self, tag):
+        self.found.append(("", {}, []))
+
+    def all(self, tag):
+        return [(attrs, "".join(text)) for name, attrs, text in self.found if name == tag]
+
+
+def unpacked(text):
+    return json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
+
+
+def data_of(path):
+    scripts = Elements(path.read_text()).all("script")
+    return {attrs["id"].removeprefix("data:"): unpacked(text) for attrs, text in scripts if "id" in attrs}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return synthetic.write_run(tmp_path_factory.mktemp("viewer") / "run", 2, 2, 3)
+
+
+def test_page_runs_its_own_script_and_loads_nothing():
+    elements = Elements(PAGE)
+    assert [attrs for attrs, _ in elements.all("script")] == [{}]
+    assert not [attrs for _, attrs, _ in elements.found if attrs.keys() & {"src", "href", "srcset", "style"}]
+    assert not elements.all("link")
+    ((_, script),), ((_, style),) = elements.all("script"), elements.all("style")
+    assert not re.search(r"@import|url\(", style)
+    assert not re.search(r"\bimport\(|\beval\(|new Function", script)
+    ((policy,),) = [
+        [attrs["content"]] for attrs, _ in elements.all("meta") if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    sources = dict(each.strip().split(" ", 1) for each in policy.split(";"))
+    assert sources == {
+        "default-src": "'none'",
+        "script-src": f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'",
+        "style-src": f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'",
+        "connect-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",  # text that would become elements is an error
+    }
+    assert served_page() == PAGE.replace("<!--data-->", "").replace("connect-src 'none'", "connect-src 'self'")
+
+
+def test_sources_set_no_html():
+    sources = "".join(path.read_text() for path in (VIEWER / "frontend" / "src").glob("*.js*"))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|dangerously|srcdoc", sources)
+
+
+def test_hostile_texts_stay_in_their_data(tmp_path):
+    rows = synthetic.hostile_rows()
+    synthetic.write_rows(tmp_path / "rollouts" / "train" / "000001.parquet", rows, kind="train", iteration=1)
+    path = write_page(Document([tmp_path]), tmp_path / "page.html")
+    data = data_of(path)
+    assert data.keys() == {"index", "0/train/1/0"}
+    expected = PAGE.replace("<!--data-->", "")
+    assert (
+        re.sub(r'<script type="text/plain" id="[\w:/]+">[A-Za-z0-9+/=]*</script>\n', "", path.read_text()) == expected
+    )
+    for row, shown in zip(rows, data["0/train/1/0"], strict=True):
+        assert [m["content"] for m in shown["messages"]] == [m["content"] for m in row["messages"]]
+    assert data["index"]["runs"][0]["iterations"][0]["rows"]["episode_id"] == [row["episode_id"] for row in rows]
+
+
+def test_data_is_what_the_reader_reads(run, tmp_path):
+    data = data_of(write_page(Document([run]), tmp_path / "page.html"))
+    (shown,) = data["index"]["runs"]
+    opened = open_run(run)
+    assert [(each["kind"], each["number"]) for each in shown["iterations"]] == [
+        (i.kind, i.number) for i in opened.iterations
+    ]
+    assert shown["metrics"] == {
+        "steps": [1, 2],
+        "values": {"train/reward": [0.1, 0.2], "actor/entropy": [1.0, 0.5], "odd": [None, None]},
+    }
+    for each, iteration in zip(shown["iterations"], opened.iterations, strict=True):
+        rows = each["rows"]
+        for n, episode in enumerate(iteration.episodes()):
+            more = data[rows["chunk"][n]][rows["place"][n]]
+            assert rows["total_reward"][n] == episode.total_reward
+            assert more["messages"] == list(episode.messages)
+            tokens, mask = more["tokens"], episode.tokens.action_mask
+            places = [place for a, b, _ in tokens["spans"] for place in range(a, b)]
+            assert places == np.flatnonzero(mask).tolist()
+            assert [t for a, b, t in tokens["spans"] for _ in range(a, b)] == episode.tokens.turn_id[mask].tolist()
+            for name in ("advantage", "returns", "baseline", "ratio", "entropy", "mismatch"):
+                np.testing.assert_allclose(
+                    np.array(tokens[name], float), getattr(episode.tokens, name)[mask], rtol=1e-5
+                )
+
+
+@given(st.lists(st.floats(width=32)))
+def test_numbers_keep_six_digits(values):
+    for value, short in zip(values, _numbers(np.array(values)), strict=True):
+        if np.isfinite(value):
+            assert short == pytest.approx(value, rel=1e-5, abs=1e-16)
+        else:
+            assert short is None
+
+
+def test_last_iterations_are_shown_and_others_counted(run, tmp_path):
+    (shown,) = Document([run], last=1).index()["runs"]
+    assert [(each["kind"], each["number"]) for each in shown["iterations"]] == [("train", 2), ("validation", 2)]
+    assert shown["left_out"] == ["train 1", "validation 1"]
+
+
+def test_comparison_is_paired_by_task(run, tmp_path):
+    better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
+    index = Document([run, better]).index()
+    pair = next(p for p in index["pairs"] if p["first"] == [0, "train", 1])
+    assert pair["alone"] == [0, 1]
+    means = []
+    for path in (run, better):
+        tasks = {}
+        for line in open_run(path).iteration(1).summaries():
+            if not line.forked_from:
+                tasks.setdefault(line.task_key, []).append(line.total_reward)
+        means.append({key: np.mean(values) for key, values in tasks.items()})
+    common = [key for key in means[0] if key in means[1]]
+    differences = [means[1][key] - means[0][key] for key in common]
+    assert [task[1] for task in pair["tasks"]] == common
+    np.testing.assert_allclose([task[6] - task[3] for task in pair["tasks"]], differences)
+    low, high = mean_interval([[each] for each in differences])
+    assert pair["estimates"]["return"]["difference"] == pytest.approx(
+        {"value": np.mean(differences), "low": low, "high": high}
+    )
+
+
+def test_evaluation_has_its_results(tmp_path):
+    for name, policy in (("expert", "expert"), ("random", "careless")):
+        words = [
+            "textenv/gsm8k-interact",
+            "level=easy",
+            "--policy",
+            policy,
+            "--num-tasks",
+            "3",
+            "--samples",
+            "2",
+            "--quiet",
+        ]
+        assert main(["evaluate", *words, "--out", str(tmp_path / name)]) == 0
+    index = Document([tmp_path / "expert", tmp_path / "random"]).index()
+    first = index["runs"][0]
+    assert first["results"]["all"]["success"]["value"] == 1.0
+    assert first["iterations"][0]["rows"]["success"] == [True] * 6
+    (pair,) = index["pairs"]
+    assert pair["first"] == [0, "evaluation", 0]
+    assert len(pair["tasks"]) == 3
+    assert pair["estimates"]["success"]["difference"]["value"] <= 0
+
+
+def test_command_writes_one_file(run, tmp_path, capsys):
+    assert main(["view", str(run), "--output", str(tmp_path / "a.html"), "--no-open"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'a.html'}\n"
+    assert list(data_of(tmp_path / "a.html"))[0] == "index"
+    file = run / "rollouts" / "train" / "000002.parquet"
+    assert main(["view", str(file), "--output", str(tmp_path / "b.html"), "--no-open"]) == 0
+    assert set(data_of(tmp_path / "b.html")) == {"index", "0/train/2/0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["{tmp}/nothing"], 1, "there is no file or folder"),
+        (["{run}", "{run}", "{run}"], 2, "one or two are shown, not 3"),
+        (["{run}", "--policy", "expert"], 2, "go with --serve"),
+        (["{run}", "--serve", "--output", "x.html"], 2, "which is meant?"),
+        (["{run}", "--serve", "--policy", "expert"], 2, "the expert is there without --policy"),
+        (["{run}", "--last", "0"], 2, "positive integer or `all`"),
+        (["{run}", "--output", "{tmp}/no/such/x.html", "--no-open"], 1, "--output names another file"),
+    ],
+)
+def test_mistakes_are_named(run, tmp_path, capsys, words, status, said):
+    assert main(["view", *(word.format(run=run, tmp=tmp_path) for word in words)]) == status
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_committed_page_is_what_the_sources_build_to(tmp_path):
+    """Needs npm and its registry; `make viewer` builds the page anew."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm")
+    frontend = shutil.copytree(
+        VIEWER / "frontend", tmp_path / "frontend", ignore=shutil.ignore_patterns("node_modules")
+    )
+    installed = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"], cwd=frontend, capture_output=True, text=True, timeout=100
+    )
+    if installed.returncode:
+        pytest.skip(f"npm cannot install: {installed.stderr[-300:]}")
+    subprocess.run(["node", "build.mjs", str(tmp_path / "page.html")], cwd=frontend, check=True, timeout=60)
+    assert (tmp_path / "page.html").read_text() == PAGE

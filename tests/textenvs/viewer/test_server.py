@@ -1,0 +1,226 @@
+"""`textenvs view --serve`: who is answered, runs that go on, and episodes that are continued."""
+
+import gzip
+import http.client
+import json
+import threading
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+import synthetic
+
+from textenvs.cli.common import open_environment
+from textenvs.evaluate.policies import FunctionPolicy
+from textenvs.messages import assistant, user
+from textenvs.records import open_run
+from textenvs.viewer import Document
+from textenvs.viewer.branches import Branch, BranchError, replies_of
+from textenvs.viewer.document import branch_files
+from textenvs.viewer.server import ViewServer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return synthetic.write_run(tmp_path_factory.mktemp("served") / "run", 1, 2, 3)
+
+
+@contextmanager
+def served(folder, model=None):
+    server = ViewServer(Document([folder]), open_environment, model)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def request(server, path, body=None, **headers):
+    """The status and the value; with the token, unless ``Authorization`` is given."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    headers = {"Authorization": f"Bearer {server.token}"} | {
+        name.replace("_", "-"): text for name, text in headers.items()
+    }
+    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    if content and answer.headers.get("Content-Encoding") == "gzip":
+        content = gzip.decompress(content)
+    return answer.status, json.loads(content) if content.startswith(b"{") or content.startswith(
+        b"["
+    ) else content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {}, 401),
+        ("/?token=wrong", {}, 401),
+        ("/index", {"Authorization": ""}, 401),
+        ("/index", {"Authorization": "Bearer wrong"}, 401),
+        ("/index", {"Authorization": "Basic {token}"}, 401),
+        ("/index", {"Host": "evil.example"}, 403),
+        ("/index", {"Origin": "http://evil.example"}, 403),
+        ("/index", {"Origin": "null"}, 403),
+        ("/index?token={token}", {"Authorization": ""}, 401),
+        ("/chunk/0/train/9/0", {}, 404),
+        ("/chunk/0/train/1/99", {}, 404),
+        ("/chunk/..%2F..%2Fetc%2Fpasswd", {}, 404),
+        ("/etc/passwd", {}, 404),
+    ],
+)
+def test_others_are_refused(folder, path, headers, status):
+    with served(folder) as server:
+        given = {name: text.format(token=server.token) for name, text in headers.items()}
+        found, answer = request(server, path.format(token=server.token), **given)
+        assert (found, set(answer)) == (status, {"error"})
+        assert server.token not in json.dumps(answer)
+        asked = request(server, "/open", {}, **given)
+        assert asked[0] >= 400
+
+
+def test_page_and_its_data(folder):
+    with served(folder) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        status, page = request(server, f"/?token={server.token}", Authorization="")
+        assert status == 200
+        assert "connect-src 'self'" in page
+        status, index = request(server, "/index", Origin=f"http://127.0.0.1:{server.server_port}")
+        assert status == 200
+        assert request(server, f"/index?have={index['stamp']}") == (204, "")
+        rows = index["runs"][0]["iterations"][0]["rows"]
+        status, chunk = request(server, "/chunk/" + quote(rows["chunk"][0], safe=""))
+        assert (status, len(chunk)) == (200, len(rows["place"]))
+
+
+def test_an_iteration_appears_while_the_run_goes_on(tmp_path):
+    folder = synthetic.write_run(tmp_path / "run", 1, 1, 2)
+    with served(folder) as server:
+        _, index = request(server, "/index")
+        synthetic.add_iteration(folder, 2, 1, 2)
+        (folder / "rollouts" / "train" / "000001.parquet").unlink()
+        status, later = request(server, f"/index?have={index['stamp']}")
+        assert status == 200
+        shown = [(each["kind"], each["number"]) for each in later["runs"][0]["iterations"]]
+        assert shown == [("validation", 1), ("train", 2), ("validation", 2)]
+
+
+def opened(server, index, row, turn):
+    each = index["runs"][0]["iterations"][0]
+    place = {name: each["rows"][name][row] for name in ("chunk", "place")}
+    return request(server, "/open", {"run": 0, "kind": each["kind"], "number": each["number"], "turn": turn, **place})
+
+
+def with_turns(index, count, forked=False):
+    rows = index["runs"][0]["iterations"][0]["rows"]
+    return next(n for n, turns in enumerate(rows["turns"]) if turns >= count and bool(rows["forked_from"][n]) == forked)
+
+
+def test_continue_by_hand_and_by_the_expert_and_save(tmp_path):
+    folder = synthetic.write_run(tmp_path / "run", 1, 3, 4, skill=0.2)
+    with served(folder) as server:
+        _, index = request(server, "/index")
+        row = with_turns(index, 2)
+        status, branch = opened(server, index, row, 1)
+        assert status == 200
+        assert branch["differences"] == []
+        assert branch["environment"] == synthetic.ENVIRONMENT
+        assert branch["policies"] == ["expert"]
+        name = {"branch": branch["branch"]}
+        assert request(server, "/save", name) == (409, {"error": "nothing was played yet"})
+        _, after = request(server, "/reply", {**name, "content": "<b>#### 77</b>"})
+        assert after["messages"][branch["kept"]]["content"] == "<b>#### 77</b>"
+        assert (after["by"], after["done"]) == (["hand"], False)
+        assert request(server, "/play", {**name, "policy": "model"})[0] == 409
+        _, over = request(server, "/play", {**name, "policy": "expert", "turns": 100})
+        assert (over["by"], over["done"], over["stop"]) == (["hand", "expert"], True, "solved")
+        assert request(server, "/reply", {**name, "content": "more"}) == (409, {"error": "the episode is over"})
+        _, saved = request(server, "/save", name)
+        _, later = request(server, f"/index?have={index['stamp']}")
+    rows = later["runs"][0]["iterations"][0]["rows"]
+    new = rows["saved"].index(True)
+    assert (rows["forked_from"][new], rows["forked_turn"][new]) == (rows["episode_id"][row], 1)
+    assert rows["group_id"][new] == rows["group_id"][row]
+    (iteration,) = open_run(saved["saved"]).iterations
+    episode = iteration.episode(0)
+    assert list(episode.messages) == over["messages"]
+    assert episode.turn_rewards.tolist() == over["rewards"]
+    assert iteration.info["continued"] == {"turn": 1, "by": ["hand", "expert"]}
+    assert [str(path) for path in branch_files(open_run(folder), open_run(folder).iterations[0])] == [saved["saved"]]
+
+
+def test_continue_with_a_model_and_its_failure(folder):
+    def reply(conversation):
+        if len(conversation) > 1:
+            raise RuntimeError("no answer from the service")
+        return "#### 1000"
+
+    with served(folder, FunctionPolicy(reply)) as server:
+        _, index = request(server, "/index")
+        _, branch = opened(server, index, 0, 0)
+        assert branch["policies"] == ["expert", "model"]
+        status, answer = request(server, "/play", {"branch": branch["branch"], "policy": "model", "turns": 5})
+        assert status == 409
+        assert "the model failed: RuntimeError: no answer from the service" in answer["error"]
+        _, after = request(server, "/play", {"branch": branch["branch"], "policy": "expert", "turns": 1})
+        assert after["by"] == ["model", "expert"]  # what was played before stays
+
+
+def test_mistakes_of_the_page_are_named(folder):
+    with served(folder) as server:
+        _, index = request(server, "/index")
+        assert "can be continued at 0 to" in opened(server, index, 0, 9)[1]["error"]
+        assert request(server, "/reply", {"branch": "no"}) == (404, {"error": "this branch is closed; open it again"})
+        assert request(server, "/shutdown", {}) == (404, {"error": "there is no '/shutdown'"})
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        connection.request(
+            "POST", "/open", "x", {"Authorization": f"Bearer {server.token}", "Content-Length": str(2**30)}
+        )
+        assert connection.getresponse().status == 413
+
+
+def test_the_oldest_branch_makes_room(folder):
+    with served(folder) as server:
+        _, index = request(server, "/index")
+        names = [opened(server, index, 0, 0)[1]["branch"] for _ in range(17)]
+        assert request(server, "/play", {"branch": names[0], "policy": "expert"})[0] == 404
+        assert request(server, "/play", {"branch": names[1], "policy": "expert"})[0] == 200
+
+
+@pytest.mark.parametrize("row", range(8))
+def test_every_episode_and_fork_replays_to_its_record(folder, row):
+    episode = open_run(folder).iteration(1).episode(min(row, len(open_run(folder).iteration(1)) - 1))
+    turns = len(replies_of(episode))
+    assert turns == len(episode.turn_rewards) + episode.forked_turn
+    branch = Branch(
+        episode,
+        turns,
+        open_environment(**{"env_id": synthetic.ENVIRONMENT["id"], "options": synthetic.ENVIRONMENT["options"]}),
+    )
+    assert branch.differences == []
+    assert branch.messages == episode.messages
+    assert branch.done
+
+
+def test_a_changed_environment_is_said(folder):
+    episode = open_run(folder).iteration(1).episode(0)
+    with pytest.raises(BranchError, match="no seed"):
+        Branch(
+            type(episode)(**{**vars(episode), "env_seed": None}),
+            0,
+            open_environment("textenv/gsm8k-interact", {"level": "easy"}),
+        )
+    branch = Branch(episode, 0, open_environment("textenv/gsm8k-interact", {"level": "hard"}))
+    assert branch.differences
+    assert branch.differences[0].startswith("message 0 (user), content: recorded ")
+
+
+def test_replies_are_the_last_messages_of_the_assistant(folder):
+    episode = open_run(folder).iteration(1).episode(0)
+    examples = (user("an example"), assistant("its answer"))
+    said = (*examples, user("now"), assistant("a"), user("b"), assistant("c"))
+    changed = type(episode)(**{**vars(episode), "messages": said, "turn_rewards": np.zeros(2), "forked_turn": 0})
+    assert [m["content"] for m in replies_of(changed)] == ["a", "c"]

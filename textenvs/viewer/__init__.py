@@ -1,0 +1,11 @@
+"""``textenvs view``: one page, which opens from disk, of what :mod:`textenvs.records` reads.
+
+:mod:`.document` makes the page's data of runs, :mod:`.compare` compares two of them, :mod:`.page` writes the file,
+:mod:`.server` serves it while a run goes on, and :mod:`.branches` continues recorded episodes. ``page.html`` is built
+by ``make viewer`` from ``frontend/``; whoever views needs no npm. docs/viewer.md explains what is shown.
+"""
+
+from .document import Document
+from .page import write_page
+
+__all__ = ["Document", "write_page"]

@@ -1,0 +1,246 @@
+"""Continue from here: a recorded episode, played again up to one of its turns, and on from there."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.files import written_whole
+from ..env import TextEnv
+from ..evaluate.baselines import has_script
+from ..evaluate.policies import Player, Policy
+from ..evaluate.runner import describe_error, tools_of
+from ..event_loop import submit
+from ..messages import Message, Messages, assistant
+from ..records import Episode
+from ..records.schema import ITERATION_KEY, PLAYED, arrow_schema
+from ..text import excerpt
+
+MakeEnv = Callable[[str, Mapping[str, Any]], TextEnv[Any]]
+_MOST_TURNS = 100  # of one request
+
+
+class BranchError(ValueError):
+    """An episode that cannot be continued; the message says why, and what to do."""
+
+
+def environment_of(config: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The id and the options of the environment that an iteration, or an evaluation, was played in.
+
+    Raises:
+        BranchError: The file does not say.
+    """
+    environment = info.get("environment") or config.get("environment")
+    if not isinstance(environment, Mapping) or not isinstance(environment.get("id"), str):
+        raise BranchError("the file does not say which environment was played: it was written by an older version")
+    return environment["id"], dict(environment.get("options") or {})
+
+
+class Branch:
+    """An episode that goes on; one thread at a time.
+
+    The environment is reset with the recorded seed and task, and given the recorded replies. ``differences`` has what
+    then differs from the record (a changed environment, a user that is a model): the branch goes on nevertheless.
+
+    Args:
+        episode: The record.
+        turn: Turns of the whole conversation that are kept.
+        env: A new environment, which the branch closes.
+        model: A policy beside the expert and the person, or ``None``.
+
+    Raises:
+        BranchError: The record does not say how to play it again, or the episode is over before ``turn``.
+    """
+
+    def __init__(self, episode: Episode, turn: int, env: TextEnv[Any], model: Policy | None = None) -> None:
+        self.lock = threading.Lock()
+        self.episode, self.turn = episode, turn
+        self.rewards: list[float] = []
+        self.terms: list[dict[str, float]] = []
+        self.by: list[str] = []  # who replied, by turn
+        self.metrics: dict[str, float] = {}
+        self.stop: str | None = None
+        self.error: str | None = None
+        self._env, self._model = env, model
+        self._player: Player | None = None
+        self._rng = np.random.default_rng(episode.env_seed or 0)
+        if episode.env_seed is None or episode.task_index is None or episode.task_index < 0:
+            raise BranchError("the record has no seed, or no index of its task, so it cannot be played again")
+        replies = replies_of(episode)
+        if not 0 <= turn <= len(replies):
+            raise BranchError(f"the episode has {len(replies)} turns; it can be continued at 0 to {len(replies)}")
+        env.reset(seed=episode.env_seed, options={"task_index": episode.task_index})
+        for number, reply in enumerate(replies[:turn]):
+            if env.state.done:
+                raise BranchError(f"played again, the episode is over after {number} turns ({env.state.stop})")
+            env.step(reply)
+        self.kept = len(self.messages)
+        self.differences = _differences(episode.messages, self.messages)
+
+    @property
+    def messages(self) -> Messages:
+        return tuple(self._env.state.messages)
+
+    @property
+    def done(self) -> bool:
+        return bool(self._env.state.done)
+
+    def policies(self) -> list[str]:
+        """Who can reply, beside the person."""
+        return ["expert"] * has_script(self._env, "expert") + ["model"] * (self._model is not None)
+
+    def reply(self, message: str | Message) -> None:
+        """A turn by hand.
+
+        Raises:
+            BranchError: The episode is over, or the environment failed; the branch is then as it was.
+        """
+        self._step(message, "hand")
+
+    def play(self, policy: str, turns: int) -> None:
+        """Turns of the ``expert`` or the ``model``, until the episode is over.
+
+        Raises:
+            BranchError: There is no such policy here, or it, or the environment, failed.
+        """
+        if policy not in self.policies():
+            raise BranchError(f"there is no {policy!r} here: name a model when you start `textenvs view --serve`")
+        for _ in range(min(turns, _MOST_TURNS)):
+            if self.done:
+                return
+            try:
+                action = self._env.demonstration(self._rng) if policy == "expert" else self._ask_model()
+            except Exception as error:  # of a service, a model or a script
+                raise BranchError(f"the {policy} failed: {describe_error(error)}") from error
+            self._step(action, policy)
+
+    def _ask_model(self) -> str | Message:
+        if self._player is None:
+            assert self._model is not None
+            self._player = self._model.start(self._env, self.episode.env_seed or 0)
+        return submit(self._player(self.messages, tools_of(self._env))).result().action
+
+    def _step(self, action: str | Message, by: str) -> None:
+        if self.done:
+            raise BranchError("the episode is over")
+        try:
+            _, reward, _, _, info = self._env.step(action)
+        except Exception as error:  # of the environment, or of a reply that is none
+            raise BranchError(f"the reply was not taken: {describe_error(error)}") from error
+        self.rewards.append(float(reward))
+        self.terms.append(dict(info["terms"]))
+        self.by.append(by)
+        self.metrics, self.stop = dict(info["metrics"]), info["stop"]
+        self.error = info.get("failure")
+
+    def view(self) -> dict[str, Any]:
+        """As it stands, for the page."""
+        schemas = [dict(each["function"]) for each in getattr(self._env, "tool_schemas", ())]
+        return {
+            "turn": self.turn,
+            "kept": self.kept,
+            "messages": list(self.messages),
+            "rewards": self.rewards,
+            "terms": self.terms,
+            "by": self.by,
+            "done": self.done,
+            "stop": self.stop,
+            "error": self.error,
+            "differences": self.differences,
+            "policies": self.policies(),
+            "tools": schemas,
+        }
+
+    def save(self, folder: Path, kind: str, number: int) -> Path:
+        """Write the branch as a file of one episode, a fork of the recorded one without tokens.
+
+        Raises:
+            BranchError: Nothing was played, or the file cannot be written.
+        """
+        if not self.rewards:
+            raise BranchError("nothing was played yet")
+        safe = re.sub(r"[^\w.-]", "_", self.episode.episode_id)[:80]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            n = 1
+            while (path := folder / f"{kind}-{number:06d}-{safe}-t{self.turn}-{n}.parquet").exists():
+                n += 1
+            info = {"kind": kind, "iteration": number, "continued": {"turn": self.turn, "by": self.by}}
+            with written_whole(path) as temporary:
+                _write(temporary, self._row(f"{self.episode.episode_id}/continued-t{self.turn}-{n}"), info)
+        except OSError as error:
+            raise BranchError(f"the branch was not written: {error}") from error
+        return path
+
+    def _row(self, episode_id: str) -> dict[str, Any]:
+        state, episode = self._env.state, self.episode
+        status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
+        row: dict[str, Any] = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
+        taken = ("group_id", "task_key", "data_source", "task_index", "env_seed")
+        return (
+            row
+            | {name: getattr(episode, name) for name in taken}
+            | {
+                "episode_id": episode_id,
+                "status": status if self.done else "aborted",
+                "stop": self.stop,
+                "error": self.error,
+                "forked_from": episode.episode_id,
+                "forked_turn": self.turn,
+                "terminated": state.terminated,
+                "truncated": not state.terminated,
+                "turn_rewards": self.rewards,
+                "turn_terms": [list(terms.items()) for terms in self.terms],
+                "metrics": list(self.metrics.items()),
+                "messages": list(self.messages),
+            }
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def replies_of(episode: Episode) -> list[Message]:
+    """The assistant's messages that are turns, of the whole conversation; those of the opening are none."""
+    said = [message for message in episode.messages if message["role"] == "assistant"]
+    turns = len(episode.turn_rewards) + episode.forked_turn
+    return said[len(said) - min(turns, len(said)) :]
+
+
+def reply_of(content: str, calls: Sequence[Mapping[str, str]], turn: int) -> str | Message:
+    """What a person typed; with calls of tools, each with ``name`` and ``arguments`` (JSON)."""
+    if not calls:
+        return content
+    given = [
+        {"id": f"typed_{turn}_{n}", "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+        for n, c in enumerate(calls)
+    ]
+    return assistant(content, given)  # type: ignore[arg-type]
+
+
+def _differences(recorded: Messages, now: Messages) -> list[str]:
+    """In words; JSON levels tuples and lists."""
+    found = []
+    for n, (was, is_) in enumerate(zip(recorded, now, strict=False)):
+        for key in sorted({*was, *is_}):
+            old, new = (json.dumps(each.get(key), sort_keys=True, ensure_ascii=False) for each in (was, is_))
+            if old != new:
+                found.append(f"message {n} ({is_['role']}), {key}: recorded {excerpt(old)}; now {excerpt(new)}")
+    if len(now) > len(recorded):
+        found.append(f"the record has {len(recorded)} messages, played again there are {len(now)}")
+    return found[:5]
+
+
+def _write(path: str, row: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = arrow_schema(PLAYED)
+    metadata = {**(schema.metadata or {}), ITERATION_KEY: json.dumps(info)}
+    parquet.write_table(pa.Table.from_pylist([dict(row)], schema.with_metadata(metadata)), path, compression="zstd")

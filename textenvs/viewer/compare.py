@@ -1,0 +1,83 @@
+"""Two runs, or two evaluations, on the tasks that both have played."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..evaluate.statistics import mean_interval, rate_interval
+
+Pair = dict[str, Any]
+Ref = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Side:
+    """An iteration, a validation or an evaluation of one of the two, with its list's columns."""
+
+    run: int
+    kind: str
+    number: int
+    rows: Mapping[str, Sequence[Any]]
+
+
+def paired(before: Mapping[Ref, Side], after: Mapping[Ref, Side]) -> list[Pair]:
+    """Comparisons of what stands at the same place in both, and of the last of each kind; without common tasks, none.
+
+    Forks and failed episodes are left out. An estimate has an interval of 95 %, clustered by task; that of a
+    ``difference`` (the second minus the first) is over the differences of the tasks' means.
+    """
+    places = [(ref, ref) for ref in before if ref in after]
+    for kind in dict.fromkeys(kind for kind, _ in before):
+        last = [max((ref for ref in side if ref[0] == kind), default=None) for side in (before, after)]
+        if None not in last and (last[0], last[1]) not in places:
+            places.append((last[0], last[1]))  # type: ignore[arg-type]
+    found = [_pair(before[a], after[b]) for a, b in places]
+    return [pair for pair in found if pair["tasks"]]
+
+
+def _pair(before: Side, after: Side) -> Pair:
+    first, second = _by_task(before.rows), _by_task(after.rows)
+    common = [task for task in first if task in second]
+    numbers: Pair = {}
+    for n, name in enumerate(("return", "success")):
+        values = [[[episode[n] for episode in side[task]] for task in common] for side in (first, second)]
+        numbers[name] = {
+            "first": _estimate(values[0], rate=name == "success"),
+            "second": _estimate(values[1], rate=name == "success"),
+            "difference": _estimate([[_mean(b) - _mean(a)] for a, b in zip(*values, strict=True)]),
+        }
+    return {
+        "first": [before.run, before.kind, before.number],
+        "second": [after.run, after.kind, after.number],
+        "tasks": [[*task, *(x for side in (first, second) for x in _of_task(side[task]))] for task in common],
+        "alone": [len(first) - len(common), len(second) - len(common)],
+        "estimates": numbers if common else {},
+    }
+
+
+def _by_task(rows: Mapping[str, Sequence[Any]]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    tasks: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for n, status in enumerate(rows["status"]):
+        reward = rows["total_reward"][n]
+        if not rows["forked_from"][n] and reward is not None and not status.startswith(("error", "aborted")):
+            place = rows["data_source"][n], rows["task_key"][n]
+            tasks.setdefault(place, []).append((reward, float(rows["success"][n])))
+    return tasks
+
+
+def _of_task(episodes: Sequence[tuple[float, float]]) -> tuple[int, float, float]:
+    return len(episodes), _mean([reward for reward, _ in episodes]), _mean([success for _, success in episodes])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _estimate(groups: Sequence[Sequence[float]], rate: bool = False) -> dict[str, float | None] | None:
+    if not groups:
+        return None
+    low, high = rate_interval(groups) if rate else mean_interval(groups) or (None, None)
+    return {"value": _mean([value for group in groups for value in group]), "low": low, "high": high}

@@ -1,0 +1,155 @@
+// What the page shows: embedded as compressed blocks, or asked of the server that served the page.
+
+const token = new URLSearchParams(location.search).get("token");
+export const live = !document.getElementById("data:index");
+
+const json = async (stream) => new Response(stream.pipeThrough(new DecompressionStream("gzip"))).json();
+
+function embedded(name) {
+  const block = document.getElementById(`data:${name}`);
+  if (!block) throw new Error(`the page has no ${name}`);
+  const bytes = Uint8Array.from(atob(block.textContent), (c) => c.charCodeAt(0));
+  return json(new Blob([bytes]).stream());
+}
+
+async function ask(path, body) {
+  const headers = { Authorization: `Bearer ${token}` };
+  const answer = await fetch(path, body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) });
+  if (answer.status === 204) return null;
+  const value = await answer.json();
+  if (!answer.ok) throw new Error(value.error ?? answer.statusText);
+  return value;
+}
+
+/** The index; `null` where it is the known one. */
+export async function loadIndex(known = "") {
+  const index = live ? await ask(`/index?have=${known}`) : await embedded("index");
+  if (index) {
+    chunks.clear();
+    index.runs.forEach((run, number) => run.iterations.forEach((it) => prepare(run, number, it)));
+  }
+  return index;
+}
+
+const chunks = new Map(); // promises, the latest ones
+const KEPT = 24;
+
+function chunk(name) {
+  let found = chunks.get(name);
+  chunks.delete(name);
+  found ??= live ? ask(`/chunk/${encodeURIComponent(name)}`) : embedded(name);
+  chunks.set(name, found);
+  if (chunks.size > KEPT) chunks.delete(chunks.keys().next().value);
+  return found;
+}
+
+/** All of an episode: what its line has, and messages, turns and tokens. */
+export async function loadEpisode(row) {
+  const more = (await chunk(row.chunk))[row.place];
+  return { ...more, row, turnOf: turnsOf(more) };
+}
+
+/** Which turn each message is the reply of, or -1: the last assistant messages are the turns. */
+function turnsOf({ messages, rewards }) {
+  const said = messages.flatMap((m, n) => (m.role === "assistant" ? [n] : []));
+  const found = messages.map(() => -1);
+  said.slice(-rewards.length || said.length).forEach((n, k) => (found[n] = k));
+  return found;
+}
+
+export const act = (what, body) => ask(`/${what}`, body);
+
+// --- lines of lists
+
+const NAMES = {
+  id: "episode_id", group: "group_id", task: "task_key", source: "data_source", status: "status", stop: "stop",
+  parent: "forked_from", from: "forked_turn", reward: "total_reward", signal: "signal", mean: "group_mean",
+  std: "group_std", turns: "turns", tokens: "tokens", success: "success", chunk: "chunk", place: "place", saved: "saved",
+};
+
+function prepare(run, number, it) {
+  it.run = number;
+  it.path = `/run/${number}/${it.kind}/${it.number}`;
+  it.name = it.kind === "evaluation" ? "evaluation" : `${it.kind} ${it.number}`;
+  const size = it.rows.episode_id?.length ?? 0;
+  it.list = Array.from({ length: size }, (_, n) => {
+    const row = { it };
+    for (const [key, column] of Object.entries(NAMES)) row[key] = it.rows[column][n];
+    return row;
+  });
+  it.byId = new Map(it.list.map((row) => [row.id, row]));
+  it.groups = new Map();
+  for (const row of it.list) {
+    const name = row.group || row.id;
+    if (!it.groups.has(name)) it.groups.set(name, []);
+    it.groups.get(name).push(row);
+  }
+  it.ordered = [...it.groups.values()].flatMap(ordered);
+}
+
+/** Roots in their order, each followed by what was forked from it. */
+export function ordered(rows) {
+  const ids = new Set(rows.map((row) => row.id));
+  const children = Map.groupBy ? Map.groupBy(rows, (r) => r.parent) : groupBy(rows, (r) => r.parent);
+  const found = [];
+  const add = (row, depth) => {
+    row.depth = depth;
+    found.push(row);
+    (children.get(row.id) ?? []).forEach((each) => each !== row && depth < 20 && add(each, depth + 1));
+  };
+  rows.filter((row) => !ids.has(row.parent)).forEach((row) => add(row, 0));
+  return found;
+}
+
+function groupBy(values, key) {
+  const found = new Map();
+  for (const value of values) found.set(key(value), [...(found.get(key(value)) ?? []), value]);
+  return found;
+}
+
+export const pathOf = (row) => `${row.it.path}/e/${encodeURIComponent(row.id)}`;
+export const groupPath = (row) => `${row.it.path}/g/${encodeURIComponent(row.group || row.id)}`;
+
+/** Rows that a filter lets through; its fields are texts, empty for all. `found`: ids in whose words a text was found. */
+export function filtered(rows, f, found) {
+  const words = (f.q ?? "").toLowerCase();
+  const [min, max] = [f.min, f.max].map((text) => (text === undefined || text === "" ? null : Number(text)));
+  return rows.filter(
+    (row) =>
+      (min === null || row.reward >= min) &&
+      (max === null || row.reward <= max) &&
+      ["stop", "status", "source", "signal"].every((name) => !f[name] || (row[name] ?? "") === f[name]) &&
+      (!f.forks || (f.forks === "forks") === Boolean(row.parent)) &&
+      (!words ||
+        found?.has(row) ||
+        `${row.id}\n${row.task}\n${row.it.openings[row.group] ?? ""}`.toLowerCase().includes(words)),
+  );
+}
+
+/** The rows in whose messages a text stands, as they are found. */
+export async function* searched(rows, words) {
+  const wanted = words.toLowerCase();
+  for (const [n, row] of rows.entries()) {
+    const { messages } = await loadEpisode(row);
+    if (JSON.stringify(messages.map((m) => [m.content, m.tool_calls])).toLowerCase().includes(wanted)) yield { n, row };
+    else if (n % 64 === 0) yield { n };
+  }
+}
+
+// --- numbers
+
+export const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+export const mean = (values) => (values.length ? sum(values) / values.length : null);
+
+export function num(value, digits = 4) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isSafeInteger(value)) return String(value).replace("-", "−");
+  const text = Math.abs(value) >= 1e-4 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(digits))) : value.toExponential(2);
+  return text.replace("-", "−");
+}
+
+export function quantile(values, q) {
+  const known = values.filter((v) => v !== null && v !== undefined).sort((a, b) => a - b);
+  return known.length ? known[Math.min(known.length - 1, Math.floor(q * known.length))] : 0;
+}

@@ -1,0 +1,152 @@
+// Episodes of an iteration, or of all of them: filters, and a list that scrolls however long it is.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { filtered, groupPath, mean, num, pathOf, searched } from "./data.js";
+import { Lines, Reward, Tag } from "./parts.jsx";
+import { go, set, useKeys } from "./route.js";
+import { visible } from "./text.jsx";
+
+const CHOICES = { stop: "stop", status: "status", source: "data source", signal: "signal" };
+
+export function List({ its, route }) {
+  const rows = useMemo(() => its.flatMap((it) => it.ordered), [its]);
+  const f = route.query;
+  const [found, setFound] = useState(null); // rows in whose words the search stands
+  const [searching, setSearching] = useState("");
+  const [at, setAt] = useState(0);
+  const shown = useMemo(() => filtered(rows, f, found), [rows, route.hash, found]);
+  const most = useMemo(() => Math.max(1e-9, ...rows.map((row) => Math.abs(row.reward ?? 0))), [rows]);
+  const run = useRef(0);
+
+  useEffect(() => {
+    setFound(null);
+    setSearching("");
+    run.current += 1;
+  }, [f.q]);
+  const searchWords = async () => {
+    const mine = (run.current += 1);
+    const hits = new Set();
+    for await (const { n, row } of searched(rows, f.q ?? "")) {
+      if (mine !== run.current) return;
+      if (row) hits.add(row);
+      setSearching(`${n + 1} of ${rows.length}`);
+    }
+    setFound(hits);
+    setSearching(`${hits.size} have it in their words`);
+  };
+  useKeys({
+    j: () => setAt((n) => Math.min(n + 1, shown.length - 1)),
+    k: () => setAt((n) => Math.max(n - 1, 0)),
+    Enter: () => shown[at] && go(pathOf(shown[at])),
+  });
+  useEffect(() => setAt(0), [route.hash]);
+
+  const options = (name) => [...new Set(rows.map((row) => row[name] ?? ""))].filter(Boolean).sort();
+  const one = its.length === 1;
+  return (
+    <section class="fill">
+      {one && <Facts it={its[0]} />}
+      <form class="filters" onSubmit={(event) => event.preventDefault()}>
+        <input data-search type="search" placeholder="search task, opening, id" value={f.q ?? ""}
+          onInput={(e) => set({ q: e.target.value })} onKeyDown={(e) => e.key === "Enter" && f.q && searchWords()} />
+        {f.q && <button onClick={searchWords}>search in all words</button>}
+        <label>reward <input class="number" type="number" step="any" name="min" placeholder="min" value={f.min ?? ""} onInput={(e) => set({ min: e.target.value })} />
+          {" to "}<input class="number" type="number" step="any" name="max" placeholder="max" value={f.max ?? ""} onInput={(e) => set({ max: e.target.value })} /></label>
+        {Object.entries(CHOICES).map(([name, label]) => options(name).length > 1 && (
+          <select name={name} value={f[name] ?? ""} onChange={(e) => set({ [name]: e.target.value })}>
+            <option value="">{label}</option>
+            {options(name).map((text) => <option value={text}>{visible(text)}</option>)}
+          </select>
+        ))}
+        {rows.some((row) => row.parent) && (
+          <select name="forks" value={f.forks ?? ""} onChange={(e) => set({ forks: e.target.value })}>
+            <option value="">roots and forks</option>
+            <option value="roots">roots</option>
+            <option value="forks">forks</option>
+          </select>
+        )}
+        <span class="muted" data-count>{shown.length} of {rows.length}{searching && ` · ${searching}`}</span>
+      </form>
+      <div class={`line head${one ? "" : " wide"}`}>
+        {!one && <span>iteration</span>}
+        <span>reward</span><span>task</span><span>opening</span><span>turns</span><span>tokens</span><span>ended by</span><span>signal</span>
+      </div>
+      <Lines items={shown} height={30} at={at} name="episodes" line={(row, n) => <Line row={row} wide={!one} most={most} here={n === at} />} />
+    </section>
+  );
+}
+
+function Line({ row, wide, most, here }) {
+  return (
+    <a class={`line${wide ? " wide" : ""}${here ? " here" : ""}`} href={`#${pathOf(row)}`} role="row">
+      {wide && <span>{row.it.name}</span>}
+      <Reward value={row.reward} most={most} />
+      <span style={{ paddingLeft: `${Math.min(row.depth, 6) * 14}px` }}>
+        {row.parent && <span class="muted">{row.saved ? "✎" : "↳"} {row.from + 1} </span>}
+        {visible(row.task || row.id)}
+      </span>
+      <span class="muted">{visible(row.it.openings[row.group] ?? "")}</span>
+      <span>{row.turns}</span>
+      <span>{row.tokens ?? ""}</span>
+      <span><Tag text={row.stop || row.status} /></span>
+      <span><Tag text={row.signal} /></span>
+    </a>
+  );
+}
+
+/** What holds for the whole iteration, and its groups as strips of their rewards. */
+function Facts({ it }) {
+  const roots = it.list.filter((row) => !row.parent);
+  const groups = [...it.groups.values()];
+  const signals = groups.filter((rows) => rows[0].signal === "signal").length;
+  const rewards = roots.map((row) => row.reward);
+  const steps = it.info.steps ?? [];
+  return (
+    <>
+      <div class="facts">
+        <h1>{it.name}</h1>
+        <span><b>{roots.length}</b> episodes{it.list.length > roots.length && <> and <b>{it.list.length - roots.length}</b> forks</>}</span>
+        <span>mean reward <b>{num(mean(rewards), 3)}</b></span>
+        <span>solved <b>{num(100 * mean(roots.map((row) => Number(row.success))), 3)} %</b></span>
+        {groups.some((rows) => rows[0].signal) && <span>groups with signal <b>{signals} of {groups.length}</b></span>}
+        {it.info.version !== undefined && it.info.version !== null && <span>weights <b>{it.info.version}</b></span>}
+        {steps.length > 0 && <Steps steps={steps} />}
+      </div>
+      {groups.length < roots.length && (
+        <details class="groups">
+          <summary>{groups.length} groups</summary>
+          <div class="strips">{groups.map((rows) => <Strip rows={rows} all={rewards} />)}</div>
+        </details>
+      )}
+    </>
+  );
+}
+
+function Steps({ steps }) {
+  const names = Object.keys(steps[0]);
+  return (
+    <details>
+      <summary>{steps.length} optimizer {steps.length === 1 ? "step" : "steps"}</summary>
+      <table>
+        <tr>{names.map((name) => <th>{name}</th>)}</tr>
+        {steps.map((step) => <tr>{names.map((name) => <td>{num(step[name])}</td>)}</tr>)}
+      </table>
+    </details>
+  );
+}
+
+function Strip({ rows, all }) {
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const x = (v) => 6 + (108 * (v - low)) / (high - low || 1);
+  const roots = rows.filter((row) => !row.parent);
+  return (
+    <a class="strip" href={`#${groupPath(rows[0])}`} title={`mean ${num(rows[0].mean)}, spread ${num(rows[0].std)}`}>
+      <svg viewBox="0 0 120 22" width="120" height="22">
+        <line class="axis" x1="6" x2="114" y1="11" y2="11" />
+        {rows[0].mean !== null && <line class="mean" x1={x(rows[0].mean)} x2={x(rows[0].mean)} y1="3" y2="19" />}
+        {roots.map((row, n) => <circle cx={x(row.reward)} cy={7 + ((n * 5) % 9)} r="2.6" />)}
+      </svg>
+      <span>{visible(rows[0].task)}</span>
+      <Tag text={rows[0].signal} />
+    </a>
+  );
+}
