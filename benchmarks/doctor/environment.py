@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from textenvs import Task, TextEnv, Turn
+from textenvs import EpisodeState, Task, TextEnv, Turn
 from textenvs.messages import Message, user, visible_text
 
 LETTERS = "bdfghkmp"
@@ -37,20 +38,29 @@ class Words:
         return Task(word, "words", (user(f"Repeat {word}."),), ground_truth=word)
 
 
-class Repeat(TextEnv[Any]):
-    """Reward terms: `right`, the share of letters at their place, and `again`, -0.2 for a second turn.
+@dataclass
+class State(EpisodeState):
+    """Of an episode."""
+
+    best: float = 0.0  # share of letters that were right so far
+
+
+class Repeat(TextEnv[State]):
+    """Reward terms: `right`, by how much the share of right letters is the best so far, and `again`, -0.2 a second turn.
 
     Args:
         split: ``train`` or ``test``.
         fault: Something that is broken from the start; see :mod:`benchmarks.doctor.plants`.
     """
 
+    state_type = State
+
     def __init__(self, split: str = "train", fault: str = "", render_mode: str | None = None) -> None:
         super().__init__(Words(split), max_assistant_turns=2, render_mode=render_mode)
         self.fault = fault
 
     def opening(self, task: Task) -> Any:
-        return (user("Repeat it."),) if "opening" in BROKEN else task.messages
+        return (user("Repeat it."),) if "opening" in BROKEN else task.prompt
 
     async def respond(self, reply: Message) -> Turn:
         broken = BROKEN | {self.fault}
@@ -61,7 +71,7 @@ class Repeat(TextEnv[Any]):
         if "hangs" in broken and chance < 0.1:
             await asyncio.sleep(3600)
         if "slow" in broken:
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.6)
         right = sum(a == b for a, b in zip(said, word, strict=False)) / 3 if len(said) <= 3 else 0.0
         if "prefix" in broken:
             right = float(said[:1] in tuple(LETTERS) and len(said) > 0)
@@ -69,11 +79,10 @@ class Repeat(TextEnv[Any]):
             right = float(said == f"[{word}]")
         if "impossible" in broken or ("misjudged" in broken and word[0] in "bdf"):
             right = 0.0
-        if "pays all" in broken or ("pays silence" in broken and not said.strip()):
+        if "pays silence" in broken and not said.strip():
             right = 1.0
-        if "noise" in broken:
-            right = float(chance < 0.5)
-        terms = {"right": right, "again": -0.2 * (self.state.assistant_turns > 1)}
+        gained, self.state.best = max(0.0, right - self.state.best), max(right, self.state.best)
+        terms = {"right": gained, "again": -0.2 * (self.state.assistant_turns > 1)}
         if right == 1.0:
             return Turn(terms=terms, terminated=True, stop="solved")
         return Turn((user(f"No. Repeat {word}."),) if "opening" not in BROKEN else (user("No."),), terms=terms)
