@@ -3,8 +3,8 @@
     python -m trainers.doctor RUN               verdicts, each with cause, evidence and advice
     python -m trainers.doctor RUN --checks      also what every check watches, and what could not be checked
 
-The same verdicts appear on the console of a run, at the iteration where they begin. The exit code is 1 if there are any.
-docs/doctor.md says how to read them.
+The same verdicts appear on the console of a run, at the iteration where they begin. The exit code is 1 if there are
+any. docs/doctor.md says how to read them.
 """
 
 from __future__ import annotations

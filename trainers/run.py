@@ -48,9 +48,9 @@ from .demonstrations import DemonstrationError
 from .learner import Learner, Parallel
 from .learner.memory import empty_heap
 from .policy import Policy, PolicyError
-from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
+from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
 from .report.reporter import Reporter
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend

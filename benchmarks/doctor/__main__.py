@@ -51,7 +51,13 @@ _WARM = (
 _OTHERS = {
     "gsm8k-interact": ("env.id=textenv/gsm8k-interact", "trainer.total_iterations=40"),
 }
-_SMALL = ("trainer.logger=jsonl", "trainer.keep_rollouts=0", "trainer.threads=1", "engine.threads=1", "trainer.test_freq=10")
+_SMALL = (
+    "trainer.logger=jsonl",
+    "trainer.keep_rollouts=0",
+    "trainer.threads=1",
+    "engine.threads=1",
+    "trainer.test_freq=10",
+)
 
 
 def play(folder: Path, options: Sequence[str], plant: Plant | None = None) -> None:
@@ -72,7 +78,7 @@ def play(folder: Path, options: Sequence[str], plant: Plant | None = None) -> No
             if step == when:
                 change(run)
 
-        run.reporter.iteration = reported  # type: ignore[method-assign]
+        run.reporter.iteration = reported  # type: ignore[method-assign, assignment]
 
     async def go() -> None:
         async with assemble(load_config([*options, f"trainer.default_local_dir={folder}"])[0]) as run:
@@ -209,10 +215,34 @@ def cost(folder: Path) -> None:
     began = time.perf_counter()
     for step in range(500, 600):
         doctor.observe(step, row)
-    checks, measures, whole = (time.perf_counter() - began) / 100, sorted(took)[len(took) // 2], seconds[len(seconds) // 2]
+    checks, measures, whole = (
+        (time.perf_counter() - began) / 100,
+        sorted(took)[len(took) // 2],
+        seconds[len(seconds) // 2],
+    )
     share = (checks + measures) / whole
-    print(f"episodes {1000 * measures:.1f} ms, checks after 500 iterations {1000 * checks:.1f} ms, iteration {whole:.2f} s")
+    print(f"episodes {1000 * measures:.1f} ms, checks after 500 iterations {1000 * checks:.1f} ms, of {whole:.2f} s")
     print(f"share of an iteration: {share:.2%} (at most 3 %)")
+
+
+def table(faults: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The table of docs/doctor.md."""
+    yield "| fault | in | named | after | as | with it |"
+    yield "|---|---|---|---|---|---|"
+    for name in dict.fromkeys(row["fault"] for row in faults):
+        rows = [row for row in faults if row["fault"] == name]
+        good = [row for row in rows if row["named"]]
+        after = sorted({row["after"] for row in good})
+        span = f"{after[0]} to {after[-1]}" if len(after) > 1 else str(*after) if after else "-"
+        named, also = (sorted(set(each)) for each in ([r["named"] for r in good], sum((r["also"] for r in rows), [])))
+        cells = (name, rows[0]["where"], f"{len(good)} of {len(rows)}", span, ", ".join(named), ", ".join(also))
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+    yield "| healthy run | iterations | reward | false alarms |"
+    yield "|---|---|---|---|"
+    for row in runs:
+        alarms = ", ".join(f"{check} ({step})" for check, step, _ in row["false"]) or "none"
+        yield f"| {row['run']} | {row['iterations']} | {row['reward'][0]:+.2f} -> {row['reward'][1]:+.2f} | {alarms} |"
 
 
 def main() -> int:
@@ -221,7 +251,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults and runs with this in their name; writes no table")
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=Path("outputs/doctor"), help="where runs are kept")
-    parser.add_argument("--recorded", action="append", default=[], metavar="NAME=METRICS", help="a healthy run's metrics")
+    parser.add_argument(
+        "--recorded", action="append", default=[], metavar="NAME=METRICS", help="a healthy run's metrics"
+    )
     parser.add_argument("--cost", action="store_true", help="measure what live verdicts cost, and nothing else")
     options = parser.parse_args()
     disable_progress_bar()
@@ -232,8 +264,11 @@ def main() -> int:
     faults, runs = [], []
     for row in planted(options.folder, options.seeds, options.only):
         faults.append(row)
-        print(f"{row['fault']:40} {row['seed']}  {row['named'] or 'NOT NAMED':22} {row['after']!s:5} also {row['also']} "
-              f"before {row['false']}", flush=True)
+        print(
+            f"{row['fault']:40} {row['seed']}  {row['named'] or 'NOT NAMED':22} {row['after']!s:5} also {row['also']} "
+            f"before {row['false']}",
+            flush=True,
+        )
     for row in healthy(options.folder, options.only, options.recorded):
         runs.append(row)
         print(f"healthy: {row['run']:40} {row['iterations']:4} {row['reward']}  {row['false'] or ''}", flush=True)
@@ -244,8 +279,11 @@ def main() -> int:
     print(f"named within {SOON} iterations: {named} of {len(faults)}")
     if looks:
         low, high = wilson(false, looks, 1.96)
-        print(f"false alarms in healthy runs: {false} of {looks} verdicts ({false / looks:.1%}, 95 % interval {low:.1%} to "
-              f"{high:.1%}); before a fault began: {early}")
+        print(
+            f"false alarms in healthy runs: {false} of {looks} verdicts ({false / looks:.1%}, 95 % interval "
+            f"{low:.1%} to {high:.1%}); before a fault began: {early}"
+        )
+    print("\n".join(table(faults, runs)))
     if not options.only:
         RESULTS.write_text(json.dumps({"faults": faults, "healthy": runs, "checks": len(CHECKS)}, indent=1) + "\n")
     return 0 if faults and named >= 0.9 * len(faults) and false <= 0.02 * looks else 1

@@ -1,4 +1,4 @@
-"""Repeat three letters: an environment that a tiny policy learns in seconds, and that can be broken while a run goes on.
+"""Repeat three letters: a tiny policy learns it in seconds, and it can be broken while a run goes on.
 
 ``env.id=benchmarks.doctor.environment:benchmarks/repeat``.
 """
@@ -46,7 +46,7 @@ class State(EpisodeState):
 
 
 class Repeat(TextEnv[State]):
-    """Reward terms: `right`, by how much the share of right letters is the best so far, and `again`, -0.2 a second turn.
+    """Reward terms: `right`, what the share of right letters gains on the best before, and `again` for a second turn.
 
     Args:
         split: ``train`` or ``test``.
@@ -64,7 +64,7 @@ class Repeat(TextEnv[State]):
 
     async def respond(self, reply: Message) -> Turn:
         broken = BROKEN | {self.fault}
-        said, word = visible_text(reply), self.state.task.ground_truth
+        said, word = visible_text(reply), self.task.ground_truth
         chance = self.np_random.random()
         if "raises" in broken and chance < 0.3:
             raise RuntimeError("the database is gone")
@@ -88,10 +88,10 @@ class Repeat(TextEnv[State]):
         return Turn((user(f"No. Repeat {word}."),) if "opening" not in BROKEN else (user("No."),), terms=terms)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        return self.state.task.ground_truth
+        return str(self.task.ground_truth)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        word = list(self.state.task.ground_truth)
+        word = list(self.task.ground_truth)
         word[rng.integers(3)] = str(rng.choice(list(LETTERS)))
         return "".join(word)
 

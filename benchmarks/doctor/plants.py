@@ -119,7 +119,7 @@ def _update(run: Run, edit: Callable[[dict[str, Any], Any], dict[str, Any]]) -> 
     def edited(part: Any, given: Any, *rest: Any) -> Any:
         return update(part, edit(dict(given), part), *rest)
 
-    run.learner.update_actor = edited  # type: ignore[method-assign]
+    run.learner.update_actor = edited  # type: ignore[method-assign, assignment]
 
 
 def _last(part: Any) -> np.ndarray[Any, Any]:
@@ -178,7 +178,12 @@ def _shuffled(run: Run) -> None:
 
 def _slow_learner(run: Run) -> None:
     """Learning takes a second more, so that the rollout is always ahead."""
-    _update(run, lambda given, part: (time.sleep(0.5), given)[1])
+
+    def slow(given: dict[str, Any], part: Any) -> dict[str, Any]:
+        time.sleep(0.5)
+        return given
+
+    _update(run, slow)
 
 
 #: Names that a policy which falls apart may have.
@@ -186,7 +191,9 @@ _APART = ("kl", "entropy", "reward falls", "gradient", "template")
 KL = ("actor.use_kl_loss=true", "actor.kl_loss_coef=0")
 
 PLANTS = (
-    Plant("every reward is the same", "environment", ("no signal",), episodes(lambda e, rng: _paid(e, 0 * e.turn_rewards))),
+    Plant(
+        "every reward is the same", "environment", ("no signal",), episodes(lambda e, rng: _paid(e, 0 * e.turn_rewards))
+    ),
     Plant("nothing can be solved", "environment", ("no signal", "expert"), None, ("env.kwargs.fault=impossible",), 0),
     Plant("silence is paid", "environment", ("null policy",), None, ("env.kwargs.fault='pays silence'",), 0),
     Plant("right answers are judged wrong", "environment", ("expert",), None, ("env.kwargs.fault=misjudged",), 0),
@@ -221,7 +228,7 @@ PLANTS = (
     Plant("a training reward grows by itself", "reward", ("held-out check",), _train_only, ("trainer.test_freq=2",)),
     Plant("one reward is huge", "reward", ("gradient",), _hurt, ("algorithm.norm_by_std=false",)),
     Plant("rewards change their sign", "reward", ("reward falls",), episodes(lambda e, rng: _paid(e, -e.turn_rewards))),
-    Plant("the engine keeps old weights", "engine", ("mismatch",), _unpublished, ("actor.lr=2e-3",)),
+    Plant("the engine keeps old weights", "engine", ("mismatch",), _unpublished, ("actor.lr=1e-3",)),
     Plant("the engine samples hotter", "engine", ("mismatch",), _tempered),
     Plant("the engine rounds", "engine", ("mismatch",), episodes(_noisy)),
     Plant("a learning rate 100 times as large", "learner", _APART, optimizer(lr=5e-2, grad_clip=1e9)),

@@ -163,7 +163,9 @@ def episode(task: str, tokens: list[int], reward: float = 0.0, status: Status = 
 def test_replies_that_show_their_task_are_found_and_others_by_chance():
     rng = np.random.default_rng(0)
     tasks = [f"t{i}" for i in range(8)]
-    own = [[episode(t, [10 * i, 10 * i + 1, *rng.integers(500, 600, 3)]) for _ in range(6)] for i, t in enumerate(tasks)]
+    own = [
+        [episode(t, [10 * i, 10 * i + 1, *rng.integers(500, 600, 3)]) for _ in range(6)] for i, t in enumerate(tasks)
+    ]
     assert task_found(own) == (1.0, 1 / 8)
     same = [[episode(t, [1, 2, 3]) for _ in range(6)] for t in tasks]
     assert task_found(same) == (pytest.approx(1 / 8), 1 / 8)

@@ -80,8 +80,8 @@ def null_policy(history: History) -> Symptom | None:
         return None
     return Symptom(
         "a policy that ignores the task earns about as much as the expert: it is what will be learned",
-        f"best cheap policy {seen['reference/null']:+.3f}, expert {seen.get('reference/expert', math.nan):+.3f}, random "
-        f"replies {seen.get('reference/random', math.nan):+.3f}",
+        f"best cheap policy {seen['reference/null']:+.3f}, expert {seen.get('reference/expert', math.nan):+.3f}, "
+        f"random replies {seen.get('reference/random', math.nan):+.3f}",
         f"Run `textenvs audit {history.option('env.id', 'ID')}`, which names the policy, and pay for the task alone",
     )
 
@@ -91,8 +91,8 @@ def no_signal(history: History) -> Symptom | None:
     """All episodes of a group earned the same, in most groups: nothing tells one reply from another.
 
     The share of such groups over the last 3 iterations (5 at the start), those among them that
-    ``rollout.filter_zero_variance`` dropped, is above 75 % by its 99 % interval; or it is all of 5. Not where the run has come to solve
-    nearly everything.
+    ``rollout.filter_zero_variance`` dropped, is above 75 % by its 99 % interval; or it is all of 5. Not where the run
+    has come to solve nearly everything.
     """
     tied = history.latest("train/groups_tied", START)
     if len(tied) < START:
@@ -116,7 +116,8 @@ def no_signal(history: History) -> Symptom | None:
         f"tells one reply from another ({'almost everything is' if easy else 'almost nothing may be'} solved)",
         f"{silent:.0f} of {all_groups:.0f} groups, mean reward {reward:g}, solved {solved:.1%}{named}",
         f"Take {'harder' if easy else 'easier'} tasks (the environment's options, env.kwargs), a higher "
-        "rollout.temperature, more episodes a group (rollout.n), or a reward with more steps between failure and success",
+        "rollout.temperature, more episodes a group (rollout.n), or a reward with more steps between failure and "
+        "success",
     )
 
 
@@ -149,9 +150,9 @@ def held_out(history: History) -> Symptom | None:
         "what pays there and not elsewhere",
         f"training {rise:+.3f} (error {error:.3f}), validation {held:+.3f} (error {held_error:.3f}) since iteration "
         f"{steps[0]}",
-        "Give more tasks (data.train_size, data.train_files); where training has terms of its own (custom_reward_function, "
-        "reward_model, multiturn_reward), compare train/terms/* with val/terms/*; see that env.kwargs and env.val_kwargs "
-        "pay the same",
+        "Give more tasks (data.train_size, data.train_files); where training has terms of its own (reward_model, "
+        "custom_reward_function, multiturn_reward), compare train/terms/* with val/terms/*; see that env.kwargs and "
+        "env.val_kwargs pay the same",
     )
 
 
@@ -159,8 +160,8 @@ def held_out(history: History) -> Symptom | None:
 def entropy(history: History) -> Symptom | None:
     """The entropy of the policy's tokens collapses, or erupts.
 
-    Collapse: 3 iterations below a third of what it was, by 5 robust standard deviations, while the reward gains less than
-    2 standard errors. Eruption: 2 iterations above twice what it was and 0.2 nats more, likewise.
+    Collapse: 3 iterations below a third of what it was, by 5 robust standard deviations, while the reward gains less
+    than 2 standard errors. Eruption: 2 iterations above twice what it was and 0.2 nats more, likewise.
     """
     if history.solved() >= _GOOD:
         return None
@@ -178,8 +179,8 @@ def entropy(history: History) -> Symptom | None:
             return Symptom(
                 "the entropy erupts: the policy falls apart into noise",
                 f"{shift.latest:.3f} nats a token, {shift.before:.3f} in {shift.name}",
-                "Lower actor.entropy_coeff and actor.lr; see that rollout and learner agree (actor/rollout_kl); go back "
-                "to an earlier checkpoint (trainer.resume_from_path)",
+                "Lower actor.entropy_coeff and actor.lr; see that rollout and learner agree (actor/rollout_kl); "
+                "go back to an earlier checkpoint (trainer.resume_from_path)",
             )
     return None
 
@@ -207,11 +208,11 @@ def template(history: History) -> Symptom | None:
                 bits = _fano(float(found[-3:].mean()), float(chance[-1]))
                 return Symptom(
                     "template collapse: replies no longer depend on the task",
-                    f"an episode's replies show its task in {found[-1]:.1%} of cases, {middle:.1%} above chance in {name}, "
-                    f"chance {chance[-1]:.1%}; at least {bits:.2f} bits of information about it",
-                    "Read replies to different tasks side by side; take tasks with a signal (rollout.filter_zero_variance="
-                    "true), lower actor.kl_loss_coef and actor.entropy_coeff, and see what pays without reading the task "
-                    "(`textenvs audit`)",
+                    f"an episode's replies show its task in {found[-1]:.1%} of cases, {middle:.1%} above chance in "
+                    f"{name}, chance {chance[-1]:.1%}; at least {bits:.2f} bits of information about it",
+                    "Read replies to different tasks side by side; take tasks with a signal "
+                    "(rollout.filter_zero_variance=true), lower actor.kl_loss_coef and actor.entropy_coeff, and see "
+                    "what pays without reading the task (`textenvs audit`)",
                 )
     return None
 
@@ -263,8 +264,8 @@ def staleness(history: History) -> Symptom | None:
     if bound < 2 or len(ages) < 5 or ages.min() < bound - 0.25 or (waits.size and waits.mean() >= 0.1):
         return None
     return Symptom(
-        "episodes are as stale as they may be: the learner is slower than the rollout, and trains on what is long out of "
-        "date",
+        "episodes are as stale as they may be: the learner is slower than the rollout, and trains on what is long "
+        "out of date",
         f"mean age {ages[-1]:.2f} versions of rollout.staleness={bound}, the learner waits "
         f"{waits.mean() if waits.size else 0.0:.0%} of the time",
         "Lower rollout.staleness (1 loses no time here); or give the learner more (cluster.learner_ranks) or correct "
@@ -321,10 +322,10 @@ def length(history: History) -> Symptom | None:
 def kl(history: History) -> Symptom | None:
     """The policy runs away: from the one that sampled, within an update, or from the reference.
 
-    In 2 iterations: KL of an update above 0.1 nats a token (PPO's usual targets are 0.01 to 0.05), or above 0.03 and five
-    times what it was; or KL to the reference above three times ``algorithm.kl_ctrl.target_kl`` where the controller is
-    adaptive, above 0.5 without a gain, or above 0.05 and five times what it was without a gain; by 5 robust standard
-    deviations.
+    In 2 iterations: KL of an update above 0.1 nats a token (PPO's usual targets are 0.01 to 0.05), or above 0.03 and
+    five times what it was; or KL to the reference above three times ``algorithm.kl_ctrl.target_kl`` where the
+    controller is adaptive, above 0.5 without a gain, or above 0.05 and five times what it was without a gain; by 5
+    robust standard deviations.
     """
     update = history.latest("actor/approx_kl_k3", 2)
     jump = [s for s in shifts(history, "actor/approx_kl_k3", 2, least=1e-4) if s.ratio > 5 and s.z > RARE]
@@ -355,8 +356,8 @@ def kl(history: History) -> Symptom | None:
         return Symptom(
             "the policy runs away from the reference",
             f"KL to the reference {away[-1]:.3f} nats a token" + (f", target {target:g}" if adaptive else ""),
-            "Raise actor.kl_loss_coef (or algorithm.kl_ctrl.kl_coef), lower actor.lr; where it earns more meanwhile, read "
-            "what it says (RUN/conversations)",
+            "Raise actor.kl_loss_coef (or algorithm.kl_ctrl.kl_coef), lower actor.lr; where it earns more meanwhile, "
+            "read what it says (RUN/conversations)",
         )
     return None
 
@@ -365,8 +366,8 @@ def kl(history: History) -> Symptom | None:
 def gradient(history: History) -> Symptom | None:
     """The norm of the gradient spikes, or optimizer steps are skipped because it is not finite.
 
-    Above eight times the median of the iterations before, by 5 robust standard deviations of the logarithm, of which one
-    is at least a quarter.
+    Above eight times the median of the iterations before, by 5 robust standard deviations of the logarithm, of which
+    one is at least a quarter; or with an advantage of four times what is usual.
     """
     skipped = history.latest("actor/skipped", 1)
     if skipped.size and skipped[-1] > 0:
@@ -375,8 +376,10 @@ def gradient(history: History) -> Symptom | None:
             f"{skipped[-1]:.0%} of the iteration's steps",
             "Look for rewards that are not bounded, lower actor.lr, and compute in model.dtype=float32",
         )
-    for shift in shifts(history, "actor/grad_norm", 1, floor=0.25, least=1e-6):
-        if shift.name.startswith("the 12") and shift.before > 1e-6 and shift.ratio > 8 and shift.z > RARE:
+    huge = any(s.ratio > 4 and s.before > 1e-6 for s in shifts(history, "actor/advantage_abs_max", 1))
+    for shift in shifts(history, "actor/grad_norm", 1, floor=0.25):
+        beyond = shift.ratio > 8 and (shift.z > RARE or huge) and shift.before > 1e-6
+        if beyond and shift.name.startswith("the 12"):
             return Symptom(
                 "the gradient's norm spikes",
                 f"{shift.latest:.3g}, {shift.before:.3g} in {shift.name}; it is cut at "
@@ -412,7 +415,8 @@ def dead_environments(history: History) -> Symptom | None:
         "environments are dead" if hung.size and hung[-1] > 0 else "episodes fail, and are lost to training",
         f"{failed:.0f} of {total:.0f} episodes of the last iterations failed ({worst}), "
         f"{hung[-1] if hung.size else 0:.0f} environments hang",
-        f"{where[worst]}. env.backend=process keeps a broken one apart from the others; play one by hand: `textenvs play`",
+        f"{where[worst]}. env.backend=process keeps a broken one apart from the others; play one by hand: "
+        "`textenvs play`",
     )
 
 
@@ -420,8 +424,8 @@ def dead_environments(history: History) -> Symptom | None:
 def slow_environments(history: History) -> Symptom | None:
     """Episodes spend more time in the environment than in the engine.
 
-    In 3 iterations resets and steps take twice as long as generation, and at least 0.3 s an episode: below that it is the
-    event loop that they wait for.
+    In 3 iterations resets and steps take twice as long as generation, and at least 0.3 s an episode: below that it is
+    the event loop that they wait for.
     """
     step, generate, reset = (history.latest(f"rollout/time_{name}_s", 3) for name in ("step", "generate", "reset"))
     if len(step) < 3 or len(generate) < 3 or len(reset) < 3:

@@ -46,10 +46,10 @@ def episode_metrics(
         trainable), ``status/<status>`` (shares of those that ended), and over the trainable ones: ``reward``
         (undiscounted sum over turns), ``solved`` and ``first_reply`` (shares), ``turns``, ``episode_tokens``,
         ``response_tokens`` (sampled, an episode), ``turn_tokens`` (sampled, a turn; each turn counts once),
-        ``truncated`` (share), ``reward_std`` (between episodes), ``reward_se`` (standard error of the mean reward; episodes
-        of a group count as one, they share the task), ``stop/<stop>`` (shares), ``terms/<name>`` (sum over an episode's turns; an episode
-        without the term counts 0), ``metrics/<name>`` (over the episodes that have it), and, with several data sources,
-        ``reward``, ``solved`` and ``first_reply`` of each as ``source/<source>/...``.
+        ``truncated`` (share), ``reward_std`` (between episodes), ``reward_se`` (standard error of the mean reward;
+        episodes of a group count as one, they share the task), ``stop/<stop>`` (shares), ``terms/<name>`` (sum over an
+        episode's turns; an episode without the term counts 0), ``metrics/<name>`` (over the episodes that have it),
+        and, with several data sources, ``reward``, ``solved`` and ``first_reply`` of each as ``source/<source>/...``.
     """
     if not trajectories:
         return {f"{prefix}/episodes": 0.0}
