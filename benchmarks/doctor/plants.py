@@ -137,19 +137,19 @@ def _endless(run: Run) -> None:
     _update(run, lambda given, part: given | {"advantages": np.where(_last(part), -3.0, 0.0)})
 
 
-def _nan_gradient(run: Run) -> None:
-    """Every second step has a gradient that is not finite."""
-    optimizer, count = run.learner.actor_optimizer, iter(range(10**9))  # type: ignore[union-attr]
-    step = optimizer.step
+def _summed(run: Run) -> None:
+    """The loss adds up its tokens and does not average."""
+    _update(run, lambda given, part: given | {"weight": given["weight"] * len(given["weight"])})
 
-    def spoiled(*given: Any, **more: Any) -> Any:
-        if next(count) % 2 == 0:
-            for parameter in run.learner.actor.parameters():  # type: ignore[union-attr]
-                if parameter.grad is not None:
-                    parameter.grad.fill_(float("nan"))
-        return step(*given, **more)
 
-    optimizer.step = spoiled  # type: ignore[method-assign]
+def both(*changes: Change) -> Change:
+    """Several changes at once."""
+
+    def change(run: Run) -> None:
+        for each in changes:
+            each(run)
+
+    return change
 
 
 def _hurt(run: Run) -> None:
@@ -233,10 +233,26 @@ PLANTS = (
     Plant("the engine rounds", "engine", ("mismatch",), episodes(_noisy)),
     Plant("a learning rate 100 times as large", "learner", _APART, optimizer(lr=5e-2, grad_clip=1e9)),
     Plant("a learning rate of 0", "learner", ("policy stands still",), optimizer(lr=0.0)),
-    Plant("an entropy bonus that swamps the reward", "learner", ("entropy",), option("actor", entropy_coeff=3.0)),
-    Plant("a negative entropy bonus", "learner", ("entropy",), option("actor", entropy_coeff=-3.0)),
-    Plant("ends of replies are punished", "learner", ("length",), _endless, ("rollout.max_response_length=16",)),
-    Plant("gradients are not finite", "learner", ("gradient",), _nan_gradient),
+    Plant(
+        "an entropy bonus that swamps the reward",
+        "learner",
+        ("entropy",),
+        both(option("actor", entropy_coeff=3.0), optimizer(lr=2e-3)),
+    ),
+    Plant(
+        "a negative entropy bonus",
+        "learner",
+        ("entropy",),
+        both(option("actor", entropy_coeff=-3.0), optimizer(lr=3e-3)),
+    ),
+    Plant(
+        "ends of replies are punished",
+        "learner",
+        ("length",),
+        both(_endless, optimizer(lr=3e-3)),
+        ("rollout.max_response_length=16",),
+    ),
+    Plant("the loss is a sum", "learner", ("gradient",), _summed),
     Plant("the reference is left", "learner", ("kl",), optimizer(lr=1e-2), KL),
     Plant("the learner is slow", "learner", ("staleness",), _slow_learner, ("rollout.staleness=3",), planted=0),
 )

@@ -160,13 +160,15 @@ def held_out(history: History) -> Symptom | None:
 def entropy(history: History) -> Symptom | None:
     """The entropy of the policy's tokens collapses, or erupts.
 
-    Collapse: 3 iterations below a third of what it was, by 5 robust standard deviations, while the reward gains less
-    than 2 standard errors. Eruption: 2 iterations above twice what it was and 0.2 nats more, likewise.
+    Collapse: 3 iterations below a third of what it was; eruption: 2 iterations above twice what it was and 0.2 nats
+    more. By 5 robust standard deviations without a gain of 2 standard errors in the reward, or with a loss of as many:
+    batches of harder tasks have more entropy, so the deviations alone are wide.
     """
     if history.solved() >= _GOOD:
         return None
     for shift in shifts(history, "actor/entropy", 3):
-        if shift.ratio < 1 / 3 and shift.z < -RARE and shift.before > 0.05 and history.gain(shift.where) < _GAINED:
+        gain = history.gain(shift.where)
+        if shift.ratio < 1 / 3 and shift.before > 0.05 and (gain < -_GAINED or (shift.z < -RARE and gain < _GAINED)):
             return Symptom(
                 "the entropy collapses: the policy says the same on every try and explores no more",
                 f"{shift.latest:.4f} nats a token, {shift.before:.4f} in {shift.name}",
@@ -174,8 +176,8 @@ def entropy(history: History) -> Symptom | None:
                 "actor.policy_loss=clip_cov; go back to an earlier checkpoint (trainer.resume_from_path)",
             )
     for shift in shifts(history, "actor/entropy", 2):
-        more = shift.before * shift.ratio - shift.before
-        if shift.ratio > 2 and more > 0.2 and shift.z > RARE and history.gain(shift.where) < _GAINED:
+        more, gain = shift.before * shift.ratio - shift.before, history.gain(shift.where)
+        if shift.ratio > 2 and more > 0.2 and (gain < -_GAINED or (shift.z > RARE and gain < _GAINED)):
             return Symptom(
                 "the entropy erupts: the policy falls apart into noise",
                 f"{shift.latest:.3f} nats a token, {shift.before:.3f} in {shift.name}",
@@ -364,18 +366,11 @@ def kl(history: History) -> Symptom | None:
 
 @_check("gradient", "actor/grad_norm")
 def gradient(history: History) -> Symptom | None:
-    """The norm of the gradient spikes, or optimizer steps are skipped because it is not finite.
+    """The norm of the gradient spikes (one that is not finite ends the run).
 
     Above eight times the median of the iterations before, by 5 robust standard deviations of the logarithm, of which
     one is at least a quarter; or with an advantage of four times what is usual.
     """
-    skipped = history.latest("actor/skipped", 1)
-    if skipped.size and skipped[-1] > 0:
-        return Symptom(
-            "optimizer steps are skipped: the gradient was not finite",
-            f"{skipped[-1]:.0%} of the iteration's steps",
-            "Look for rewards that are not bounded, lower actor.lr, and compute in model.dtype=float32",
-        )
     huge = any(s.ratio > 4 and s.before > 1e-6 for s in shifts(history, "actor/advantage_abs_max", 1))
     for shift in shifts(history, "actor/grad_norm", 1, floor=0.25):
         beyond = shift.ratio > 8 and (shift.z > RARE or huge) and shift.before > 1e-6
