@@ -72,6 +72,7 @@ from .learner import Learner
 from .learner.memory import empty_heap
 from .policy import PolicyError, positions
 from .report.episodes import Explained
+from .report.measures import health_metrics, tied_tasks
 from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.reporter import profiled
 from .rollout.collector import Batch, CollectionError
@@ -125,7 +126,9 @@ async def train(run: Run) -> None:
             metrics, explained = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
+        metrics = with_references(run, metrics)
         run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version)
+        diagnose(run, metrics, tied_tasks(batch.groups))
         validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
         if validating or saving:
             await published(run)
@@ -169,6 +172,18 @@ def warn(run: Run, batch: Batch) -> None:
             log.warning("an episode ended as %s: %s", cause, excerpt(message, _SHOWN))
 
 
+def with_references(run: Run, metrics: dict[str, float]) -> dict[str, float]:
+    """The first row of a run's metrics also says what the environment's scripts earn."""
+    given, run.references = run.references, {}
+    return {**given, **metrics}
+
+
+def diagnose(run: Run, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> None:
+    """Say what is wrong from this row of metrics on."""
+    for finding in run.doctor.observe(run.iteration, metrics, tied):
+        log.warning("from iteration %d on, %s", finding.step, finding)
+
+
 async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, float], Explained | None]:
     """One batch: credit, steps, new weights to the engine. Returns metrics, and what is written with the episodes."""
     roots, trajectories = batch.trajectories, batch.trained
@@ -202,13 +217,13 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         if not run.config.rollout.staleness:  # the engine reads the parameters, and nothing may start before it has
             await published(run)
     tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
-    if (said := run.signal.observe(tied, float(np.mean([t.total_reward for t in roots])))) is not None:
-        log.warning("%s", said)
+    health = health_metrics(batch.groups, run.config.rollout.max_response_length)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
     metrics = {
         **episode_metrics(roots, "train", ended=ended(batch.stats)),
         "train/groups_tied": tied,
+        **health,
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
@@ -276,6 +291,7 @@ def learn(
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
                 if (outside := numbers.pop("outside_clip", None)) is not None:
                     metrics.setdefault("actor/outside_clip_first", outside)
+                metrics.setdefault("actor/rollout_kl", metrics.get("actor/mismatch_kl", numbers["approx_kl_k3"]))
                 if record:
                     of_tokens = {name: numbers.pop(name) for name in RECORDED} | {"step": len(steps), "weight": weight}
                     for name, values in of_tokens.items():
@@ -382,7 +398,9 @@ async def validate(run: Run) -> str | None:
         )
         log.warning("%s", said)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
+    metrics = with_references(run, metrics)
     run.reporter.validation(run.iteration, metrics, trajectories)
+    diagnose(run, metrics)
     run.validated = run.iteration
     return said if len(failed) == len(trajectories) else None
 

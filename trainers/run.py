@@ -49,8 +49,9 @@ from .engines.base import Engine
 from .learner import Learner, Parallel
 from .learner.memory import empty_heap
 from .policy import Policy, PolicyError
-from .report.loggers import MetricsError
-from .report.metrics import SignalWatch
+from .report.checks import CHECKS
+from .report.diagnosis import Doctor
+from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
 from .report.reporter import Reporter
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
@@ -95,7 +96,8 @@ class Run:
     publishing: asyncio.Future[None] | None = None  # an update of the engine that is under way
     failure: Exception | None = None  # why collecting has ended for good
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
-    signal: SignalWatch = field(default_factory=SignalWatch)
+    doctor: Doctor = field(default_factory=lambda: Doctor(CHECKS, {}))
+    references: Mapping[str, float] = field(default_factory=dict)  # what scripts earn, for the first row of metrics
 
 
 # ------------------ putting it together
@@ -158,6 +160,13 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
     overlong = await environments.overlong_of(config, renderer, reporter.say)
     await rewards.try_multiturn(config)
+    first_step = first_step_of(config, checkpoint)
+    scripts = await asyncio.to_thread(environments.references, config) if first_step == 0 else {}
+    doctor = Doctor(CHECKS, config.model_dump(mode="json"))
+    if first_step and "jsonl" in config.trainer.logger:
+        for step, metrics in read_jsonl(folder / METRICS_FILE):
+            if step < first_step:
+                doctor.observe(step, metrics)
     models: RewardModels | None = None
     if start_early(config):  # whatever is wrong with one is to be known before anything is trained
         models = await stack.enter_async_context(reward_models_of(config, plan))
@@ -228,6 +237,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         reward_stats=reward_stats,
         given_up=given_up,
         made_here=config.model.path == "tiny" or warm_start_wanted(config),
+        doctor=doctor,
+        references=scripts,
     )
     stack.push_async_callback(_withdraw, run)
     if checkpoint is not None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 
 import textenvs
 from textenvs.data import TaskError
 from textenvs.env import TextEnv
+from textenvs.evaluate.baselines import has_script, play_policy, split_tasks
+from textenvs.evaluate.plan import jobs
+from textenvs.evaluate.policies import AttackPolicy, ScriptedPolicy
+from textenvs.evaluate.runner import Stopped
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 
@@ -153,6 +159,56 @@ def validation_tasks(config: PPOConfig) -> range:
         first = 0
     last = first + data.val_size
     return range(first, last if size is None else min(size, last))
+
+
+# --- what scripts earn, which a run is compared with
+
+_SCRIPTED = 32  # episodes of each script
+_SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges that are models, sandboxes
+
+
+def references(config: PPOConfig) -> dict[str, float]:
+    """What the scripts of the training environment earn; nothing where it has no expert, fails, or is slow.
+
+    Returns:
+        ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share),
+        ``reference/random``, ``reference/null`` and ``reference/null_se`` (the attack that earned most, of those that
+        need no rehearsal), ``reference/null_limit`` (what ``textenvs audit`` allows it), and ``reference/episodes`` of
+        each.
+    """
+    with closing(make_env(config.env.id, training_kwargs(config))) as env:
+        if not has_script(env, "expert"):
+            return {}
+        size = min(_SCRIPTED, task_count(config) or _SCRIPTED)
+        indices, _ = split_tasks(env, size, 0, config.trainer.seed)
+        plan = list(jobs(indices, 1, config.trainer.seed))
+        try:
+            play_policy(env.fork(), ScriptedPolicy("expert"), plan[:1])  # the first may import or start something
+            began = time.perf_counter()
+            play_policy(env.fork(), ScriptedPolicy("expert"), plan[1:2])
+            if time.perf_counter() - began > _SLOW_S:
+                return {}
+            expert, random = (play_policy(env.fork(), ScriptedPolicy(name), plan) for name in ("expert", "random"))
+            cheap = [play_policy(env.fork(), AttackPolicy(a, []), plan) for a in env.attacks() if not a.rehearse]
+        except Stopped:  # the environment fails: its episodes will say so
+            return {}
+        earned, floor = ([record.total for record in records if not record.failed] for records in (expert, random))
+        tried = [[record.total for record in records if not record.failed] for records in cheap]
+        if not earned or not floor:
+            return {}
+        top, bottom = float(np.mean(earned)), float(np.mean(floor))
+        found = {
+            "expert": top,
+            "expert_se": float(np.std(earned) / len(earned) ** 0.5),
+            "expert_solved": float(np.mean([record.success for record in expert])),
+            "random": bottom,
+            "episodes": float(len(expert)),
+        }
+        if best := max((totals for totals in tried if totals), key=np.mean, default=[]):
+            found["null"] = float(np.mean(best))
+            found["null_se"] = float(np.std(best) / len(best) ** 0.5)
+            found["null_limit"] = top - env.attack_margin * (top - bottom)
+        return {f"reference/{name}": value for name, value in found.items()}
 
 
 # --- openings: one is tried before anything starts, and those that are too long can be left out

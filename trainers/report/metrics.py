@@ -46,9 +46,10 @@ def episode_metrics(
         trainable), ``status/<status>`` (shares of those that ended), and over the trainable ones: ``reward``
         (undiscounted sum over turns), ``solved`` and ``first_reply`` (shares), ``turns``, ``episode_tokens``,
         ``response_tokens`` (sampled, an episode), ``turn_tokens`` (sampled, a turn; each turn counts once),
-        ``truncated`` (share), ``stop/<stop>`` (shares), ``terms/<name>`` (sum over an episode's turns; an episode
-        without the term counts 0), ``metrics/<name>`` (over the episodes that have it), and, with several data sources,
-        ``reward``, ``solved`` and ``first_reply`` of each as ``source/<source>/...``.
+        ``truncated`` (share), ``reward_std`` (between episodes), ``reward_se`` (standard error of the mean reward;
+        episodes of a group count as one, they share the task), ``stop/<stop>`` (shares), ``terms/<name>`` (sum over an
+        episode's turns; an episode without the term counts 0), ``metrics/<name>`` (over the episodes that have it),
+        and, with several data sources, ``reward``, ``solved`` and ``first_reply`` of each as ``source/<source>/...``.
     """
     if not trajectories:
         return {f"{prefix}/episodes": 0.0}
@@ -98,7 +99,14 @@ def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
         "episode_tokens": _mean([len(episode.token_ids) for episode in episodes]),
         "response_tokens": sampled / count,
         "truncated": _mean([episode.truncated for episode in episodes]),
+        "reward_std": float(np.std([episode.total_reward for episode in episodes])),
     }
+    by_group: defaultdict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        by_group[episode.group_id or episode.episode_id].append(episode.total_reward)
+    if len(by_group) > 1:
+        means = [_mean(rewards) for rewards in by_group.values()]
+        details["reward_se"] = float(np.std(means, ddof=1) / np.sqrt(len(means)))
     if turns:
         details["turn_tokens"] = sampled / turns
     stops = Counter(episode.stop for episode in episodes if episode.stop)
@@ -158,29 +166,3 @@ class Phases:
         metrics = {f"time/{name}_s": seconds for name, seconds in self.seconds.items()}
         self.seconds, self._started = {}, now
         return {**metrics, "time/other_s": other, "time/iteration_s": total}
-
-
-PATIENCE = 5  #: so many iterations without a signal, from the start, are no accident any more
-
-
-class SignalWatch:
-    """Whether a run has anything to learn from: looks at the first :data:`PATIENCE` iterations, and speaks once."""
-
-    def __init__(self) -> None:
-        self._left = PATIENCE  # negative: there was a signal, or it has spoken
-
-    def observe(self, tied: float, reward: float) -> str | None:
-        """What is wrong and what to do, after the last of those iterations if none had a signal.
-
-        ``tied`` is the share of an iteration's groups in which all episodes earned the same, ``reward`` the mean.
-        """
-        self._left = self._left - 1 if tied >= 1.0 else -1
-        if self._left:
-            return None
-        return (
-            f"no learning signal in the first {PATIENCE} iterations: in every group all episodes earned the same (the "
-            f"last mean reward is {reward:g}), so no reward tells one reply from another. Take easier tasks if nothing "
-            "is solved and harder ones if everything is (the environment's options, env.kwargs), a higher "
-            "rollout.temperature, more episodes a group (rollout.n), or a reward with more steps between failure and "
-            "success"
-        )

@@ -1,0 +1,1 @@
+"""Planted faults and healthy runs for :mod:`trainers.doctor`."""

@@ -1,0 +1,225 @@
+"""The doctor: what it measures, its statistics, planted faults that it names, and noise that it does not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.doctor import main
+from trainers.report.checks import CHECKS
+from trainers.report.diagnosis import Doctor, Finding, History, shifts, trend, wilson
+from trainers.report.loggers import JsonlLogger, read_jsonl
+from trainers.report.measures import health_metrics, task_found
+from trainers.trajectory import Status, Trajectory
+
+DATA = Path(__file__).parents[1] / "data" / "doctor"  # of `python -m benchmarks.doctor`, seed 0: what the checks read
+
+
+def diagnosed(path: Path) -> list[Finding]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    doctor = Doctor(CHECKS, rows[0]["config"])
+    for row in rows[1:]:
+        doctor.observe(row.pop("step"), {name: float(value) for name, value in row.items()})
+    return doctor.findings
+
+
+# ------------------ planted faults: metrics of real runs
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "begins"),
+    [
+        ("openings-lost-their-task", "template", 8),
+        ("the-engine-samples-hotter", "mismatch", 8),
+        ("environments-raise", "dead environments", 8),
+        ("a-training-reward-grows-by-itself", "held-out check", 8),
+        ("an-entropy-bonus-that-swamps-the-reward", "entropy", 8),
+        ("silence-is-paid", "null policy", 0),
+    ],
+)
+def test_a_planted_fault_is_named_within_five_iterations(fault, check, begins):
+    found = diagnosed(DATA / f"{fault}.jsonl")
+    assert [f.step for f in found if f.check == check and begins <= f.step <= begins + 5], found
+    assert begins == 0 or not [f for f in found if f.step <= begins]
+
+
+def test_a_healthy_run_has_no_verdict():
+    assert diagnosed(DATA / "healthy.jsonl") == []
+
+
+# ------------------ noise
+
+
+def simulated(rng: np.random.Generator, iterations: int, gain: float) -> list[dict[str, float]]:
+    """Metrics of a run that learns at a constant rate: noise of the size that 64 episodes an iteration have."""
+    rows = []
+    for i in range(iterations):
+        reward = 0.2 + gain * i / iterations
+        rows.append(
+            {
+                "train/reward": reward + rng.normal(0, 0.06),
+                "train/reward_se": 0.05 * rng.gamma(9, 1 / 9),
+                "train/reward_std": 0.4,
+                "train/solved": reward / 2,
+                "train/episodes": 64.0,
+                "train/turns": 1.5,
+                "train/groups_tied": rng.binomial(8, 0.3) / 8,
+                "train/turn_tokens": 20 * math.exp(rng.normal(0, 0.05)),
+                "train/cut_paid": rng.binomial(96, 0.02) / 96,
+                "train/task_found": rng.binomial(64, 0.7) / 64,
+                "train/task_chance": 0.125,
+                "actor/entropy": 0.5 * math.exp(-i / iterations + rng.normal(0, 0.1)),
+                "actor/approx_kl_k3": 0.003 * math.exp(rng.normal(0, 0.5)),
+                "actor/rollout_kl": 0.001 * math.exp(rng.normal(0, 0.5)),
+                "actor/grad_norm": 0.5 * math.exp(rng.standard_t(5) * 0.2),
+                "rollout/episodes_completed": 64.0,
+                "rollout/episodes_error_env": float(rng.random() < 0.1),
+                "rollout/env_made": 64.0,
+            }
+        )
+        if i % 5 == 4:
+            rows[-1] |= {"val/reward": reward + rng.normal(0, 0.05), "val/reward_se": 0.05}
+    return rows
+
+
+def test_runs_that_learn_are_healthy():
+    """Of 100 runs of 60 iterations, each looked at by every check, at most 2 % have any verdict."""
+    rng, wrong = np.random.default_rng(0), []
+    for _ in range(100):
+        doctor = Doctor(CHECKS, {"rollout": {"groups_per_batch": 8}, "actor": {"mini_batches": 2}})
+        for step, row in enumerate(simulated(rng, 60, 0.5), 1):
+            doctor.observe(step, row)
+        wrong += doctor.findings[:1]
+    assert len(wrong) <= 2, wrong
+
+
+def test_a_run_that_learns_nothing_says_so_with_an_interval():
+    found = []
+    for seed in range(10):
+        doctor = Doctor(CHECKS, {})
+        for step, row in enumerate(simulated(np.random.default_rng(seed), 60, 0.0), 1):
+            doctor.observe(step, row)
+        found += [finding for finding in doctor.findings if finding.check == "learns nothing"][:1]
+    assert len(found) >= 9
+    assert all("95 % interval" in finding.evidence and finding.step >= 20 for finding in found)
+
+
+# ------------------ statistics
+
+
+@given(st.integers(0, 60), st.integers(1, 60), st.floats(1.0, 4.0))
+def test_the_score_interval_is_where_the_share_is_z_deviations_off(hits, more, z):
+    count = hits + more
+    for bound in wilson(hits, count, z):
+        if 1e-9 < bound < 1 - 1e-9:
+            deviation = math.sqrt(bound * (1 - bound) / count)
+            assert abs(hits / count - bound) == pytest.approx(z * deviation, rel=1e-6)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(8, 40), st.floats(-3, 3))
+def test_a_trend_is_least_squares_and_covers_the_true_change(seed, count, change):
+    values = change * np.arange(count) / (count - 1) + np.random.default_rng(seed).normal(0, 0.1, count)
+    found, error = trend(values)
+    assert found == pytest.approx(np.polyfit(np.arange(count), values, 1)[0] * (count - 1))
+    assert abs(found - change) < 8 * error
+
+
+def test_one_odd_iteration_neither_makes_a_shift_nor_hides_one():
+    def last(values: list[float], count: int) -> float:
+        history = History()
+        for step, value in enumerate(values, 1):
+            history.add(step, {"train/reward": 0.0, "x": value})
+        return max((abs(shift.z) for shift in shifts(history, "x", count)), default=0.0)
+
+    calm = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1.0]
+    assert last([*calm, 9.0, 1.0], 2) < 2
+    assert last([*calm, 9.0, 9.0], 2) > 5
+    assert last([*calm[:3], 99.0, *calm, 9.0, 9.0], 2) > 5
+
+
+# ------------------ what is measured of episodes
+
+
+def episode(task: str, tokens: list[int], reward: float = 0.0, status: Status = Status.COMPLETED) -> Trajectory:
+    size = len(tokens)
+    return Trajectory(
+        token_ids=np.array(tokens, np.int32),
+        action_mask=np.ones(size, np.bool_),
+        logprobs=np.zeros(size, np.float32),
+        weight_version=np.zeros(size, np.int32),
+        turn_id=np.zeros(size, np.int32),
+        turn_rewards=np.array([reward]),
+        status=status,
+        task_key=task,
+    )
+
+
+def test_replies_that_show_their_task_are_found_and_others_by_chance():
+    rng = np.random.default_rng(0)
+    tasks = [f"t{i}" for i in range(8)]
+    own = [
+        [episode(t, [10 * i, 10 * i + 1, *rng.integers(500, 600, 3)]) for _ in range(6)] for i, t in enumerate(tasks)
+    ]
+    assert task_found(own) == (1.0, 1 / 8)
+    same = [[episode(t, [1, 2, 3]) for _ in range(6)] for t in tasks]
+    assert task_found(same) == (pytest.approx(1 / 8), 1 / 8)
+    shares = []
+    for _ in range(20):
+        noise = [[episode(t, rng.integers(0, 20, 6).tolist()) for _ in range(6)] for t in tasks]
+        share, chance = task_found(noise) or (math.nan, math.nan)
+        shares.append(share - chance)
+    assert abs(np.mean(shares)) < 4 * np.std(shares) / math.sqrt(len(shares)), "diverse, and of no task: chance"
+    assert task_found(own[:1]) is None
+
+
+def test_cut_replies_that_are_paid_are_counted():
+    full, short = [1] * 8, [1, 2]
+    group = [episode("a", full, 1.0), episode("a", full, 0.0), episode("a", short, 1.0)]
+    assert health_metrics([group], 8)["train/cut_paid"] == pytest.approx(1 / 3)
+    late = episode("a", short, 1.0, Status.TRUNCATED_CONTEXT)
+    assert health_metrics([[*group, late]], 8)["train/cut_paid"] == pytest.approx(2 / 4)
+
+
+# ------------------ live, resumed, and from the folder
+
+
+def test_the_folder_says_what_was_said_live_and_a_resumed_run_says_it_once(tmp_path, capsys):
+    rows = simulated(np.random.default_rng(3), 20, 0.3)
+    for row in rows[12:]:
+        row["actor/rollout_kl"] = 0.5
+    (tmp_path / "config.yaml").write_text("rollout: {staleness: 0}\n")
+    live, logger = Doctor(CHECKS, {}), JsonlLogger(tmp_path / "metrics.jsonl")
+    for step, row in enumerate(rows, 1):
+        logger.log(step, row)
+        live.observe(step, row)
+    logger.close()
+    (finding,) = live.findings
+    assert (finding.check, finding.step) == ("mismatch", 14)
+    resumed = Doctor(CHECKS, {})
+    before = {step: row for step, row in read_jsonl(tmp_path / "metrics.jsonl") if step < 16}
+    for step, row in before.items():
+        resumed.observe(step, row)
+    assert not [found for step, row in enumerate(rows[15:], 16) for found in resumed.observe(step, row)]
+    assert main([str(tmp_path), "--checks"]) == 1
+    said = capsys.readouterr().out
+    for words in ("iteration 14: mismatch", finding.cause, finding.evidence, finding.advice, "not checked: expert"):
+        assert words in said
+    assert all(check.says in said for check in CHECKS)
+
+
+def test_a_folder_without_metrics_is_an_error_that_says_so(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "has no metrics.jsonl" in capsys.readouterr().err
+
+
+def test_every_verdict_says_what_it_watches_and_its_threshold():
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        assert check.says, check.name
+        assert len((check.find.__doc__ or "").split()) > 20, check.name

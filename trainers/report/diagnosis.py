@@ -1,0 +1,248 @@
+"""Why a run does not learn: verdicts on the metrics of its iterations, each with cause, evidence and advice.
+
+A check (:mod:`.checks`) is a pure function of what was measured so far, the :class:`History`, and of the configuration.
+:class:`Doctor` feeds it row by row, live or from ``metrics.jsonl``, and says which verdicts begin. It has no other
+state, so a run that resumes reads its own metrics and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+START = 5  #: iterations at the start of a run that later ones are compared with
+RECENT = 12  #: iterations before the latest that these are compared with
+QUIET = 10  #: iterations after which a verdict that did not hold any more is said again
+#: A normal deviate that is exceeded once in 3.5 million times. Checks look at a run some hundred times, at several
+#: numbers, whose noise is heavier-tailed than a normal's.
+RARE = 5.0
+
+
+class Finding(NamedTuple):
+    """A verdict that begins."""
+
+    step: int
+    check: str
+    cause: str
+    evidence: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.cause}; {self.evidence}. {self.advice}"
+
+
+class Symptom(NamedTuple):
+    """What a check found: what is wrong, the numbers, and what to do."""
+
+    cause: str
+    evidence: str
+    advice: str
+
+
+@dataclass
+class History:
+    """What was measured so far, and what the configuration says.
+
+    Attributes:
+        config: The resolved configuration, as nested mappings.
+        train: Of each metric a value for each iteration; NaN where it was not measured.
+        val: The rows of validations, by step.
+        reference: What an environment's scripts earn (``reference/...``), where that was measured.
+        tied: Tasks of the last iteration all of whose episodes earned the same.
+        steps: The iterations of ``train``.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    train: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    val: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    reference: dict[str, float] = field(default_factory=dict)
+    tied: Sequence[str] = ()
+    steps: list[int] = field(default_factory=list)
+
+    def add(self, step: int, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> None:
+        """Take a row of metrics."""
+        self.reference |= {name: value for name, value in metrics.items() if name.startswith("reference/")}
+        if "val/reward" in metrics:
+            self.val[step] = metrics
+        if "train/reward" in metrics:
+            for name in metrics.keys() - self.train.keys():
+                self.train[name] = [math.nan] * len(self.steps)
+            self.steps.append(step)
+            for name, values in self.train.items():
+                values.append(metrics.get(name, math.nan))
+            self.tied = tied
+
+    def has(self, name: str) -> bool:
+        """Whether a metric was ever measured."""
+        return name in self.train or name in self.reference or any(name in row for row in self.val.values())
+
+    def latest(self, name: str, count: int) -> Floats:
+        """The last ``count`` values that were measured, fewer where there are no more."""
+        values = self.train.get(name, ())
+        return np.array([value for value in values[-2 * count :] if math.isfinite(value)][-count:], np.float64)
+
+    def latest_sum(self, name: str, count: int) -> float:
+        """The sum over the last ``count`` iterations; one in which it was not measured counts 0."""
+        return float(np.nansum(self.train.get(name, ())[-count:]))
+
+    def option(self, key: str, default: Any = None) -> Any:
+        """A value of the configuration, ``default`` where it has none."""
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
+    def solved(self) -> float:
+        """The share of episodes solved lately."""
+        lately = self.latest("train/solved", 3)
+        return float(lately.mean()) if lately.size else 0.0
+
+    def gain(self, before: slice, last: int = 3) -> float:
+        """How much more the last iterations earned than those of ``before``, in standard errors of the difference.
+
+        The errors are the metrics' own (``train/reward_se``, siblings as clusters), but no smaller than the iterations'
+        spread says: tasks differ from batch to batch.
+        """
+        rewards, errors = (np.array(self.train[name]) for name in ("train/reward", "train/reward_se"))
+        parts = []
+        for where in (before, slice(-last, None)):
+            reward, error = rewards[where], errors[where] if errors.size else np.zeros(0)
+            known = error[np.isfinite(error)]
+            own = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+            spread = float(np.std(np.diff(rewards)) / math.sqrt(2.0))  # a trend does not count
+            parts.append((float(reward.mean()), max(own, spread) / math.sqrt(len(reward))))
+        (old, old_se), (new, new_se) = parts
+        return (new - old) / max(math.hypot(old_se, new_se), 1e-9)
+
+
+class Shift(NamedTuple):
+    """How far the latest values are from earlier ones."""
+
+    ratio: float  #: the one of the latest that is nearest to the earlier ones' median, over this
+    z: float  #: the same in robust standard deviations of the logarithm, signed
+    before: float  #: median of the earlier
+    latest: float  #: the last
+    where: slice  #: the earlier
+    name: str  #: what they are, in words
+
+
+def shifts(history: History, metric: str, last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
+    """Compare the last values of a positive metric with the first of the run, and with those just before.
+
+    Medians and median absolute deviations, so that one odd iteration neither hides a shift nor makes one. All of the
+    latest have to be beyond.
+
+    Args:
+        history: What was measured.
+        metric: Whose logarithm is compared.
+        last: How many are the latest.
+        floor: A robust standard deviation is at least this: of few values it may be 0 by accident.
+        least: Values below count as this.
+    """
+    values = np.array(history.train.get(metric, ())[-(RECENT + last) :], np.float64)
+    count = len(history.train.get(metric, ()))
+    windows = [(slice(max(0, count - RECENT - last), count - last), values[:-last], f"the {RECENT} iterations before")]
+    if count >= START + last:
+        first = np.array(history.train[metric][:START], np.float64)
+        windows.append((slice(0, START), first, f"the first {START} iterations"))
+    latest = values[-last:]
+    for where, before, name in windows:
+        if len(before) < START or len(latest) < last or not np.isfinite(latest).all():
+            continue
+        before = before[np.isfinite(before)]
+        if len(before) < START:
+            continue
+        old, new = (np.log(np.maximum(part, least)) for part in (before, latest))
+        middle = float(np.median(old))
+        spread = max(1.4826 * float(np.median(np.abs(old - middle))), floor)
+        moved = new - middle
+        nearest = float(moved[np.argmin(np.abs(moved))]) if (moved > 0).all() or (moved < 0).all() else 0.0
+        yield Shift(math.exp(nearest), nearest / spread, math.exp(middle), float(latest[-1]), where, name)
+
+
+def wilson(hits: float, count: float, z: float) -> tuple[float, float]:
+    """The score interval of a share (Wilson 1927), ``z`` standard errors wide on either side; (0, 1) of nothing."""
+    if count <= 0:
+        return 0.0, 1.0
+    share, more = hits / count, z * z / count
+    centre = (share + more / 2) / (1 + more)
+    half = z * math.sqrt(share * (1 - share) / count + more / (4 * count)) / (1 + more)
+    return centre - half, centre + half
+
+
+def trend(values: Floats) -> tuple[float, float]:
+    """The change of a straight line from the first value to the last, and its standard error.
+
+    Least squares; the error is of residuals, widened by their correlation at lag 1, ``(1 + r) / (1 - r)``, where that
+    is positive: neighbouring iterations share the policy.
+    """
+    count = len(values)
+    place = np.arange(count) - (count - 1) / 2
+    squares = float((place**2).sum())
+    slope = float((place * values).sum()) / squares
+    rest = values - values.mean() - slope * place
+    variance = float((rest**2).sum()) / max(count - 2, 1)
+    if variance <= 0:
+        return slope * (count - 1), 0.0
+    correlation = min(max(float((rest[1:] * rest[:-1]).sum() / (rest**2).sum()), 0.0), 0.9)
+    error = math.sqrt(variance / squares * (1 + correlation) / (1 - correlation))
+    return slope * (count - 1), error * (count - 1)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One verdict: its name, the metrics without which it cannot be given, and the function that gives it."""
+
+    name: str
+    needs: tuple[str, ...]
+    find: Callable[[History], Symptom | None]
+
+    @property
+    def says(self) -> str:
+        """What it watches."""
+        return (self.find.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+class Doctor:
+    """Says which verdicts begin.
+
+    Args:
+        checks: What to look for.
+        config: The run's resolved configuration, as nested mappings.
+
+    Attributes:
+        findings: All so far.
+        history: What they are made from.
+    """
+
+    def __init__(self, checks: Iterable[Check], config: Mapping[str, Any]) -> None:
+        self.checks = tuple(checks)
+        self.history = History(config)
+        self.findings: list[Finding] = []
+        self._held: dict[str, int] = {}  # when a verdict held last
+
+    def observe(self, step: int, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> list[Finding]:
+        """The verdicts that begin with a row of metrics; ``tied`` are tasks all of whose episodes earned the same."""
+        self.history.add(step, metrics, tied)
+        begun = []
+        for check in self.checks:
+            if not all(map(self.history.has, check.needs)) or (symptom := check.find(self.history)) is None:
+                continue
+            if step - self._held.get(check.name, -QUIET - 1) > QUIET:
+                begun.append(Finding(step, check.name, *symptom))
+            self._held[check.name] = step
+        self.findings += begun
+        return begun
+
+    def unmeasured(self) -> dict[str, list[str]]:
+        """Checks that cannot be made, and which metrics they lack."""
+        lacking = {check.name: [name for name in check.needs if not self.history.has(name)] for check in self.checks}
+        return {name: lacks for name, lacks in lacking.items() if lacks}
