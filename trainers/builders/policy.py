@@ -120,10 +120,11 @@ def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
 
 def careless_left_out(section: SupervisedSection, component: Component) -> dict[str, Any]:
     """What changes in a section that plays careless replies by default, where there is a scripted expert alone."""
-    if section.files is not None or _scripts(component) != (True, False):
+    if section.files is not None:
         return {}
     none = {"mistake_rate": 0.0, "careless_steps": 0}
-    return {name: no for name, no in none.items() if getattr(section, name, no) and not changed(section, name)}
+    left = {name: no for name, no in none.items() if getattr(section, name, no) and not changed(section, name)}
+    return left if left and _scripts(component) == (True, False) else {}
 
 
 def _scripts(component: Component) -> tuple[bool, bool]:
