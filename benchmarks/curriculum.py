@@ -2,12 +2,13 @@
 
     python -m benchmarks.curriculum [--seeds 0,1,2] [--kinds hard,fixed,curriculum] [--folder FOLDER] [key=value ...]
 
-For each seed a tiny policy imitates the expert of `textenv/gsm8k-interact` on the levels easy, medium and hard, and gets
-the habit of answering in haste; of the hard level it solves a few percent then. From that same policy run, with the same
-keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`, the
-mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the groups
-begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and end when
-`--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any level.
+For each seed a tiny policy imitates the expert of `textenv/gsm8k-interact` on the levels easy, medium and hard, and
+gets the habit of answering in haste; of the hard level it solves a few percent then. From that same policy run, with
+the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`,
+the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the
+groups begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and
+end when `--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any
+level.
 
 It resumes where it was stopped: start the same command again. Results are written after every chunk.
 """

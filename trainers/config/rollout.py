@@ -49,14 +49,15 @@ class CurriculumSection(Section):
     before its end at first, then earlier. Environments must replay exactly from seed and replies."""
 
 
-_MIXTURE = """Several environments, or levels of one, in the place of `env.id` and `env.kwargs`:
-`env.mixture.NAME.id=ID`, `env.mixture.NAME.kwargs.level=hard`, `env.mixture.NAME.weight=2` and so on."""
+_MIXTURE = """Several environments, or levels of one, in the place of `env.id` and `env.kwargs`: each with a NAME of
+yours, `env.mixture.NAME.id=ID` and `env.mixture.NAME.kwargs.level=hard` (defaults as `env.id` and `env.kwargs`), and
+`env.mixture.NAME.weight=2`, its share relative to the others' (default 1)"""
 
 
 class EnvSection(OneEnvSection):
     """The environment, or several."""
 
-    mixture: dict[str, ShownComponentSection] = Field(default_factory=dict, description=_MIXTURE)
+    mixture: dict[str, ShownComponentSection] = Field(default_factory=dict, description=f"{_MIXTURE}.")
 
 
 class PlayedEnvSection(OneEnvSection):
@@ -66,7 +67,9 @@ class PlayedEnvSection(OneEnvSection):
     """Arguments for validation alone, laid over `env.kwargs`. Where the environment has an option `split` and neither
     that nor `tasks` is given here, it is `test`."""
     mixture: dict[str, ComponentSection] = Field(
-        default_factory=dict, description=f"{_MIXTURE} Metrics are reported for each NAME, and each is validated."
+        default_factory=dict,
+        description=f"""{_MIXTURE}; `val_kwargs` as `env.val_kwargs`; `success_reward`, what an episode must earn to count
+        as a success to `env.curriculum` (default: the environment calls it solved). Metrics are reported for each.""",
     )
     curriculum: CurriculumSection = CurriculumSection()
     backend: Literal["inline", "thread", "process", "ray"] = "inline"

@@ -78,7 +78,7 @@ def test_no_component_starves_whatever_the_results(
     chooser = curriculum(weights, kind="signal", floor=floor, memory=3)
     counts: Counter[str] = Counter()
     shares: Counter[str] = Counter()
-    for n, successes in enumerate(results):
+    for n in range(len(results)):
         shares.update(chooser.shares())
         assert sum(chooser.shares().values()) == pytest.approx(1)
         counts[chooser.choose(n).component] += 1
@@ -207,7 +207,7 @@ def test_resuming_at_any_moment_changes_no_choice(
             for each in (straight, resumed):
                 each.drop(gone, siblings, unplayed=turns == 1)
             continue
-        batch = {n: siblings for n in flight[:2]}
+        batch = dict.fromkeys(flight[:2], siblings)
         del flight[:2]
         assert straight.observe(batch) == resumed.observe(batch)
         assert straight.stats() == resumed.stats()
@@ -370,7 +370,7 @@ def test_under_staleness_every_group_is_chosen_once_and_starts_are_used_once(opt
         each["passed"] for each in last["curriculum"]["components"].values()
     )
     assert started
-    by_number = {n: c for n, c in zip(numbers, (c for b in [*parts, *more] for c in b.choices), strict=True)}
+    by_number = dict(zip(numbers, (c for b in [*parts, *more] for c in b.choices), strict=True))
     for number in in_flight:  # what was in flight is played as it was chosen
         if number in by_number:
             chosen = frontier["curriculum"]["chosen"][str(number)]
