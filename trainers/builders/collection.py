@@ -134,7 +134,7 @@ def _tasks(config: PPOConfig, without: Mapping[str, Collection[int]]) -> TaskOrd
         return orders[""]
     return Curriculum(
         [CurriculumComponent(each.name, orders[each.name], each.weight, each.success_reward) for each in components],
-        CurriculumRules(**given.model_dump()),
+        CurriculumRules(kind=given.kind, floor=given.floor, memory=given.memory, reverse_share=given.reverse_share),
         seed,
     )
 

@@ -50,7 +50,8 @@ def demonstrations_of(
         yield from ((components[0], each) for each in demonstrations.read(section.files))
         return
     for component, count in zip(components, shares(components, section.demonstrations), strict=True):
-        its = section.model_copy(update=careless_left_out(section, component))
+        left_out = careless_left_out(section, component) if section.mistake_rate else {}
+        its = section.model_copy(update=left_out)
         with ExitStack() as stack:
             env = stack.enter_context(closing(component.make()))
             try:

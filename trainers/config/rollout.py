@@ -68,8 +68,9 @@ class PlayedEnvSection(OneEnvSection):
     that nor `tasks` is given here, it is `test`."""
     mixture: dict[str, ComponentSection] = Field(
         default_factory=dict,
-        description=f"""{_MIXTURE}; `val_kwargs` as `env.val_kwargs`; `success_reward`, what an episode must earn to count
-        as a success to `env.curriculum` (default: the environment calls it solved). Metrics are reported for each.""",
+        description=f"""{_MIXTURE}; `val_kwargs` as `env.val_kwargs`; `success_reward`, what an episode must earn to
+        count as a success to `env.curriculum` (default: the environment calls it solved). Metrics are reported for
+        each.""",
     )
     curriculum: CurriculumSection = CurriculumSection()
     backend: Literal["inline", "thread", "process", "ray"] = "inline"

@@ -15,11 +15,11 @@ and less than ``components - 1`` below it: no component starves, by a bound and 
 
 **Shares.** ``fixed``: the weights. ``signal``: the weights times the components' signal, which is the mean over groups
 of an unbiased estimate of ``4 p (1 - p)``, where p is the chance of success at the group's task: with k successes among
-n episodes, ``4 k (n - k) / (n (n - 1))``. SPEED (arXiv 2506.09016v2 (withdrawn since), theorem 3.1) bounds the signal-to-noise ratio of a
-policy gradient from N episodes of a task by ``4 N p (1 - p)``; PCL (arXiv 2510.01135) finds the largest gradients at
-p = 1/2. The mean of p(1-p), and not p(1-p) of the mean: a component of which one half is always solved and the other
-never has no signal. ``floor`` of the shares stays as the weights have it. A task of a finite set that has been played
-is passed over with the probability ``(1 - floor) (1 - its own signal)``.
+n episodes, ``4 k (n - k) / (n (n - 1))``. SPEED (arXiv 2506.09016v2, since withdrawn; theorem 3.1) bounds the
+signal-to-noise ratio of a policy gradient from N episodes of a task by ``4 N p (1 - p)``; PCL (arXiv 2510.01135) finds
+the largest gradients at p = 1/2. The mean of p(1-p), and not p(1-p) of the mean: a component of which one half is
+always solved and the other never has no signal. ``floor`` of the shares stays as the weights have it. A task of a
+finite set that has been played is passed over with the probability ``(1 - floor) (1 - its own signal)``.
 
 **Starts.** With ``reverse_share``, that share of a component's groups begins in a state that an earlier, successful
 episode reached: before its last reply first, and one reply earlier each time that at least half of a group succeeds
