@@ -46,7 +46,7 @@ from .algorithms.batch import tree_of
 from .algorithms.returns import Advantages
 from .builders.cluster import plan_of
 from .builders.engines import check_engine
-from .builders.environments import check_environments, other_validation, try_openings
+from .builders.environments import check_environments, described, other_validation, try_openings
 from .builders.folder import run_folder
 from .builders.policy import tokenizer_of, with_scripts_there_are
 from .builders.reward_model import reward_problems
@@ -73,7 +73,7 @@ from .learner.memory import empty_heap
 from .policy import PolicyError, positions
 from .report.episodes import Explained
 from .report.measures import health_metrics, tied_tasks
-from .report.metrics import Phases, episode_metrics, groups_tied
+from .report.metrics import Phases, episode_metrics, groups_tied, mixture_metrics
 from .report.reporter import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
@@ -224,6 +224,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         **episode_metrics(roots, "train", ended=ended(batch.stats)),
         "train/groups_tied": tied,
         **health,
+        **played_metrics(run.config, batch),
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
@@ -233,6 +234,22 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }
     return metrics, explained
+
+
+def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
+    """Metrics by component of a mixture, and of the groups that began at their opening, where others did not."""
+    by_term, metrics = config.algorithm.adv_estimator in NEEDS_TERMS, dict[str, float]()
+    at_opening: dict[str, list[list[Trajectory]]] = {}
+    if config.env.mixture:
+        by_name: dict[str, list[list[Trajectory]]] = {name: [] for name in config.env.mixture}
+        for choice, group in zip(batch.choices, batch.groups, strict=True):
+            by_name[choice.component].append(group)
+        metrics |= mixture_metrics(by_name, "train/mixture", by_term=by_term)
+    if config.env.curriculum.reverse_share:
+        for choice, group in zip(batch.choices, batch.groups, strict=True):
+            at_opening.setdefault("middle" if choice.start else "opening", []).append(group)
+        metrics |= mixture_metrics(at_opening, "train/begun", by_term=by_term)
+    return metrics
 
 
 def learn(
@@ -373,21 +390,21 @@ async def validate(run: Run) -> str | None:
     """
     config = run.config.validation
     began = time.perf_counter()
-    episodes = run.collector.evaluate(
-        run.validation_tasks,
-        samples=config.n,
-        sampling=Sampling(
-            temperature=config.temperature,
-            top_p=config.top_p,
-            max_new_tokens=run.config.rollout.max_response_length,
-        ),
-        seed=run.config.trainer.seed,
-        backend=run.validation,
+    sampling = Sampling(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_new_tokens=run.config.rollout.max_response_length,
+    )
+    seed = run.config.trainer.seed
+    episodes = (
+        run.collector.evaluate(tasks, samples=config.n, sampling=sampling, seed=seed, backend=run.validation[name])
+        for name, tasks in run.validation_tasks.items()
     )
     with traced(run, "validate"):
-        trajectories = await until_stopped(episodes, run.stop)
-    if trajectories is None:
+        of_components = await until_stopped(asyncio.gather(*episodes), run.stop)
+    if of_components is None:
         return None
+    trajectories = [episode for each in of_components for episode in each]
     failed = [episode for episode in trajectories if not episode.status.trainable]
     said = None
     if failed:
@@ -398,6 +415,11 @@ async def validate(run: Run) -> str | None:
         )
         log.warning("%s", said)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
+    if run.config.env.mixture:
+        by_task = {
+            name: [[one] for one in each] for name, each in zip(run.validation_tasks, of_components, strict=True)
+        }
+        metrics |= mixture_metrics(by_task, "val/mixture")
     metrics = with_references(run, metrics)
     run.reporter.validation(run.iteration, metrics, trajectories)
     diagnose(run, metrics)
@@ -520,14 +542,13 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
     if machine is None:
         check_engine(config)
     config, notes = with_scripts_there_are(config)
-    if (other := other_validation(config)) is not None:
-        notes.append(other)
+    notes += other_validation(config)
     try:
         renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs)
         openings = asyncio.run(try_openings(config, renderer, positions(config.model)))
     except (PolicyError, RendererError, CollectionError) as error:
         raise ValueError(str(error)) from error
-    return "\n".join([*openings, *(f"note: {note}" for note in notes)])
+    return "\n".join([*described(config), *openings, *(f"note: {note}" for note in notes)])
 
 
 def again(section: TrainerSection) -> str:

@@ -33,7 +33,7 @@ from .builders.folder import (
     write_config,
 )
 from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .builders.policy import policy_of, set_threads, with_scripts_there_are
+from .builders.policy import careless_of, experts_of, policy_of, set_threads, with_scripts_there_are
 from .builders.publication import Publisher
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
@@ -76,8 +76,8 @@ class Run:
     engine: Engine
     publisher: Publisher
     collector: Collector
-    validation: Backend
-    validation_tasks: Sequence[int]
+    validation: Mapping[str, Backend]  # by component
+    validation_tasks: Mapping[str, Sequence[int]]
     kl: KLController
     reporter: Reporter
     saved: Checkpoints
@@ -124,9 +124,9 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     check_rewards(config)
     config, notes = with_scripts_there_are(config)
     credit = rewards.redistribution_of(config.algorithm)
-    kwargs, seed, context = environments.training_kwargs(config), config.trainer.seed, config.engine.max_context
+    components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context
     policy = policy_of(
-        config.model, config.env.id, kwargs, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
+        config.model, components, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
     )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     set_threads(policy, config.trainer.threads)
@@ -153,9 +153,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         stack.callback(pool.close)
         scores["custom"] = rewards.custom_reward(config, pool)
     scores |= rewards.penalties(config)
-    for line in (*notes, environments.other_validation(config)):
-        if line is not None:
-            reporter.say(line)
+    for line in (*notes, *environments.described(config), *environments.other_validation(config)):
+        reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
     await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
     overlong = await environments.overlong_of(config, renderer, reporter.say)
@@ -206,10 +205,15 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     if models is not None:
         scores |= models.scores
         reward_stats |= {name: partial(models.stats, name) for name in models.scores}
-    training = await stack.enter_async_context(environments.backend_of(config, validation=False))
-    validation = await stack.enter_async_context(environments.backend_of(config, validation=True))
+    training, validation = dict[str, Backend](), dict[str, Backend]()
+    for backends in (training, validation):
+        for each in components:
+            first, held_out = next(iter(backends.values()), None), backends is validation
+            backend = environments.backend_of(config, each, validation=held_out, beside=first)
+            backends[each.name] = await stack.enter_async_context(backend)
+    without = {name: each.training for name, each in overlong.items()}
     collector = await stack.enter_async_context(
-        collector_of(config, engine, renderer, training, trace, scores, credit, overlong.training)
+        collector_of(config, engine, renderer, training, trace, scores, credit, without)
     )
     sleepers: list[Any] = [engine] if sleeps(config) else []
     if models is not None:
@@ -225,7 +229,14 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         publisher=Publisher(learner, config),
         collector=collector,
         validation=validation,
-        validation_tasks=[task for task in environments.validation_tasks(config) if task not in overlong.validation],
+        validation_tasks={
+            each.name: [
+                task
+                for task in environments.validation_tasks(config, each)
+                if task not in overlong[each.name].validation
+            ]
+            for each in components
+        },
         kl=AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef),
         reporter=reporter,
         saved=saved,
@@ -269,7 +280,7 @@ def warm_up(
 ) -> None:
     """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
-    parts = [("warm start", section, seed)]
+    parts = [("warm start", section, seed, experts_of(config))]
     if section.careless_steps:
         changed = {
             "files": None,
@@ -279,8 +290,7 @@ def warm_up(
             "mistake_rate": section.careless_rate,
             "mistake_weight": 1.0,
         }
-        parts.append(("careless", section.model_copy(update=changed), seed + 1))
-    kwargs = environments.training_kwargs(config)
+        parts.append(("careless", section.model_copy(update=changed), seed + 1, careless_of(config)))
     # All of them first: what cannot be had should be known before anything is trained.
     options = learner_options(config.model, config.trainer)
     if config.model.path == "tiny":
@@ -288,10 +298,10 @@ def warm_up(
     if config.cluster.learner_ranks > 1:
         options["parallel"] = Parallel()  # this process does it alone
     given = [
-        sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed, given_up.is_set)
-        for _, part, part_seed in parts
+        sft.examples_of(components, part, policy, renderer, part_seed, given_up.is_set)
+        for _, part, part_seed, components in parts
     ]
-    for (name, part, part_seed), examples in zip(parts, given, strict=True):
+    for (name, part, part_seed, _), examples in zip(parts, given, strict=True):
         on_step, device = _progress(say, given_up, name, part.steps), driver_device(config)
         sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, device=device, options=options)
 

@@ -30,7 +30,7 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .builders.environments import env_kwargs, tools_for
+from .builders.environments import Component, components_of
 from .builders.errors import SetupError
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
@@ -101,8 +101,7 @@ def fit(
 
 
 def examples_of(
-    env_id: str,
-    kwargs: Mapping[str, object],
+    components: Sequence[Component],
     section: SupervisedSection,
     policy: Policy,
     renderer: Renderer,
@@ -112,9 +111,9 @@ def examples_of(
     """The demonstrations in tokens; where ``stop``, asked after each, says so, ``CancelledError`` is raised."""
     examples = []
     try:
-        tools = tools_for(env_id, kwargs)
-        for each in demonstrations_of(env_id, kwargs, section, seed):
-            examples.append(encode(each, renderer, policy.tokenizer, tools))
+        tools = {each.name: each.tools() for each in components}
+        for component, each in demonstrations_of(components, section, seed):
+            examples.append(encode(each, renderer, policy.tokenizer, tools[component.name]))
             if stop():
                 raise asyncio.CancelledError
         return examples
@@ -134,16 +133,17 @@ def run(config: SFTConfig) -> bool:
 
 
 def _run(config: SFTConfig, folder: Path) -> bool:
-    env_id, kwargs, seed = config.env.id, env_kwargs(config.env, config.data.train_files), config.trainer.seed
-    section = config.sft.model_copy(update=careless_left_out(config.sft, env_id, kwargs))
+    components, seed = components_of(config.env, config.data), config.trainer.seed
+    left_out = [careless_left_out(config.sft, each) for each in components]
+    section = config.sft.model_copy(update=left_out[0] if all(left_out) else {})
     config = config.model_copy(update={"sft": section})
     write_config(folder, config)
-    policy = policy_of(config.model, env_id, kwargs, section, max_context=section.max_context, seed=seed)
+    policy = policy_of(config.model, components, section, max_context=section.max_context, seed=seed)
     device = resolve_device(config.model.device)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
-    examples = examples_of(env_id, kwargs, section, policy, renderer, seed)
+    examples = examples_of(components, section, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
     logger = open_loggers(config.trainer.logger, logged_run(config, folder))
     stop, done = threading.Event(), 0

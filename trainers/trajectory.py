@@ -231,6 +231,11 @@ def action_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
     return np.cumsum([0, *(int(each.action_mask.sum()) for each in trajectories)], dtype=np.int64)
 
 
+def solved(trajectory: Trajectory) -> bool:
+    """Whether the episode ended in success: the environment terminated it, and stopped it as ``"solved"``."""
+    return trajectory.terminated and trajectory.stop == "solved"
+
+
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
     """Whether all episodes earned the same: no estimator that compares them finds a difference.
 

@@ -165,6 +165,12 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
         )
     if config.algorithm.truncated == "drop" and actor.loss_agg_mode != "token-mean":
         yield "algorithm.truncated", "TRL's mean over episodes counts those that are dropped; use token-mean, or count"
+    if config.env.mixture:
+        yield "env.mixture", "has several environments, and TRL's data set is of one"
+    if config.env.curriculum.reverse_share:
+        yield "env.curriculum.reverse_share", "TRL's episodes begin at their openings"
+    if config.env.curriculum.kind != "fixed":
+        yield "env.curriculum.kind", "TRL's data set has its order"
     if config.env.backend == "ray":
         yield "env.backend", "TRL does not use Ray; use process"
 

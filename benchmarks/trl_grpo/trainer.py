@@ -26,9 +26,8 @@ from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
 from trainers.algorithms.batch import ActionBatch
 from trainers.builders.environments import (
     check_environments,
-    make_env,
-    training_kwargs,
-    validation_kwargs,
+    played,
+    task_count,
     validation_tasks,
 )
 from trainers.builders.errors import SetupError
@@ -45,7 +44,7 @@ from trainers.registry import Result
 from trainers.report.loggers import open_loggers
 from trainers.report.metrics import episode_metrics
 from trainers.rollout.renderer import Renderer
-from trainers.rollout.tasks import TaskOrder, derive_seed
+from trainers.rollout.tasks import TaskOrder, derive_seed, environment_seed
 from trainers.run import refuse_other_run, warm_start_wanted, warm_up
 
 from .config import FIXED, grpo_arguments, resolved, steps_an_iteration
@@ -191,7 +190,7 @@ class TRLGRPOTrainer:
             step_timeout=config.rollout.step_timeout_s,
             generation_timeout=config.rollout.generation_timeout_s,
             episode_timeout=config.rollout.episode_timeout_s,
-            environments={config.env.id: [training_kwargs(config), validation_kwargs(config)]},
+            environments={each.id: [each.training, each.validation] for each in played(config)},
         )
         done = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]) // steps_an_iteration(config)
         self._report = _report_of(config, self.folder, first_step=0 if checkpoint is None else done + 1)
@@ -219,11 +218,10 @@ class TRLGRPOTrainer:
             log.info("%s", note)
         # TRL computes in bfloat16 by autocast; a warm start needs no autocast.
         model = given.model.model_copy(update={"dtype": "float32"})
-        config, kwargs = given.model_copy(update={"model": model}), training_kwargs(given)
+        config = given.model_copy(update={"model": model})
         policy = policy_of(
             config.model,
-            config.env.id,
-            kwargs,
+            played(config),
             config.warm_start,
             max_context=config.engine.max_context,
             seed=config.trainer.seed,
@@ -300,22 +298,17 @@ def _write_model(trainer: Any, folder: Path) -> None:
 
 def training_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
     """One for each group, in the order of ``ppo``'s groups, with its tasks and seeds."""
-    kwargs, seed = training_kwargs(config), config.trainer.seed
-    env = make_env(config.env.id, kwargs)
-    size = env.tasks.size
-    env.close()
-    if (most := config.data.train_size) is not None:
-        size = most if size is None else min(size, most)
-    order = TaskOrder(size, seed=seed, shuffle=config.data.shuffle)
+    (component,), seed = played(config), config.trainer.seed
+    order = TaskOrder(task_count(config, component), seed=seed, shuffle=config.data.shuffle)
     for group in range(config.trainer.total_iterations * config.rollout.groups_per_batch):
-        env_seed = derive_seed(seed, "environment", group, bits=32)
-        yield EpisodeSpec(config.env.id, env_seed, kwargs, order(group))
+        yield EpisodeSpec(component.id, environment_seed(seed, group), component.training, order(group))
 
 
 def validation_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
     """Those of ``ppo``'s validations."""
-    kwargs = validation_kwargs(config)
-    for task in validation_tasks(config):
+    (component,) = played(config)
+    kwargs = component.validation
+    for task in validation_tasks(config, component):
         env_seed = derive_seed(config.trainer.seed, "evaluate environment", task, bits=32)
         yield EpisodeSpec(config.env.id, env_seed, kwargs, task)
 

@@ -145,15 +145,15 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
         def step(self, reply):
             return (user("2 + 2"), assistant(reply)), 1.0, True, False, {}
 
-    for module in (environments, reward_model, rewards, policies):
-        monkeypatch.setattr(module, "make_env", lambda env_id, kwargs: Noted())
+    monkeypatch.setattr(environments.Component, "make", lambda component, kwargs=None: Noted())
     judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correct")]
     config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
-    assert environments.task_count(config) is None
-    assert environments.validation_tasks(config)
+    (component,) = environments.played(config)
+    assert environments.task_count(config, component) is None
+    assert environments.validation_tasks(config, component)
     reward_model._check_reference(config, config.reward_model, JudgeBackend(config.reward_model.judge))
     rewards.task_finder(config)
     few = config.warm_start.model_copy(update={"demonstrations": 3, "mistake_rate": 0.0})
-    assert len(list(policies.demonstrations_of("any", {}, few, seed=0))) == 3
+    assert len(list(policies.demonstrations_of([component], few, seed=0))) == 3
     assert made == 6
     assert not open_ones

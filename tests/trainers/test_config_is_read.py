@@ -24,7 +24,7 @@ from trainers.builders import engines
 from trainers.builders.cluster import plan_of
 from trainers.builders.collection import fork_rules
 from trainers.builders.engines import check_engine, engine_of
-from trainers.builders.environments import backend_of
+from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
 from trainers.builders.reward_model import check_rewards, try_served
 from trainers.checkpoints import Checkpoints
@@ -152,7 +152,7 @@ def with_other_reward_models(judge):
 
 async def with_other_backends():
     config, _ = resolve(["env.backend=thread", "env.workers=1"])
-    async with backend_of(config, validation=False):
+    async with backend_of(config, *played(config), validation=False):
         pass
 
 

@@ -24,6 +24,7 @@ from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Messages, assistant, system, tool, user
 from textenvs.serve.client import RemoteError
 from trainers.builders import policy as builders_policy
+from trainers.builders.environments import Component
 from trainers.config.model import WarmStartSection
 from trainers.demonstrations import Demonstration, DemonstrationError, Example, StuckError, encode, play, read
 from trainers.engines.base import Generation, Sampling
@@ -258,11 +259,11 @@ def test_an_environment_is_not_closed_while_its_thread_is_at_work_in_it(
     monkeypatch: pytest.MonkeyPatch, deed: str, closed: bool
 ) -> None:
     env = Watched(deed)
-    monkeypatch.setattr(builders_policy, "make_env", lambda *_: env)
+    monkeypatch.setattr(Component, "make", lambda *_: env)
     section = WarmStartSection(
         demonstrations=50, mistake_rate=0.0, careless_steps=0, step_timeout_s=0.3 if deed else 60.0
     )
-    playing = builders_policy.demonstrations_of("odd", {}, section, seed=0)
+    playing = builders_policy.demonstrations_of([Component("", "odd", {})], section, seed=0)
     if deed:
         with pytest.raises(StuckError):
             list(playing)

@@ -16,7 +16,7 @@ import trainers.run
 from textenvs import Task, TextEnv, list_environments
 from textenvs.registry import constructor, make, parameters
 from trainers import tiny
-from trainers.builders.environments import other_validation, training_kwargs, validation_kwargs, validation_tasks
+from trainers.builders.environments import other_validation, played, validation_tasks
 from trainers.config import load_config, render, resolve
 from trainers.config.yaml12 import Loader
 
@@ -128,7 +128,8 @@ def test_what_differs_reads_back_as_the_same(tmp_path):
 def test_a_split_is_given_to_the_environments_that_take_one(env_id):
     """Held-out tasks wherever there are some; every other environment is made with what the user gave alone."""
     config = resolve([f"env.id={env_id}"])[0]
-    kwargs = validation_kwargs(config)
+    (component,) = played(config)
+    kwargs = component.validation
     assert kwargs == ({"split": "test"} if "split" in parameters(constructor(env_id))[0] else {})
     make(env_id, **kwargs).close()
 
@@ -149,17 +150,17 @@ def own(*more: str) -> Any:
     ],
 )
 def test_validation_of_an_environment_without_splits(more, tasks, said):
-    assert validation_tasks(own(*more)) == tasks
-    line = other_validation(own(*more))
-    assert line is None if said is None else said in line
+    assert validation_tasks(own(*more), *played(own(*more))) == tasks
+    lines = other_validation(own(*more))
+    assert not lines if said is None else said in lines[0]
 
 
 def test_a_split_or_tasks_that_are_given_stay():
     for given in ("split=train", "tasks=generated:easy"):
         config = resolve([f"env.val_kwargs.{given}"])[0]
         name, value = given.split("=")
-        assert validation_kwargs(config) == {name: value}
-    assert training_kwargs(resolve([])[0]) == {}
+        assert played(config)[0].validation == {name: value}
+    assert played(resolve([])[0])[0].training == {}
 
 
 # ------------------------------------------------------------------ environments of a user's own

@@ -10,7 +10,7 @@ from ppo_runs import QUICK, arguments, in_process, main
 from program_envs import Wordy
 
 from textenvs.messages import user
-from trainers.builders.environments import backend_of, longest_prompt, overlong_of
+from trainers.builders.environments import backend_of, longest_prompt, overlong_of, played
 from trainers.builders.errors import SetupError
 from trainers.config import PPOConfig, resolve
 from trainers.config.load import ConfigError
@@ -32,13 +32,14 @@ def config_of(*more: str) -> PPOConfig:
 
 async def found(*more: str) -> tuple[set[int], set[int], list[str]]:
     said: list[str] = []
-    overlong = await overlong_of(config_of(*more), RENDERER, said.append)
+    overlong = (await overlong_of(config_of(*more), RENDERER, said.append))[""]
     return set(overlong.training), set(overlong.validation), said
 
 
 @pytest.mark.parametrize("backend", ["inline", "thread"])
 async def test_openings_are_measured_as_they_are_rendered(backend: str) -> None:
-    async with backend_of(config_of(f"env.backend={backend}"), validation=False) as envs:
+    config = config_of(f"env.backend={backend}")
+    async with backend_of(config, *played(config), validation=False) as envs:
         lengths, failed = await measure_openings(envs, RENDERER, range(12), seed=0)
     assert lengths == {i: length(max(1, i)) for i in range(12) if i != 5}
     assert list(failed) == [5]
@@ -121,7 +122,7 @@ def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
     played: set[str] = set()
 
     def look(run: Any) -> None:
-        assert list(run.validation_tasks) == [0, 1, 2]
+        assert run.validation_tasks == {"": [0, 1, 2]}
         take = run.collector.next_batch
 
         async def taking() -> Any:

@@ -86,8 +86,8 @@ def test_validation_on_the_tasks_of_training_is_refused(tmp_path, capsys):
 def test_files_to_train_on_alone_say_what_validation_is_on(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
-    assert "not on rows of data.train_files" in other_validation(resolve([f"data.train_files={path}"])[0])
-    assert other_validation(resolve([f"data.train_files={path}", f"data.val_files={path}"])[0]) is None
+    assert "not on rows of data.train_files" in other_validation(resolve([f"data.train_files={path}"])[0])[0]
+    assert not other_validation(resolve([f"data.train_files={path}", f"data.val_files={path}"])[0])
 
 
 PLAYED = "warm_start.demonstrations=20000"  # the default: files have the conversations

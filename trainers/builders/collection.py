@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ..algorithms.advantages import NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
 from ..cluster.in_flight import episodes, slots, surplus_groups
@@ -11,6 +12,8 @@ from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards.credit_assignment import Redistribution
 from ..rollout.collector import Collector
+from ..rollout.curriculum import Component as CurriculumComponent
+from ..rollout.curriculum import Curriculum, CurriculumRules
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkRules
 from ..rollout.group_scheduler import GroupRules
@@ -19,7 +22,7 @@ from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
 from ..rollout.stats import TraceFile
 from ..rollout.tasks import TaskOrder
-from .environments import task_count
+from .environments import played, task_count
 from .errors import SetupError
 
 # The event loop's lag is probed so often.
@@ -65,11 +68,11 @@ def collector_of(
     config: PPOConfig,
     engine: Engine,
     renderer: Renderer,
-    backend: Backend,
+    backends: Mapping[str, Backend],
     trace: TraceFile | None = None,
     rewards: Mapping[str, Score] | None = None,
     credit: Redistribution | None = None,
-    without: Collection[int] = (),
+    without: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> Collector:
     """What collects training episodes, and draws them in ``trace``.
 
@@ -77,11 +80,14 @@ def collector_of(
         config: Of the run.
         engine: What replies.
         renderer: Of its model.
-        backend: The environments.
+        backends: The environments, by component.
         trace: Where to draw.
         rewards: Those that come later.
         credit: Which turns are paid, as the estimator sees it; ``None`` as they were earned.
-        without: Tasks that are not played.
+        without: Tasks of each component that are not played.
+
+    Raises:
+        SetupError: There is nothing that the curriculum could choose.
     """
     rollout = config.rollout
     groups = GroupRules(
@@ -101,8 +107,8 @@ def collector_of(
     return Collector(
         engine,
         renderer,
-        backend,
-        tasks=TaskOrder(task_count(config), seed=config.trainer.seed, shuffle=config.data.shuffle, without=without),
+        backends,
+        tasks=_tasks(config, without),
         groups=groups,
         limits=limits_of(config),
         sampling=sampling_of(config),
@@ -113,6 +119,28 @@ def collector_of(
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
         seed=config.trainer.seed,
+    )
+
+
+def _tasks(config: PPOConfig, without: Mapping[str, Collection[int]]) -> TaskOrder | Curriculum:
+    given, seed, orders = config.env.curriculum, config.trainer.seed, dict[str, TaskOrder]()
+    components = played(config)
+    for each in components:
+        left_out = without.get(each.name, ())
+        orders[each.name] = TaskOrder(
+            task_count(config, each), seed=seed, shuffle=config.data.shuffle, without=left_out
+        )
+    if given.kind == "signal" and len(components) == 1 and orders[components[0].name].size is None:
+        raise SetupError(
+            f"env.curriculum.kind=signal chooses components of env.mixture, and tasks that repeat; {components[0].id} "
+            "is one, and its tasks never end: give env.mixture, or data.train_size"
+        )
+    if not config.env.mixture and given.kind == "fixed" and not given.reverse_share:
+        return orders[""]
+    return Curriculum(
+        [CurriculumComponent(each.name, orders[each.name], each.weight, each.success_reward) for each in components],
+        CurriculumRules(kind=given.kind, floor=given.floor, memory=given.memory, reverse_share=given.reverse_share),
+        seed,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -21,7 +22,7 @@ from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 
 from ..algorithms.advantages import NEEDS_FORKS
-from ..config.rollout import EnvSection
+from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
 from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer, Tools
@@ -29,101 +30,184 @@ from ..rollout.tasks import measure_openings
 from .errors import SetupError, setup_errors
 
 
-def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of the environment: those configured, ``more`` laid over them, and the tasks of ``files``."""
-    kwargs = {**env.kwargs, **(more or {})}
-    if files is not None:
-        kwargs["tasks"] = files[0] if len(files) == 1 else list(files)
-        kwargs.pop("level", None)
-    return kwargs
+@dataclass(frozen=True)
+class Component:
+    """An environment to train and to validate in: the only one, or one of a mixture.
 
-
-@contextmanager
-def _said_in_words(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    try:
-        yield
-    except TaskError as error:
-        raise SetupError(str(error)) from error
-    except (gymnasium.error.Error, TypeError, ValueError, ImportError, OSError) as error:
-        raise SetupError(
-            f"env.id={env_id} with {dict(kwargs)}: {error} (see env.kwargs, env.val_kwargs and data.*)"
-        ) from error
-
-
-def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
-    """One environment."""
-    with _said_in_words(env_id, kwargs):
-        return textenvs.make(env_id, **kwargs)
-
-
-def training_kwargs(config: PPOConfig) -> dict[str, Any]:
-    """Of the environments to train in."""
-    return env_kwargs(config.env, config.data.train_files)
-
-
-def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
-    """Of the environments to validate in: those of training, with ``env.val_kwargs`` and ``data.val_files`` over them.
-
-    Where the environment has an option ``split``, it is ``test``, unless ``env.val_kwargs`` names a split or tasks.
+    Args:
+        name: In ``env.mixture``; empty for the only one.
+        id: Of the environment.
+        kwargs: Its arguments.
+        val_kwargs: Laid over these for validation.
+        files: Tasks to train on, in place of the environment's own.
+        val_files: Likewise to validate on.
+        weight: Relative to the others'.
+        success_reward: See :class:`~trainers.rollout.curriculum.Component`.
     """
-    more = dict(config.env.val_kwargs)
-    if not more.keys() & {"split", "tasks"}:
-        with _said_in_words(config.env.id, {}):
-            names, _ = parameters(constructor(config.env.id))
-        more |= {"split": "test"} if "split" in names else {}
-    return env_kwargs(config.env, config.data.val_files, more)
+
+    name: str
+    id: str
+    kwargs: Mapping[str, Any]
+    val_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[str] | None = None
+    val_files: Sequence[str] | None = None
+    weight: float = 1.0
+    success_reward: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The section of the configuration that it is in."""
+        return f"env.mixture.{self.name}" if self.name else "env"
+
+    def said(self, what: str) -> str:
+        """``what``, with whose it is where there are several."""
+        return f"{what} ({self.key})" if self.name else what
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Its arguments in training, the tasks among them."""
+        return _with_files(self.kwargs, self.files)
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """Its arguments in validation.
+
+        Where the environment has an option ``split``, it is ``test``, unless ``val_kwargs`` names a split or tasks.
+        """
+        more = dict(self.val_kwargs)
+        if not more.keys() & {"split", "tasks"}:
+            with self._said_in_words({}):
+                names, _ = parameters(constructor(self.id))
+            more |= {"split": "test"} if "split" in names else {}
+        return _with_files({**self.kwargs, **more}, self.val_files)
+
+    def make(self, kwargs: Mapping[str, Any] | None = None) -> TextEnv[Any]:
+        """One environment, to train in or with these arguments.
+
+        Raises:
+            SetupError: It cannot be made; names the section.
+        """
+        kwargs = self.training if kwargs is None else kwargs
+        with self._said_in_words(kwargs):
+            return textenvs.make(self.id, **kwargs)
+
+    @contextmanager
+    def _said_in_words(self, kwargs: Mapping[str, Any]) -> Iterator[None]:
+        try:
+            yield
+        except TaskError as error:
+            raise SetupError(f"{self.key}: {error}" if self.name else str(error)) from error
+        except (gymnasium.error.Error, TypeError, ValueError, ImportError, OSError) as error:
+            see = f"{self.key}.kwargs, {self.key}.val_kwargs" + ("" if self.name else " and data.*")
+            raise SetupError(f"{self.key}.id={self.id} with {dict(kwargs)}: {error} (see {see})") from error
+
+    def tools(self, kwargs: Mapping[str, Any] | None = None) -> Tools:
+        """What the chat template must describe of its tools."""
+        with closing(self.make(kwargs)) as env, setup_errors(f"{self.key}.id={self.id}: ", ValueError):
+            return tools_of(env)
+
+
+def _with_files(kwargs: Mapping[str, Any], files: Sequence[str] | None) -> dict[str, Any]:
+    if files is None:
+        return dict(kwargs)
+    others = {name: value for name, value in kwargs.items() if name != "level"}
+    return {**others, "tasks": files[0] if len(files) == 1 else list(files)}
+
+
+def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> list[Component]:
+    """The environments of a run, in the order of the configuration."""
+    if not env.mixture:
+        val_kwargs, val_files = getattr(env, "val_kwargs", {}), getattr(data, "val_files", None)
+        return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files)]
+    return [Component(name, **each.model_dump()) for name, each in env.mixture.items()]
+
+
+def played(config: PPOConfig) -> list[Component]:
+    """The environments that a run plays in."""
+    return components_of(config.env, config.data)
+
+
+def shares(components: Sequence[Component], count: int) -> list[int]:
+    """``count``, divided by weight; what is left by rounding goes to the largest remainders."""
+    total = sum(each.weight for each in components)
+    exact = [count * each.weight / total for each in components]
+    parts = [int(each) for each in exact]
+    for place in sorted(range(len(parts)), key=lambda place: parts[place] - exact[place])[: count - sum(parts)]:
+        parts[place] += 1
+    return parts
+
+
+def described(config: PPOConfig) -> list[str]:
+    """A line on each component of a mixture, for people; none where there is one environment."""
+    found = played(config) if config.env.mixture else []
+    total = sum(each.weight for each in found)
+    return [
+        f"{each.key}: {each.id} {dict(each.training)}, {each.weight / total:.0%} of the groups"
+        + (" at first" if config.env.curriculum.kind == "signal" else "")
+        for each in found
+    ]
 
 
 def recorded_environments(config: PPOConfig) -> dict[str, dict[str, Any]]:
-    """Of what kind of episodes they are, and what makes them: for who continues one later."""
-    kwargs = {"train": training_kwargs(config), "validation": validation_kwargs(config)}
-    return {kind: {"id": config.env.id, "options": each} for kind, each in kwargs.items()}
+    """Of what kind of episodes they are, and what makes them: for who continues one later. None of a mixture's."""
+    if config.env.mixture:
+        return {}
+    (only,) = played(config)
+    kwargs = {"train": only.training, "validation": only.validation}
+    return {kind: {"id": only.id, "options": each} for kind, each in kwargs.items()}
 
 
-def other_validation(config: PPOConfig) -> str | None:
-    """A line to say where the configuration does not name the tasks to validate on, and which those are."""
-    kwargs, data = validation_kwargs(config), config.data
-    if kwargs == training_kwargs(config):
-        tasks = validation_tasks(config)
+def other_validation(config: PPOConfig) -> list[str]:
+    """Lines to say where the configuration does not name the tasks to validate on, and which those are."""
+    return [line for each in played(config) if (line := _other_validation(config, each)) is not None]
+
+
+def _other_validation(config: PPOConfig, component: Component) -> str | None:
+    kwargs, data = component.validation, config.data
+    if kwargs == component.training:
+        tasks, what = validation_tasks(config, component), component.said("validation")
         if tasks.start:
-            return f"validation is on tasks {tasks.start} to {tasks[-1]}, which data.train_size leaves out of training"
+            return f"{what} is on tasks {tasks.start} to {tasks[-1]}, which data.train_size leaves out of training"
         return (
-            f"validation is on tasks 0 to {tasks[-1]}, which are trained on, too: {config.env.id} has no option "
-            "`split`. data.train_size=N holds the tasks from N on out; env.val_kwargs gives validation other arguments"
+            f"{what} is on tasks 0 to {tasks[-1]}, which are trained on, too: {component.id} has no option `split`. "
+            f"data.train_size=N holds the tasks from N on out; {component.key}.val_kwargs gives validation other "
+            "arguments"
         )
-    if data.train_files is None or data.val_files is not None or "tasks" in config.env.val_kwargs:
+    if data.train_files is None or data.val_files is not None or "tasks" in component.val_kwargs:
         return None
-    with closing(make_env(config.env.id, kwargs)) as env:
+    with closing(component.make(kwargs)) as env:
         return f"validation is not on rows of data.train_files, but on {env.tasks.name}; data.val_files names others"
 
 
-def backend_of(config: PPOConfig, *, validation: bool, here: bool = False) -> Backend:
-    """Where episodes step; with ``here`` on this machine, also where Ray's actors will do it later."""
-    kwargs = validation_kwargs(config) if validation else training_kwargs(config)
+def backend_of(
+    config: PPOConfig, component: Component, *, validation: bool, here: bool = False, beside: Backend | None = None
+) -> Backend:
+    """Where episodes step; with ``here`` on this machine, also where Ray's actors will do it later.
+
+    ``env.workers`` is the limit of this backend and those ``beside`` it.
+    """
+    kwargs = component.validation if validation else component.training
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
     later = here and kind == "ray"
     return Backend(
-        EnvSpec(config.env.id, kwargs),
+        EnvSpec(component.id, kwargs),
         "process" if later else kind,
-        tools=tools_for(config.env.id, kwargs),
+        tools=component.tools(kwargs),
         workers=None if later or kind == "inline" else config.env.workers,
         reset_timeout=timeout,
         step_timeout=timeout,
+        beside=beside,
     )
 
 
-def tools_for(env_id: str, kwargs: Mapping[str, Any]) -> Tools:
-    """What the chat template must describe of this environment's tools."""
-    with closing(make_env(env_id, kwargs)) as env, setup_errors(f"env.id={env_id}: ", ValueError):
-        return tools_of(env)
-
-
 def check_environments(config: PPOConfig) -> None:
-    """Make both environments once, here, so that a mistake is found before anything is trained."""
-    for kwargs in (training_kwargs(config), validation_kwargs(config)):
-        with closing(make_env(config.env.id, kwargs)) as env:
-            if env.blocking and config.env.backend == "inline":
-                raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
+    """Make all environments once, here, so that a mistake is found before anything is trained."""
+    for each in played(config):
+        for kwargs in (each.training, each.validation):
+            with closing(each.make(kwargs)) as env:
+                if env.blocking and config.env.backend == "inline":
+                    text = f"{each.id} may block its thread: use env.backend=thread or env.backend=process"
+                    raise SetupError(f"{each.key}: {text}" if each.name else text)
 
 
 def check_tools(config: PPOConfig, renderer: Renderer) -> None:
@@ -133,29 +217,30 @@ def check_tools(config: PPOConfig, renderer: Renderer) -> None:
         SetupError: A model could not call them.
         RendererError: It does not show them; says what to do.
     """
-    for kwargs in (training_kwargs(config), validation_kwargs(config)):
-        renderer.forms.check((user("x"),), tools_for(config.env.id, kwargs))
+    for each in played(config):
+        for kwargs in (each.training, each.validation):
+            renderer.forms.check((user("x"),), each.tools(kwargs))
 
 
-def _size(config: PPOConfig, kwargs: Mapping[str, Any]) -> int | None:
-    with closing(make_env(config.env.id, kwargs)) as env:
+def _size(component: Component, kwargs: Mapping[str, Any]) -> int | None:
+    with closing(component.make(kwargs)) as env:
         return env.tasks.size
 
 
-def task_count(config: PPOConfig) -> int | None:
+def task_count(config: PPOConfig, component: Component) -> int | None:
     """How many tasks there are to train on: the first ``data.train_size``; ``None`` where they never end."""
-    limits = (_size(config, training_kwargs(config)), config.data.train_size)
+    limits = (_size(component, component.training), config.data.train_size)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def validation_tasks(config: PPOConfig) -> range:
-    """``data.val_size`` tasks, or all where there are fewer.
+def validation_tasks(config: PPOConfig, component: Component) -> range:
+    """``data.val_size`` tasks of a component, or all where there are fewer.
 
     The first ones; where training has the same task set, those that ``data.train_size`` leaves out, if any.
     """
-    kwargs, data = validation_kwargs(config), config.data
-    size, first = _size(config, kwargs), data.train_size or 0
-    if kwargs != training_kwargs(config) or (size is not None and first >= size):
+    kwargs, data = component.validation, config.data
+    size, first = _size(component, kwargs), data.train_size or 0
+    if kwargs != component.training or (size is not None and first >= size):
         first = 0
     last = first + data.val_size
     return range(first, last if size is None else min(size, last))
@@ -170,16 +255,21 @@ _SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges th
 def references(config: PPOConfig) -> dict[str, float]:
     """What the scripts of the training environment earn; nothing where it has no expert, fails, or is slow.
 
+    Nothing for a mixture either: what its groups could earn depends on how it is mixed.
+
     Returns:
         ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share),
         ``reference/random``, ``reference/null`` and ``reference/null_se`` (the attack that earned most, of those that
         need no rehearsal), ``reference/null_limit`` (what ``textenvs audit`` allows it), and ``reference/episodes`` of
         each.
     """
-    with closing(make_env(config.env.id, training_kwargs(config))) as env:
+    if config.env.mixture:
+        return {}
+    (only,) = played(config)
+    with closing(only.make()) as env:
         if not has_script(env, "expert"):
             return {}
-        size = min(_SCRIPTED, task_count(config) or _SCRIPTED)
+        size = min(_SCRIPTED, task_count(config, only) or _SCRIPTED)
         indices, _ = split_tasks(env, size, 0, config.trainer.seed)
         plan = list(jobs(indices, 1, config.trainer.seed))
         try:
@@ -215,24 +305,34 @@ def references(config: PPOConfig) -> dict[str, float]:
 
 
 class Overlong(NamedTuple):
-    """The indices of tasks that are not played."""
+    """The indices of a component's tasks that are not played."""
 
     training: frozenset[int] = frozenset()
     validation: frozenset[int] = frozenset()
 
 
-async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str], None]) -> Overlong:
-    """Which tasks to leave out, none without ``data.filter_overlong_prompts``; ``say`` is told how many there are."""
+async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str], None]) -> dict[str, Overlong]:
+    """Which tasks of each component to leave out, none without ``data.filter_overlong_prompts``.
+
+    ``say`` is told how many there are.
+    """
     if not config.data.filter_overlong_prompts:
-        return Overlong()
-    if (size := task_count(config)) is None:
+        return {each.name: Overlong() for each in played(config)}
+    return {each.name: await _overlong_of(config, each, renderer, say) for each in played(config)}
+
+
+async def _overlong_of(
+    config: PPOConfig, component: Component, renderer: Renderer, say: Callable[[str], None]
+) -> Overlong:
+    if (size := task_count(config, component)) is None:
         raise SetupError(
-            f"data.filter_overlong_prompts measures every task before the training, and those of {config.env.id} never "
+            f"data.filter_overlong_prompts measures every task before the training, and those of {component.id} never "
             "end: give data.train_size=N to play the first N alone, or data.train_files, or leave it off"
         )
     limit, found = longest_prompt(config), []
-    for which, tasks in (("training", range(size)), ("validation", validation_tasks(config))):
-        lengths, failed = await _measured(config, renderer, which, tasks)
+    for which, tasks in (("training", range(size)), ("validation", validation_tasks(config, component))):
+        lengths, failed = await _measured(config, component, renderer, which, tasks)
+        which = component.said(which)
         longer = frozenset(task for task, length in lengths.items() if length > limit)
         if len(longer) == len(tasks):
             raise SetupError(
@@ -249,10 +349,10 @@ async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str]
 
 
 async def _measured(
-    config: PPOConfig, renderer: Renderer, which: str, tasks: Sequence[int], *, forks: bool = False
+    config: PPOConfig, component: Component, renderer: Renderer, which: str, tasks: Sequence[int]
 ) -> tuple[Mapping[int, int], Mapping[int, str]]:
     """The tokens of each task's opening, and why others cannot be played."""
-    async with backend_of(config, validation=which == "validation", here=True) as backend:
+    async with backend_of(config, component, validation=which == "validation", here=True) as backend:
         forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
         return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed, forks=forks)
 
@@ -276,12 +376,13 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
             f"give at most engine.max_context={positions}"
         )
     openings: dict[str, int] = {}
-    for which, task in (("training", 0), ("validation", validation_tasks(config).start)):
-        measured, failed = await _measured(config, renderer, which, [task])
-        name = f"the opening of {which} task {task}"
-        if failed:
-            raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {failed[task]}")
-        openings[name] = measured[task]
+    for each in played(config):
+        for which, task in (("training", 0), ("validation", validation_tasks(config, each).start)):
+            measured, failed = await _measured(config, each, renderer, which, [task])
+            name = f"the opening of {which} task {task} of {each.key}.id={each.id}"
+            if failed:
+                raise SetupError(f"{name} cannot be played: {failed[task]}")
+            openings[name] = measured[task]
     name = max(openings, key=openings.__getitem__)
     needed, micro_batch = openings[name] + reply, config.actor.max_tokens_per_micro_batch
     if needed > context and not config.data.filter_overlong_prompts:
@@ -292,7 +393,7 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
                 f"the model has {positions} positions, so this environment needs another model, or other env.kwargs"
             )
         raise SetupError(
-            f"{name} of env.id={config.env.id} has {openings[name]:,} tokens, and with a reply of "
+            f"{name} has {openings[name]:,} tokens, and with a reply of "
             f"rollout.max_response_length={reply} it does not fit engine.max_context={context}: {advice}"
         )
     return [f"{each} has {tokens} tokens, of engine.max_context={context}" for each, tokens in openings.items()]

@@ -5,7 +5,7 @@ Expert and careless replies are optional hooks of an author: a warm start does w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
@@ -22,8 +22,8 @@ from ..config.schema import PPOConfig
 from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
-from .environments import make_env, training_kwargs
-from .errors import setup_errors
+from .environments import Component, played, shares
+from .errors import SetupError, setup_errors
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000
@@ -33,88 +33,132 @@ _ONE_THREAD_BELOW = 5_000_000
 
 
 def demonstrations_of(
-    env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int
-) -> Iterator[demonstrations.Demonstration]:
-    """The conversations to imitate: of files, or played by the environment's scripted expert."""
+    components: Sequence[Component], section: SupervisedSection, seed: int
+) -> Iterator[tuple[Component, demonstrations.Demonstration]]:
+    """The conversations to imitate, with whose they are: of files, or played by each one's expert, by weight.
+
+    Raises:
+        DemonstrationError: They cannot be had.
+        SetupError: Files are given, and components differ in their tools.
+    """
     if section.files is not None:
-        yield from demonstrations.read(section.files)
-        return
-    with ExitStack() as stack:
-        env = stack.enter_context(closing(make_env(env_id, kwargs)))
-        try:
-            yield from demonstrations.play(
-                env,
-                section.demonstrations,
-                seed=seed,
-                mistake_rate=section.mistake_rate,
-                mistake_weight=section.mistake_weight,
-                step_timeout_s=section.step_timeout_s,
+        if any(each.tools() != components[0].tools() for each in components[1:]):
+            raise SetupError(
+                "the components of env.mixture describe different tools to the model, and conversations of files do "
+                "not say which of them they had: let the scripted experts play (no files), or train apart"
             )
-        except demonstrations.StuckError:
-            stack.pop_all()  # closing it might not return either
-            raise
+        yield from ((components[0], each) for each in demonstrations.read(section.files))
+        return
+    for component, count in zip(components, shares(components, section.demonstrations), strict=True):
+        left_out = careless_left_out(section, component) if section.mistake_rate else {}
+        its = section.model_copy(update=left_out)
+        with ExitStack() as stack:
+            env = stack.enter_context(closing(component.make()))
+            try:
+                for each in demonstrations.play(
+                    env,
+                    count,
+                    seed=seed,
+                    mistake_rate=its.mistake_rate,
+                    mistake_weight=its.mistake_weight,
+                    step_timeout_s=its.step_timeout_s,
+                ):
+                    yield component, each
+            except demonstrations.StuckError:
+                stack.pop_all()  # closing it might not return either
+                raise
+            except demonstrations.DemonstrationError as error:
+                raise type(error)(f"{component.key}: {error}" if component.name else str(error)) from error
+
+
+def experts_of(config: PPOConfig) -> list[Component]:
+    """The components whose expert a warm start imitates: where nobody asked for it, those that have one."""
+    components = played(config)
+    if config.warm_start.enable or config.warm_start.files is not None:
+        return components
+    return [each for each in components if _scripts(each)[0]]
+
+
+def careless_of(config: PPOConfig) -> list[Component]:
+    """Of those, the components whose careless replies it imitates: unless these are asked for, those that have any."""
+    found = experts_of(config)
+    if changed(config.warm_start, "careless_steps"):
+        return found
+    return [each for each in found if _scripts(each) == (True, True)] or found
 
 
 def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
-    """The configuration with a warm start that the environment can demonstrate, and lines on what that left out.
+    """The configuration with a warm start that the environments can demonstrate, and lines on what that left out.
 
     Only what nobody asked for is left out: ``warm_start.enable=true`` without an expert stays, and is an error later.
     """
     section, tiny = config.warm_start, config.model.path == "tiny"
     if section.files is not None or section.enable is False or (section.enable is None and not tiny):
         return config, []
-    kwargs = training_kwargs(config)
-    more = careless_left_out(section, config.env.id, kwargs)
-    note = f"the warm start has no mistakes: {config.env.id} has no scripted ones (TextEnv.careless_reply)"
-    if section.enable is None and not _scripts(config.env.id, kwargs)[0]:
+    components, experts = played(config), experts_of(config)
+    more: dict[str, Any] = {}
+    if not experts:
         more = {"enable": False}
         note = (
-            f"no warm start: {config.env.id} has no scripted expert (TextEnv.demonstration), so the model from scratch "
-            "begins with random tokens; warm_start.files has conversations to imitate, model.path a model that can talk"
+            f"no warm start: {' and '.join(each.id for each in components)} has no scripted expert "
+            "(TextEnv.demonstration), so the model from scratch begins with random tokens; warm_start.files has "
+            "conversations to imitate, model.path a model that can talk"
         )
-    return (config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]) if more else (config, [])
+        return config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]
+    notes = [
+        f"the warm start does not show {each.key}: {each.id} has no scripted expert (TextEnv.demonstration)"
+        for each in components
+        if each not in experts
+    ]
+    without = [(each, left) for each in experts if (left := careless_left_out(section, each))]
+    for each, _ in without:
+        what = each.said("the warm start has no mistakes")
+        notes.append(f"{what}: {each.id} has no scripted ones (TextEnv.careless_reply)")
+    if len(without) == len(experts):
+        more = without[0][1]
+    return config.model_copy(update={"warm_start": section.model_copy(update=more)}) if more else config, notes
 
 
-def careless_left_out(section: SupervisedSection, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def careless_left_out(section: SupervisedSection, component: Component) -> dict[str, Any]:
     """What changes in a section that plays careless replies by default, where there is a scripted expert alone."""
-    if section.files is not None or _scripts(env_id, kwargs) != (True, False):
+    if section.files is not None:
         return {}
     none = {"mistake_rate": 0.0, "careless_steps": 0}
-    return {name: no for name, no in none.items() if getattr(section, name, no) and not changed(section, name)}
+    left = {name: no for name, no in none.items() if getattr(section, name, no) and not changed(section, name)}
+    return left if left and _scripts(component) == (True, False) else {}
 
 
-def _scripts(env_id: str, kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
+def _scripts(component: Component) -> tuple[bool, bool]:
     """Whether an environment has a scripted expert, and scripted careless replies."""
-    with closing(make_env(env_id, kwargs)) as env:
+    with closing(component.make()) as env:
         return has_script(env, "expert"), has_script(env, "careless")
 
 
-def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:
+def tokenizer_texts(components: Sequence[Component], section: SupervisedSection, seed: int) -> Iterator[str]:
     """What a tiny model's tokenizer is made for: the conversations it will see first, or without any, openings."""
-    unplayed = isinstance(section, WarmStartSection) and section.enable is False and section.files is None
-    with closing(make_env(env_id, kwargs)) as env:
-        if unplayed and not has_script(env, "expert"):
-            indices = range(min(_OPENINGS, env.tasks.size or _OPENINGS))
-            talks: Iterator[Messages] = (env.reset(seed=seed, options={"task_index": i})[0] for i in indices)
-        else:
-            some = islice(demonstrations_of(env_id, kwargs, section, seed), _TOKENIZER_TEXTS)
-            talks = (each.messages for each in some)
-        for messages in talks:
-            for message in messages:
-                yield f"{message['role']}\n{text_of(message)}"
+    unasked = isinstance(section, WarmStartSection) and not section.enable and section.files is None
+    for each, count in zip(components, shares(components, _TOKENIZER_TEXTS), strict=True):
+        with closing(each.make()) as env:
+            if unasked and not has_script(env, "expert"):
+                indices = range(min(count, _OPENINGS, env.tasks.size or _OPENINGS))
+                talks: Iterator[Messages] = (env.reset(seed=seed, options={"task_index": i})[0] for i in indices)
+            else:
+                talks = (talk.messages for _, talk in islice(demonstrations_of([each], section, seed), count))
+            for messages in talks:
+                for message in messages:
+                    yield f"{message['role']}\n{text_of(message)}"
 
 
 def tokenizer_of(config: PPOConfig) -> Any:
     """The tokenizer of the policy that a run starts from, without any weights."""
-    section, kwargs, seed = config.warm_start, training_kwargs(config), config.trainer.seed
+    section, components, seed = config.warm_start, played(config), config.trainer.seed
     with setup_errors("", PolicyError, demonstrations.DemonstrationError):
-        return load_tokenizer(config.model, lambda: tokenizer_texts(config.env.id, kwargs, section, seed))
+        return load_tokenizer(config.model, lambda: tokenizer_texts(components, section, seed))
 
 
 def policy_of(
     model: ModelSection,
-    env_id: str,
-    kwargs: Mapping[str, Any],
+    components: Sequence[Component],
     section: SupervisedSection,
     *,
     max_context: int,
@@ -126,7 +170,7 @@ def policy_of(
         model = ModelSection(path=str(checkpoint.path / "model"), dtype=model.dtype, device=model.device)
     with setup_errors("", PolicyError):
         return load_policy(
-            model, lambda: tokenizer_texts(env_id, kwargs, section, seed), max_context=max_context, seed=seed
+            model, lambda: tokenizer_texts(components, section, seed), max_context=max_context, seed=seed
         )
 
 

@@ -40,7 +40,7 @@ from ..rewards.backends import (
     pooling_problems,
 )
 from ..rollout.rewards import Score, TurnContext
-from .environments import make_env, training_kwargs
+from .environments import played
 from .errors import SetupError, setup_errors
 from .rewards import check_name, lookahead_of, task_finder
 
@@ -137,7 +137,7 @@ async def reward_models_of(
         for key, section in sections.items():
             truth = (lambda so_far: find(so_far).ground_truth) if find and section.kind == "judge" else None
             # They agree on what becomes of the environment's pay, and it is taken away once.
-            scores[section.name] = _score(config, key, section, service, truth, section.replace and not scores)
+            scores[section.name] = _score(key, section, service, truth, section.replace and not scores)
         yield RewardModels(service, scores, pools, sleeping[0] if sleeping else None)
 
 
@@ -200,12 +200,13 @@ def _check_reference(config: PPOConfig, section: RewardModelSection, judge: Judg
     """Whether a judge that compares with the ground truth will be given one."""
     if not judge.needs_reference:
         return
-    with contextlib.closing(make_env(config.env.id, training_kwargs(config))) as env:
-        if env.tasks[0].ground_truth is None:
-            raise ValueError(
-                f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of "
-                f"{config.env.id} have none; use another rubric"
-            )
+    for each in played(config):
+        with contextlib.closing(each.make()) as env:
+            if env.tasks[0].ground_truth is None:
+                raise ValueError(
+                    f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of "
+                    f"{each.id} have none; use another rubric"
+                )
 
 
 def _worker(
@@ -234,7 +235,6 @@ def _worker(
 
 
 def _score(
-    config: PPOConfig,
     key: str,
     section: RewardModelSection,
     service: RewardService,
@@ -249,7 +249,7 @@ def _score(
         return earned if asked is None else {**earned, name: await asked}
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, key, name, so_far)
+        check_name(key, name, so_far)
         asked = ask(so_far, turn)
         instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
         return terms(instead, asked) if instead or asked is not None else None

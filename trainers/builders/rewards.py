@@ -19,11 +19,12 @@ from ..config.reward_model import RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
+from ..rollout.environments import EnvSpec
 from ..rollout.group_scheduler import CollectionError
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
 from ..trajectory import EpisodeError
 from .collection import sampling_of
-from .environments import make_env, training_kwargs, validation_kwargs
+from .environments import played
 from .errors import setup_errors
 
 
@@ -46,27 +47,29 @@ def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
 def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
     """From an episode to the task that it plays."""
     sets = []
-    for kwargs in (training_kwargs(config), validation_kwargs(config)):
-        with closing(make_env(config.env.id, kwargs)) as env:
-            sets.append((kwargs, env.tasks))
+    for each in played(config):
+        for kwargs in (each.training, each.validation):
+            with closing(each.make(kwargs)) as env:
+                sets.append((EnvSpec(each.id, kwargs), env.tasks))
 
     def task_of(so_far: TurnContext) -> Task:
         assert so_far.spec is not None
         assert so_far.task_index is not None
-        return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
+        return next(tasks for spec, tasks in sets if spec == so_far.spec)[so_far.task_index]
 
     return task_of
 
 
-def check_name(config: PPOConfig, key: str, name: str, so_far: TurnContext) -> None:
+def check_name(key: str, name: str, so_far: TurnContext) -> None:
     """Whether the environment has left a reward's name free.
 
     Raises:
         CollectionError: It pays a term of that name, and the two would be added up as one.
     """
     if name in so_far.terms:
+        env_id = "the environment" if so_far.spec is None else so_far.spec.target
         raise CollectionError(
-            f"{key} is paid as the term {name!r}, and {config.env.id} pays a term of that name itself: the two could "
+            f"{key} is paid as the term {name!r}, and {env_id} pays a term of that name itself: the two could "
             f"not be told apart. The environment's terms are {', '.join(sorted(so_far.terms))}; name the other one "
             "differently"
         )
@@ -94,7 +97,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         return earned
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, "custom_reward_function", "custom", so_far)
+        check_name("custom_reward_function", "custom", so_far)
         return terms(so_far) if so_far.over or (instead and so_far.reward) else None
 
     return score
@@ -113,19 +116,19 @@ def penalties(config: PPOConfig) -> dict[str, Score]:
         tokens = so_far.response_tokens
         return overlong_penalty(tokens, limit, section.len, section.penalty_factor) if so_far.over else None
 
-    found = {"overlong": _penalty(config, "overlong_buffer", "overlong", overlong)} if section.enable else {}
+    found = {"overlong": _penalty("overlong_buffer", "overlong", overlong)} if section.enable else {}
     if price:
         key = "cut_reply_penalty"
-        found["cut_reply"] = _penalty(config, key, "cut_reply", lambda so_far: -price if so_far.cut else None)
+        found["cut_reply"] = _penalty(key, "cut_reply", lambda so_far: -price if so_far.cut else None)
     return found
 
 
-def _penalty(config: PPOConfig, key: str, name: str, amount: Callable[[TurnContext], float | None]) -> Score:
+def _penalty(key: str, name: str, amount: Callable[[TurnContext], float | None]) -> Score:
     async def terms(value: float) -> dict[str, float]:
         return {name: value}
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        check_name(config, key, name, so_far)
+        check_name(key, name, so_far)
         value = amount(so_far) if so_far.training else None
         return None if value is None else terms(value)
 
@@ -177,7 +180,8 @@ async def try_multiturn(config: PPOConfig) -> None:
     section = config.multiturn_reward
     if not section.enable or not section.weights:
         return
-    env = make_env(config.env.id, training_kwargs(config))
-    with closing(env), setup_errors("multiturn_reward.weights: ", ValueError, EnvironmentFailure):
-        await env.areset(seed=config.trainer.seed, options={"task_index": 0})
-        await lookahead_of(config).check_weights(env)
+    for each in played(config):
+        env, names = each.make(), each.said("multiturn_reward.weights")
+        with closing(env), setup_errors(f"{names}: ", ValueError, EnvironmentFailure):
+            await env.areset(seed=config.trainer.seed, options={"task_index": 0})
+            await lookahead_of(config).check_weights(env)

@@ -9,8 +9,8 @@ from pydantic import Field
 from .section import Fraction, Names, Problems, Section
 
 
-class EnvSection(Section):
-    """The environment."""
+class OneEnvSection(Section):
+    """An environment."""
 
     id: str = "textenv/gsm8k-interact"
     """Gymnasium id of the environment; `module:id` imports the module of your own that registers it."""
@@ -18,17 +18,67 @@ class EnvSection(Section):
     """Arguments of the environment; `env.kwargs.NAME=value` sets one."""
 
 
-class PlayedEnvSection(EnvSection):
-    """The environment, and where it runs."""
+class ShownComponentSection(OneEnvSection):
+    """A component of a mixture, to imitate its expert."""
+
+    weight: float = Field(1.0, gt=0)
+    """How many groups (of a warm start: demonstrations) are its, relative to the weights of the others."""
+
+
+class ComponentSection(ShownComponentSection):
+    """A component of a mixture."""
+
+    val_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """As `env.val_kwargs`."""
+    success_reward: float | None = None
+    """An episode that earned at least this counts as a success to `env.curriculum`; null counts those that the
+    environment calls solved."""
+
+
+class CurriculumSection(Section):
+    """What groups play next."""
+
+    kind: Literal["fixed", "signal"] = "fixed"
+    """`fixed`: components of `env.mixture` by their weights. `signal`: by the weights times an estimate of 4p(1-p), p
+    being the chance of success at a task; tasks of a finite set that had no signal are passed over, mostly."""
+    floor: float = Field(0.1, gt=0, le=1)
+    """With `kind=signal`: this part of the groups is given by the weights alone, so that no component starves."""
+    memory: int = Field(32, ge=1, description="Groups of a component that its estimates go back, about.")
+    reverse_share: float = Field(0.0, ge=0, lt=1)
+    """Share of groups that begin in the middle of an episode, in a state that a successful one reached before: a reply
+    before its end at first, then earlier. Environments must replay exactly from seed and replies."""
+
+
+_MIXTURE = """Several environments, or levels of one, in the place of `env.id` and `env.kwargs`: each with a NAME of
+yours, `env.mixture.NAME.id=ID` and `env.mixture.NAME.kwargs.level=hard` (defaults as `env.id` and `env.kwargs`), and
+`env.mixture.NAME.weight=2`, its share relative to the others' (default 1)"""
+
+
+class EnvSection(OneEnvSection):
+    """The environment, or several."""
+
+    mixture: dict[str, ShownComponentSection] = Field(default_factory=dict, description=f"{_MIXTURE}.")
+
+
+class PlayedEnvSection(OneEnvSection):
+    """The environment, or several, and where they run."""
 
     val_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments for validation alone, laid over `env.kwargs`. Where the environment has an option `split` and neither
     that nor `tasks` is given here, it is `test`."""
+    mixture: dict[str, ComponentSection] = Field(
+        default_factory=dict,
+        description=f"""{_MIXTURE}; `val_kwargs` as `env.val_kwargs`; `success_reward`, what an episode must earn to
+        count as a success to `env.curriculum` (default: the environment calls it solved). Metrics are reported for
+        each.""",
+    )
+    curriculum: CurriculumSection = CurriculumSection()
     backend: Literal["inline", "thread", "process", "ray"] = "inline"
     """Where environments step: in the collector's event loop, in threads (for those that block), in processes (for
     those that may hang or crash), or in Ray actors (on the machines of a cluster)."""
     workers: int | None = Field(None, ge=1)
-    """Environments at a time; null is as many as episodes (one a CPU for processes); `backend=ray` needs a number."""
+    """Environments at a time, of all components together; null is as many as episodes (one a CPU for processes);
+    `backend=ray` needs a number."""
 
 
 class TrainDataSection(Section):
@@ -48,8 +98,10 @@ class DataSection(TrainDataSection):
     val_files: Names | None = None
     """Tasks to validate on, likewise; null takes the environment's own: those of its split `test`, or, without splits,
     those after `train_size`, or else those of training."""
-    train_size: int | None = Field(None, ge=1, description="Train on the first so many tasks; null is all of them.")
-    val_size: int = Field(256, ge=1, description="Validate on so many tasks, the first ones.")
+    train_size: int | None = Field(None, ge=1)
+    """Train on the first so many tasks, of each component in a mixture; null is all of them."""
+    val_size: int = Field(256, ge=1)
+    """Validate on so many tasks, the first ones; of a mixture, on so many of each component."""
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
     filter_overlong_prompts: bool = False
     """Leave out tasks whose opening is longer than `longest_prompt`, of those that `train_size` and `val_size` take.

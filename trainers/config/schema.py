@@ -6,6 +6,7 @@ docs/configuration.md are made from what stands here. What several keys must agr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -27,6 +28,7 @@ from .reward_model import (
     sections_of,
 )
 from .rollout import (
+    ComponentSection,
     DataSection,
     EnvSection,
     PlayedEnvSection,
@@ -36,7 +38,7 @@ from .rollout import (
     sampling_mask_checks,
 )
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
-from .section import Problems, Section
+from .section import Problems, Section, changed
 from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
 
 
@@ -153,6 +155,7 @@ class SFTConfig(RunConfig):
 
     def checks(self) -> Problems:
         yield from template_checks(self.data.chat_template_kwargs)
+        yield from mixture_checks(self.env, self.data)
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
         if self.model.lora_publish != "merged":
@@ -206,6 +209,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "data.longest_prompt", f"is {longest}, which {context} does not hold"
     if late := [step for step in trainer.profile_steps if step > trainer.total_iterations]:
         yield "trainer.profile_steps", f"has {late[0]}, and there are {iterations}"
+    yield from mixture_checks(config.env, config.data)
+    yield from _curriculum_checks(config)
     yield from _held_out_checks(config)
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
@@ -250,13 +255,47 @@ def ppo_checks(config: PPOConfig) -> Problems:
 
 def _held_out_checks(config: PPOConfig) -> Problems:
     """Validation is on other tasks than training; every run ends with one."""
-    given = config.env.kwargs.get("tasks")
-    names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else ()
-    files = [name for name in names if isinstance(name, str) and name.endswith(TASK_FILES)]
-    data = config.data
-    if files and data.train_files is None and data.val_files is None and "tasks" not in config.env.val_kwargs:
-        text = f"is a file, {files[0]}: validation would be on the tasks that are trained on. Give data.train_files and"
-        yield "env.kwargs.tasks", f"{text} data.val_files instead (or env.val_kwargs.tasks)"
+    env, data = config.env, config.data
+    components: dict[str, PlayedEnvSection | ComponentSection] = {}
+    components |= {f"env.mixture.{name}": each for name, each in env.mixture.items()}
+    for key, each in (components or {"env": env}).items():
+        given = each.kwargs.get("tasks")
+        names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else ()
+        files = [name for name in names if isinstance(name, str) and name.endswith(TASK_FILES)]
+        if files and data.train_files is None and data.val_files is None and "tasks" not in each.val_kwargs:
+            instead = f"{key}.val_kwargs.tasks"
+            if not components:
+                instead = f"data.train_files and data.val_files instead (or {instead})"
+            text = f"is a file, {files[0]}: validation would be on the tasks that are trained on. Give {instead}"
+            yield f"{key}.kwargs.tasks", text
+
+
+def mixture_checks(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> Problems:
+    """A mixture stands in the place of one environment."""
+    if not env.mixture:
+        return
+    if odd := [name for name in env.mixture if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name)]:
+        yield "env.mixture", f"names a component {odd[0]!r}; a name has letters, digits, - and _"
+    for section, names in ((env, ("id", "kwargs", "val_kwargs")), (data, ("train_files", "val_files"))):
+        for name in names:
+            if hasattr(section, name) and changed(section, name):
+                instead = "kwargs.tasks" if section is data else name
+                if name == "val_files":
+                    instead = "val_kwargs.tasks"
+                key = f"{'env' if section is env else 'data'}.{name}"
+                yield key, f"is of one environment, and env.mixture has several: give env.mixture.NAME.{instead}"
+
+
+def _curriculum_checks(config: PPOConfig) -> Problems:
+    env, n = config.env, config.rollout.n
+    if env.curriculum.kind == "signal" and n < 2:
+        text = "is signal, which is seen in episodes of one task that differ: it needs rollout.n of at least 2"
+        yield "env.curriculum.kind", text
+    if env.curriculum.kind == "fixed" and not env.curriculum.reverse_share:
+        for name, each in env.mixture.items():
+            if each.success_reward is not None:
+                text = "has no effect without env.curriculum.kind=signal or env.curriculum.reverse_share"
+                yield f"env.mixture.{name}.success_reward", text
 
 
 def template_checks(names: Iterable[str]) -> Problems:

@@ -111,6 +111,7 @@ PPO: Reads = {
     "actor.rejection_kl": {
         "actor.rejection": tuple(f"{of}_k{n}" for of in ("token", "seq_sum", "seq_mean", "seq_max") for n in (2, 3))
     },
+    "env.curriculum.floor env.curriculum.memory": {"env.curriculum.kind": ("signal",)},
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
     "engine.vllm.sleep_mode": {"cluster.colocate": _ON},
     "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete

@@ -23,6 +23,7 @@ from ..algorithms.kl import FixedKL
 from ..builders import rewards
 from ..builders.collection import limits_of, sampling_of
 from ..builders.environments import backend_of
+from ..builders.environments import played as environments_played
 from ..builders.policy import tokenizer_of
 from ..checkpoints import CheckpointError, load
 from ..config import PPOConfig, load_config
@@ -90,7 +91,8 @@ async def play_again(
         (played,) = from_table(to_table([played]))  # as it would have been read
         found[recorded.episode_id] = _played(recorded, played, engine.problems.get(recorded.episode_id), others)
 
-    async with backend_of(config, validation=False, here=True) as backend:
+    (environment,) = environments_played(config)
+    async with backend_of(config, environment, validation=False, here=True) as backend:
         for forks in (False, True):
             await asyncio.gather(*(play(each) for each in episodes if bool(each.forked_from) == forks))
     return len(found), [found[each.episode_id] for each in episodes if found.get(each.episode_id) is not None]  # type: ignore[misc]
@@ -361,6 +363,11 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     if any(each.env_seed is None for each in some):
         raise ReplayError(f"{file.path} was written without seeds, by an older version: it cannot be played again")
     config: PPOConfig = load_config(["--config", str(recorded.path / "config.yaml")])[0]
+    if config.env.mixture or config.env.curriculum.reverse_share:
+        raise ReplayError(
+            "episodes of env.mixture, or that begin in the middle (env.curriculum.reverse_share), cannot be played "
+            "again: their files do not say which environment or state they began in"
+        )
     report = Report()
 
     with scores_of(config) as (scores, others):

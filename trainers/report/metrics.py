@@ -14,15 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..trajectory import Status, Trajectory, tied
-
-#: The environment's word for success.
-SOLVED = "solved"
-
-
-def solved(trajectory: Trajectory) -> bool:
-    """Whether the episode ended in success: the environment terminated it and says so."""
-    return trajectory.terminated and trajectory.stop == SOLVED
+from ..trajectory import Status, Trajectory, solved, tied
 
 
 def first_reply_solved(trajectory: Trajectory) -> bool:
@@ -81,6 +73,29 @@ def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False
     if all(len(group) == 1 for group in groups):
         groups = [[episode for group in groups for episode in group]]
     return _mean([tied(group, by_term=by_term) for group in groups])
+
+
+def mixture_metrics(
+    parts: Mapping[str, Sequence[Sequence[Trajectory]]], prefix: str, *, by_term: bool = False
+) -> dict[str, float]:
+    """What the groups of each part of a batch were like: of a mixture's components, for example.
+
+    Returns:
+        As ``<prefix>/<name>/...``: ``share`` (of all episodes), and, over its episodes that are trainable,
+        ``reward``, ``solved`` and ``first_reply``; and ``signal``, the share of its groups whose episodes did not all
+        earn the same (absent where all groups are of one).
+    """
+    total = sum(len(group) for groups in parts.values() for group in groups)
+    metrics: dict[str, float] = {}
+    for name, groups in parts.items():
+        begin = f"{prefix}/{name}"
+        episodes = [episode for group in groups for episode in group]
+        metrics[f"{begin}/share"] = len(episodes) / max(total, 1)
+        if usable := [episode for episode in episodes if episode.status.trainable]:
+            metrics |= {f"{begin}/{key}": value for key, value in _outcome(usable).items()}
+        if any(len(group) > 1 for group in groups):
+            metrics[f"{begin}/signal"] = 1.0 - groups_tied(groups, by_term=by_term)
+    return metrics
 
 
 def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:

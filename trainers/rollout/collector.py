@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -30,6 +30,7 @@ from typing import Any, Self
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
+from .curriculum import Choice, Curriculum
 from .environments import Backend
 from .eval_gate import EvalGate, WeightLock
 from .forks import ForkPlan, ForkPoint, ForkRules
@@ -38,7 +39,7 @@ from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
 from .rewards import Score
 from .stats import LengthBias, Load, LoopLag, Stats, Timeline, TraceFile, ages, loop_time
-from .tasks import TaskOrder, derive_seed
+from .tasks import TaskOrder, derive_seed, environment_seed
 
 log = logging.getLogger("trainers")
 
@@ -59,6 +60,7 @@ class Batch:
         greedy: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
         credited: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``.
         forks: The forks of each group's episodes, group by group, with ``Collector(forks=...)``.
+        choices: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`.
     """
 
     number: int
@@ -69,6 +71,7 @@ class Batch:
     greedy: Mapping[str, Trajectory] = field(default_factory=dict)
     credited: Mapping[str, Trajectory] = field(default_factory=dict)
     forks: list[list[Trajectory]] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -89,9 +92,9 @@ class Collector:
     Args:
         engine: What replies. Its weights are updated through :meth:`update_weights` alone.
         renderer: The renderer of the engine's model.
-        backend: The environments.
-        tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, or a function
-            from group number to task index.
+        backend: The environments; of a mixture, by the name of the component.
+        tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, a function
+            from group number to task index, or a curriculum, with a backend for each of its components.
         groups: What a group and a batch are, and what may be in flight.
         limits: What an episode may take; the timeouts of reset and step are the backend's.
         sampling: How to sample a reply; its ``seed`` is not used.
@@ -116,9 +119,9 @@ class Collector:
         self,
         engine: Engine,
         renderer: Renderer,
-        backend: Backend,
+        backend: Backend | Mapping[str, Backend],
         *,
-        tasks: int | None | Callable[[int], int],
+        tasks: int | None | Callable[[int], int] | Curriculum,
         groups: GroupRules,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 (it is frozen)
         sampling: Sampling = Sampling(),  # noqa: B008
@@ -133,7 +136,8 @@ class Collector:
     ) -> None:
         if engine_slots is not None and engine_slots < 1:
             raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
-        self._engine, self._backend, self._sampling, self._seed = engine, backend, sampling, seed
+        self._engine, self._sampling, self._seed = engine, sampling, seed
+        self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
         self._player = Player(engine, renderer, limits, rewards)
         self._slots = GroupScheduler(groups, engine.version)
@@ -141,8 +145,16 @@ class Collector:
         if self._concurrency is not None:
             self._slots.max_running = self._concurrency.limit
         self._guests, self._pin = EvalGate(self._slots, self._pump), WeightLock()
-        self._task_of = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
-        what = getattr(tasks, "identity", "custom") if callable(tasks) else tasks
+        self._curriculum = tasks if isinstance(tasks, Curriculum) else None
+        if isinstance(tasks, Curriculum):
+            self._choose, what = tasks.choose, tasks.identity
+            components = list(tasks.components)
+        else:
+            order = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
+            self._choose, components = (lambda group: Choice("", order(group))), [""]
+            what = getattr(tasks, "identity", "custom") if callable(tasks) else tasks
+        if sorted(self._backends) != sorted(components):
+            raise ValueError(f"there are backends for {sorted(self._backends)}, and components {sorted(components)}")
         self._identity = {"seed": seed, "tasks": what}
         self._load = Load(engine_slots or self._slots.max_running or self._slots.capacity)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
@@ -198,9 +210,23 @@ class Collector:
         forks = self._slots.taken_forks
         if self._forks is not None:
             self._forks.observe(groups, [fork for each in forks for fork in each])
+        choices = self._observe(groups)
         stats, problems = self._measured(groups, version, began), self._tally.problems
         self._tally = Stats()
-        return Batch(self._slots.batches - 1, version, groups, stats, problems, greedy, self._take_credited(), forks)
+        number, credited = self._slots.batches - 1, self._take_credited()
+        return Batch(number, version, groups, stats, problems, greedy, credited, forks, choices)
+
+    def _observe(self, groups: Sequence[Sequence[Trajectory]]) -> list[Choice]:
+        """Let the curriculum know of a batch; what its groups played."""
+        self._note_dropped()  # those that were withdrawn now
+        if self._curriculum is None:
+            return []
+        return self._curriculum.observe(dict(zip(self._slots.taken, groups, strict=True)))
+
+    def _note_dropped(self) -> None:
+        for number, reason, siblings in self._slots.dropped():
+            if self._curriculum is not None:
+                self._curriculum.drop(number, siblings, unplayed=reason == "surplus")
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
@@ -268,7 +294,8 @@ class Collector:
             samples: Episodes a task; they differ in sampling.
             sampling: As in training when left out.
             seed: Decides all randomness.
-            backend: Other environments than those of training, for example with held-out tasks.
+            backend: Other environments than those of training (of a mixture: of its first component), for example with
+                held-out tasks.
             max_running: At most this many of them at a time; ``None`` for as many as the collector's own allows.
 
         Returns:
@@ -278,7 +305,7 @@ class Collector:
             EngineDeadError: The engine is gone.
         """
         self._evaluations += 1
-        name = f"eval{self._evaluations - 1}"
+        name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
         places = asyncio.Semaphore(max_running or 2**31)
 
         async def play(task: int | Mapping[str, Any], place: int, sample: int) -> Trajectory:
@@ -293,7 +320,7 @@ class Collector:
                 training=False,
             )
             async with places, self._guests.place():
-                return await self._player.play(backend or self._backend, episode, self._timeline("evaluation", episode))
+                return await self._player.play(given, episode, self._timeline("evaluation", episode))
 
         self._begin_steering()
         async with self._pin.held():
@@ -313,6 +340,8 @@ class Collector:
         Batches taken so far count as done; groups in flight will be played again by whoever restores it.
         """
         frontier = {"identity": dict(self._identity), "slots": self._slots.frontier()}
+        if self._curriculum is not None:
+            frontier["curriculum"] = self._curriculum.state(self._slots.in_flight)
         return frontier if self._forks is None else frontier | {"forks": self._forks.state()}
 
     def restore(self, frontier: Mapping[str, Any]) -> None:
@@ -327,6 +356,8 @@ class Collector:
                 "the groups' numbers would mean other tasks"
             )
         self._slots.restore(frontier["slots"])
+        if self._curriculum is not None:
+            self._curriculum.restore(frontier["curriculum"], self._slots.in_flight)
         if self._forks is not None:
             self._forks.restore(frontier.get("forks", ()))
 
@@ -356,7 +387,12 @@ class Collector:
         stats = {name: float(value) for name, value in (now | slots.counters).items()}
         if (waiting := self._engine.stats().get("waiting")) is not None:
             stats["queue_engine"] = float(waiting)
-        return stats | {f"env_{name}": value for name, value in self._backend.stats().items()}
+        if self._curriculum is not None:
+            stats |= {f"curriculum/{name}": value for name, value in self._curriculum.stats().items()}
+        for backend in self._backends.values():
+            for name, value in backend.stats().items():
+                stats[f"env_{name}"] = stats.get(f"env_{name}", 0.0) + value
+        return stats
 
     def generating_s(self) -> float:
         """Seconds so far in which at least one episode waited for a reply of the engine's, evaluation included."""
@@ -393,6 +429,7 @@ class Collector:
         for _ in range(_STARTS_AT_ONCE):
             if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
                 return
+            self._choose(ticket.group)  # now: the order of admission is that of the curriculum's choices
             task = asyncio.ensure_future(self._play(ticket))
             self._episodes[task] = ticket
             task.add_done_callback(self._ended)
@@ -418,7 +455,8 @@ class Collector:
         moment, episode = self._player.moment(), self._episode(ticket)
         timeline, points = self._timeline("episodes", episode), list[ForkPoint]()
         try:
-            trajectory = await self._player.play(self._backend, episode, timeline, points)
+            backend = self._backends[self._choose(ticket.group).component]
+            trajectory = await self._player.play(backend, episode, timeline, points)
         except asyncio.CancelledError:
             self._measure_length(ticket, None, timeline)
             raise
@@ -433,7 +471,9 @@ class Collector:
         if points:
             self._points[ticket.group, ticket.sibling] = points
         forks = [(point.turn, sample) for point in points for sample in range(point.samples)]
-        if self._slots.finish(ticket, trajectory, excused=excused, own=own, forks=forks) == "zero_variance":
+        dropped = self._slots.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
+        self._note_dropped()
+        if dropped == "zero_variance":
             self._length_bias.forget(ticket.group)
         if not self._slots.forks_left(ticket):
             await self._forget_points([(ticket.group, ticket.sibling)])
@@ -475,14 +515,17 @@ class Collector:
             name += f"-t{ticket.turn}-f{ticket.sample}"
             numbers += [ticket.turn, ticket.sample]
         plan = self._forks if not ticket.fork and not greedy else None
+        choice = self._choose(group)
+        start = choice.start
         return Episode(
             episode_id=f"g{group}-{name}-a{ticket.attempt}",
             group_id=f"g{group}",
-            options={"task_index": self._task_of(group)},
-            env_seed=derive_seed(self._seed, "environment", group, bits=32),
+            options={"task_index": choice.task},
+            env_seed=environment_seed(self._seed, group) if start is None else start.env_seed,
             sampling=replace(self._sampling, temperature=0.0) if greedy else self._sampling,
             sampling_seed=derive_seed(self._seed, "sampling", *numbers),
             begin=begin,
+            start=start,
             forks=None if plan is None else partial(plan.samples, group, sibling),
         )
 

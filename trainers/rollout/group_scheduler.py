@@ -9,6 +9,9 @@ sibling that has ended (:meth:`GroupScheduler.finish`); it has a number, in the 
 flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A batch is *owed*
 an update from the moment it is taken until the weights trained on it are out.
 
+A group may begin in a state that an earlier episode reached (:mod:`trainers.rollout.curriculum`). To the books it is a
+group like any other: what was sampled before that state is context, not trained on, and has no version.
+
 Invariants
     1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the
        oldest token in it. Checked on every batch.
@@ -221,6 +224,7 @@ class GroupScheduler:
         self._waiting: list[Ticket] = []  # a heap: the oldest group goes first
         self._running: set[Ticket] = set()
         self._withdrawn: list[Ticket] = []
+        self._dropped: list[tuple[int, str, list[Trajectory]]] = []
         self._filtered_in_a_row = 0
         self._errors_in_a_row = 0
 
@@ -385,6 +389,11 @@ class GroupScheduler:
         tickets, self._withdrawn = self._withdrawn, []
         return tickets
 
+    def dropped(self) -> list[tuple[int, str, list[Trajectory]]]:
+        """The groups dropped since the last call: number, reason, and the siblings played, in order."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
     def check_update(self, version: int) -> None:
         """Raise ``ValueError`` if :meth:`update` with this version would break the staleness bound."""
         step = version - self.version
@@ -495,7 +504,8 @@ class GroupScheduler:
         return None
 
     def _drop(self, number: int, reason: str) -> str:
-        del self._groups[number]
+        played = self._groups.pop(number).played
+        self._dropped.append((number, reason, [played[s] for s in sorted(played) if s < self.rules.group_size]))
         self.counters[f"groups_dropped_{reason}"] += 1
         return reason
 

@@ -19,9 +19,10 @@ import numpy as np
 from textenvs.lookahead import Played
 from textenvs.messages import Messages
 
-from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
+from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
-from .environments import Backend, EnvSpec, Lease
+from .curriculum import Start, context_digest
+from .environments import Backend, EnvError, EnvSpec, Lease
 from .episode import EpisodeTokens
 from .forks import ForkPoint
 from .renderer import Renderer, Tools
@@ -43,6 +44,7 @@ class Episode:
         sampling_seed: Each turn's seed is derived from it and the turn's number.
         training: Whether it is for training; rewards that come later may leave others alone.
         begin: Where a fork begins, in place of a reset.
+        start: Where the episode begins, otherwise than at its opening; its seed is ``env_seed``.
         window: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it
             begins with randomness of ``env_seed``, no reward comes later in it, and the environment scores its
             conversation. ``None`` for an episode.
@@ -57,6 +59,7 @@ class Episode:
     sampling_seed: int
     training: bool = True
     begin: ForkPoint | None = None
+    start: Start | None = None
     window: int | None = None
     forks: Callable[[int], int] | None = None
 
@@ -122,6 +125,12 @@ class _Progress:
     points: list[ForkPoint] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+_NOT_EXACT = (
+    "what the environment says is no function of its seed and the replies (is a model its user, a clock its limit?), "
+    "so no episode can begin in the middle of one. Set env.curriculum.reverse_share=0"
+)
 
 
 class _TooSlowError(EpisodeError):
@@ -311,8 +320,8 @@ class Player:
         enter("own")
         tokens, opening, limit, names = point.tokens, point.opening, point.limit, point.names
         progress.tokens, progress.messages, progress.first_turn = tokens, point.messages, point.turn
-        if opening >= limit:
-            said = f"the opening takes {opening} tokens, and the context has room for {limit}"
+        if (size := opening if episode.start is None else tokens.context_size) >= limit:
+            said = f"the opening takes {size} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
         for turn in itertools.count(point.turn):
             if episode.window is not None:
@@ -390,8 +399,29 @@ class Player:
         opening, limit = tokens.context_size, self._max_context
         if self.limits.max_response_tokens is not None:
             limit = min(limit, opening + self.limits.max_response_tokens)
+        if episode.start is not None and episode.begin is None:
+            conversation = await self._replay(env, episode.start, tokens)
+            tokens = tokens.fork(episode_id=episode.episode_id, **names)
+            progress.metrics["start_turn"] = float(episode.start.turn)
         here = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
         return ForkPoint(*here, progress.rewards)
+
+    async def _replay(self, env: Lease, start: Start, tokens: EpisodeTokens) -> Messages:
+        """Take an episode from its opening to ``start``; the conversation there.
+
+        Raises:
+            EnvError: It is not the state that was reached before.
+        """
+        for ids in start.replies[: start.turn]:
+            zeros = np.zeros(len(ids), np.float32)
+            text = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))
+            conversation, _, terminated, truncated, info = await env.step(text)
+            if terminated or truncated:
+                raise EnvError(f"a replayed episode ended too early ({info.get('stop')}): {_NOT_EXACT}", "replay_ended")
+            tokens.observe(conversation)
+        if context_digest(tokens.context) != start.contexts[start.turn - 1]:
+            raise EnvError(f"a replayed episode came to another conversation: {_NOT_EXACT}", "replay_differs")
+        return conversation
 
     async def _reply(self, episode: Episode, turn: int, limit: int, session: str, progress: _Progress) -> str:
         """The policy's words: one generation, or more where weight updates cut it and it may go on."""

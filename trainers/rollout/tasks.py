@@ -32,6 +32,11 @@ def derive_seed(*parts: int | str, bits: int = 63) -> int:
     return int.from_bytes(digest, "big") >> (64 - bits)
 
 
+def environment_seed(seed: int, group: int) -> int:
+    """Of the environments of this group's episodes, in a run with this seed."""
+    return derive_seed(seed, "environment", group, bits=32)
+
+
 class TaskOrder:
     """The task of group ``n``: every epoch a new permutation of all tasks, or the tasks in their own order.
 

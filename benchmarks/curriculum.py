@@ -1,0 +1,176 @@
+"""A curriculum on a level that is hardly ever solved at first: sampled tokens until half of its problems are.
+
+    python -m benchmarks.curriculum [--seeds 0,1,2] [--kinds hard,fixed,curriculum] [--folder FOLDER] [key=value ...]
+
+For each seed a tiny policy imitates the expert of `textenv/gsm8k-interact` on the levels easy, medium and hard, and
+gets the habit of answering in haste; of the hard level it solves a few percent then. From that same policy run, with
+the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`,
+the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the
+groups begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and
+end when `--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any
+level.
+
+It resumes where it was stopped: start the same command again. Results are written after every chunk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from trainers.report.loggers import METRICS_FILE, read_jsonl
+
+#: What is wanted: the level starts below this, and the curriculum needs at most this share of the tokens.
+MOST_AT_FIRST, MOST_TOKENS = 0.05, 0.6
+
+LEVELS = [f"env.mixture.{level}.kwargs.level={level}" for level in ("easy", "medium", "hard")]
+START = [
+    *LEVELS,
+    *("warm_start.steps=1500", "warm_start.careless_steps=150", "warm_start.careless_rate=0.97"),
+    *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
+]
+KINDS = {
+    "hard": ["env.kwargs.level=hard"],
+    "fixed": LEVELS,
+    "curriculum": [*LEVELS, "env.curriculum.kind=signal"],
+    "reverse": [*LEVELS, "env.curriculum.kind=signal", "env.curriculum.reverse_share=0.25"],
+}
+TRAIN = [
+    *("actor.entropy_coeff=0.01", "actor.lr_schedule=constant", "trainer.test_freq=-1", "trainer.logger=jsonl"),
+    *("data.val_size=200", "trainer.keep_last_n=1", "trainer.save_freq=-1"),
+]
+
+
+def ppo(seed: int, folder: Path, options: list[str]) -> None:
+    """Go on with the run in ``folder``, or begin it."""
+    command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
+    subprocess.run([*command, "trainer.threads=1", "engine.threads=1", *options], check=True)
+
+
+def start_of(seed: int, folder: Path, options: list[str]) -> Path:
+    """The policy that all runs of this seed start from; made if it is not there."""
+    model = folder / "checkpoints" / "iteration_000000" / "model"
+    if not model.exists():
+        warm = [each for each in options if each.startswith(("warm_start.", "model.", "engine."))]
+        ppo(seed, folder, [*START, "trainer.resume_mode=disable", *warm])
+    return model
+
+
+def curve_of(folder: Path) -> list[dict[str, float]]:
+    """At each validation: iterations, tokens sampled in training so far, and the share of hard problems solved."""
+    curve, tokens = [], 0.0
+    if not (folder / METRICS_FILE).exists():
+        return curve
+    for step, metrics in read_jsonl(folder / METRICS_FILE):
+        if "train/response_tokens" in metrics:
+            tokens += metrics["train/response_tokens"] * metrics["train/episodes"]
+        if "val/solved" in metrics:
+            solved = metrics.get("val/mixture/hard/solved", metrics["val/solved"])
+            curve.append({"iteration": step, "tokens": tokens, "solved": solved})
+    return curve
+
+
+def tokens_to(curve: list[dict[str, float]], target: float) -> float | None:
+    """Tokens at which the line between validations first reaches the target; ``None`` where it does not."""
+    for before, after in zip([None, *curve], curve, strict=False):
+        if after["solved"] >= target:
+            if before is None:
+                return after["tokens"]
+            part = (target - before["solved"]) / (after["solved"] - before["solved"])
+            return before["tokens"] + part * (after["tokens"] - before["tokens"])
+    return None
+
+
+def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over seeds, and each kind's share of the tokens that the hard level alone takes (the least it can be)."""
+    found: dict[str, Any] = {}
+    most = {row["seed"]: row["curve"][-1]["tokens"] for row in rows if row["kind"] == "hard" and row["curve"]}
+    plain = {
+        row["seed"]: row["tokens"] or most[row["seed"]] for row in rows if row["seed"] in most and row["kind"] == "hard"
+    }
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        those = [row for row in rows if row["kind"] == kind and row["curve"]]
+        ratios = [row["tokens"] / plain[row["seed"]] for row in those if row["tokens"] and row["seed"] in plain]
+        found[kind] = {
+            "reached": sum(row["tokens"] is not None for row in those),
+            "seeds": len(those),
+            "solved_at_first": median(row["curve"][0]["solved"] for row in those) if those else None,
+            "tokens": median(reached) if (reached := [row["tokens"] for row in those if row["tokens"]]) else None,
+            "share_of_hard_alone": median(ratios) if len(ratios) == len(those) and ratios else None,
+        }
+    return found
+
+
+def main() -> int:
+    """Run all, print the table, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[0, 1, 2])
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["hard", "fixed", "curriculum"])
+    parser.add_argument("--folder", type=Path, default=Path("outputs/curriculum"), help="where the runs are")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/curriculum.json"))
+    parser.add_argument("--iterations", type=int, default=300, help="at most, of each run")
+    parser.add_argument("--chunk", type=int, default=10, help="iterations between two validations")
+    parser.add_argument("--target", type=float, default=0.5)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for seed in arguments.seeds:
+        model = start_of(seed, arguments.folder / f"start{seed}", arguments.overrides)
+        others = [each for each in arguments.overrides if not each.startswith(("warm_start.", "model."))]
+        for kind in arguments.kinds:
+            folder = arguments.folder / f"{kind}{seed}"
+            row: dict[str, Any] = {"seed": seed, "kind": kind}
+            rows.append(row)
+            while True:
+                row["curve"] = curve_of(folder)
+                row["tokens"] = tokens_to(row["curve"], arguments.target)
+                save(arguments, rows)
+                done = int(row["curve"][-1]["iteration"]) if row["curve"] else 0
+                if row["tokens"] is not None or done >= arguments.iterations:
+                    break
+                ahead = min(done + arguments.chunk, arguments.iterations)
+                ppo(
+                    seed,
+                    folder,
+                    [f"model.path={model}", *TRAIN, *KINDS[kind], *others, f"trainer.total_iterations={ahead}"],
+                )
+            print(
+                f"seed {seed}  {kind:<10}  {row['curve'][0]['solved']:5.1%} -> {row['curve'][-1]['solved']:5.1%}",
+                flush=True,
+            )
+    found = verdict(rows)
+    for kind, each in found.items():
+        tokens, share = each["tokens"], each["share_of_hard_alone"]
+        print(
+            f"{kind:<10}  reached {each['reached']} of {each['seeds']}  tokens {tokens and round(tokens)}  "
+            f"share of hard alone {share and round(share, 2)}"
+        )
+    ours = found.get("curriculum", {})
+    share, first = ours.get("share_of_hard_alone"), ours.get("solved_at_first")
+    return 0 if share is not None and share <= MOST_TOKENS and first < MOST_AT_FIRST else 1
+
+
+def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """What there is so far."""
+    where = {
+        "command": "python -m benchmarks.curriculum",
+        "arguments": {name: getattr(arguments, name) for name in ("seeds", "kinds", "iterations", "chunk", "target")},
+        "overrides": arguments.overrides,
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, one thread",
+        "python": platform.python_version(),
+    }
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    partial = arguments.results.with_suffix(".partial")
+    partial.write_text(json.dumps(where | {"summary": verdict(rows), "runs": rows}, indent=1) + "\n")
+    partial.replace(arguments.results)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

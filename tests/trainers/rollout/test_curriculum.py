@@ -1,0 +1,425 @@
+"""What groups play next: shares and starvation, resuming, starts in the middle, and the collector that obeys."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from collector_helpers import END, Characters, collector_of, engine_of, slow_env, wordy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollout_fakes import AsyncEnv
+
+from benchmarks.simulation.clock import run_simulated
+from trainers.engines.base import Generation, Sampling
+from trainers.rollout.collector import Batch
+from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, Start
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.episode import EpisodeTokens
+from trainers.rollout.tasks import TaskOrder, derive_seed, environment_seed
+from trainers.trajectory import Status, Trajectory
+
+
+def episode(success: bool, turns: int = 1, mark: int = 0) -> Trajectory:
+    """Of a token an observation and two a reply."""
+    count = 3 * turns
+    turn_id = np.array([turn if place else -1 for turn in range(turns) for place in range(3)], np.int32)
+    return Trajectory(
+        token_ids=np.arange(count, dtype=np.int32) + mark,
+        action_mask=turn_id >= 0,
+        logprobs=np.zeros(count, np.float32),
+        weight_version=np.where(turn_id >= 0, 0, -1).astype(np.int32),
+        turn_id=turn_id,
+        turn_rewards=np.array([*[0.0] * (turns - 1), float(success)]),
+        terminated=success,
+        truncated=not success,
+        status=Status.COMPLETED if success else Status.TRUNCATED_TURNS,
+        stop="solved" if success else None,
+    )
+
+
+def curriculum(weights: Sequence[float], size: int | None = None, **rules: Any) -> Curriculum:
+    parts = [Component(f"c{i}", TaskOrder(size, seed=i), weight) for i, weight in enumerate(weights)]
+    return Curriculum(parts, CurriculumRules(**rules), seed=3)
+
+
+WEIGHTS = st.lists(st.floats(0.05, 20.0), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(WEIGHTS, st.integers(1, 80), st.sampled_from([None, 7]))
+def test_fixed_shares_are_kept_to_within_a_group_and_no_task_is_skipped_or_repeated(
+    weights: list[float], groups: int, size: int | None
+) -> None:
+    chooser = curriculum(weights, size)
+    choices = [chooser.choose(n) for n in range(groups)]
+    for place, weight in enumerate(weights):
+        tasks = [choice.task for choice in choices if choice.component == f"c{place}"]
+        exact = groups * weight / sum(weights)
+        assert exact - max(1, len(weights) - 1) - 1e-6 < len(tasks) < exact + 1 + 1e-6
+        order = TaskOrder(size, seed=place)
+        assert tasks == [order(number) for number in range(len(tasks))]
+
+
+RESULTS = st.lists(st.lists(st.booleans(), max_size=4), min_size=1, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(WEIGHTS, RESULTS, st.floats(0.02, 1.0), st.integers(1, 6))
+def test_no_component_starves_whatever_the_results(
+    weights: list[float], results: list[list[bool]], floor: float, batch: int
+) -> None:
+    chooser = curriculum(weights, kind="signal", floor=floor, memory=3)
+    counts: Counter[str] = Counter()
+    shares: Counter[str] = Counter()
+    for n in range(len(results)):
+        shares.update(chooser.shares())
+        assert sum(chooser.shares().values()) == pytest.approx(1)
+        counts[chooser.choose(n).component] += 1
+        if n % batch == batch - 1:
+            chooser.observe({m: [episode(each) for each in results[m]] for m in range(n - batch + 1, n + 1)})
+        for place, weight in enumerate(weights):
+            name = f"c{place}"
+            least = floor * weight / sum(weights) * (n + 1)
+            assert shares[name] >= least - 1e-9
+            assert shares[name] - max(1, len(weights) - 1) - 1e-6 < counts[name] < shares[name] + 1 + 1e-6
+
+
+def test_shares_follow_the_unbiased_estimate_of_4p_1_minus_p() -> None:
+    """In the mean over all outcomes of n episodes it is 4p(1-p); and the shares are those of the formula."""
+    for n, p in ((2, 0.3), (5, 0.5), (8, 0.05)):
+        expected = 0.0
+        for outcome in itertools.product([False, True], repeat=n):
+            chooser = curriculum([1.0], kind="signal", memory=1)
+            chooser.choose(0)
+            chooser.observe({0: [episode(each) for each in outcome]})
+            chance = p ** sum(outcome) * (1 - p) ** (n - sum(outcome))
+            expected += chance * (2 * chooser.stats()["c0/signal"] - 1)  # the prior is 1, with the weight of one group
+        assert expected == pytest.approx(4 * p * (1 - p))
+    chooser = curriculum([1.0, 3.0], kind="signal", floor=0.2)
+    outcomes = {"c0": [True, False], "c1": [True, True]}
+    for n in range(4):
+        choice = chooser.choose(n)
+        chooser.observe({n: [episode(each) for each in outcomes[choice.component]]})
+    stats = chooser.stats()
+    gains = {"c0": 0.25 * stats["c0/signal"], "c1": 0.75 * stats["c1/signal"]}
+    for name, weight in (("c0", 0.25), ("c1", 0.75)):
+        assert chooser.shares()[name] == pytest.approx(0.2 * weight + 0.8 * gains[name] / sum(gains.values()))
+    assert chooser.shares()["c0"] > 0.4
+
+
+def test_a_mixture_of_tasks_that_are_solved_and_never_solved_has_no_signal() -> None:
+    chooser = curriculum([1.0], kind="signal", memory=8)
+    for n in range(60):
+        chooser.choose(n)
+        chooser.observe({n: [episode(n % 2 == 0)] * 4})
+    assert chooser.stats()["c0/success"] == pytest.approx(0.5, abs=0.1)
+    assert chooser.stats()["c0/signal"] < 0.01
+
+
+def test_repeated_tasks_without_a_signal_are_mostly_passed_over() -> None:
+    chooser = curriculum([1.0], 10, kind="signal", floor=0.1)
+    played: Counter[int] = Counter()
+    for n in range(400):
+        task = chooser.choose(n).task
+        played[task] += 1
+        chooser.observe({n: [episode(task < 5), episode(task < 5 or task == 7)]})
+    assert played[7] > 5 * max(count for task, count in played.items() if task != 7)
+    assert min(played.values()) >= 3, "the floor holds for tasks as well"
+
+
+# ---------------------------------------------------------------- starts
+
+
+def test_a_start_moves_towards_the_opening_while_it_is_solved() -> None:
+    chooser = curriculum([1.0], reverse_share=0.5)
+    long = episode(True, turns=4, mark=50)
+    found = []
+    for n in range(14):
+        choice = chooser.choose(n)
+        if choice.start is None:
+            siblings = [long, episode(False)] if n == 0 else [episode(False)] * 2
+        else:
+            found.append(choice.start.turn)
+            assert choice.task == choice.start.task == 0
+            assert choice.start.env_seed == environment_seed(3, 0)
+            assert choice.start.replies[0] == [51, 52]
+            siblings = [episode(len(found) != 2)] * 2  # from its second start it fails
+        chooser.observe({n: siblings})
+    assert found == [3, 2, 3, 2, 1], "and then the opening is reached"
+    assert chooser.stats()["c0/starts"] == 0
+
+
+def test_a_start_that_never_helps_is_given_up_and_one_that_was_withdrawn_is_not() -> None:
+    for successes, left in ((0, 0), (1, 1)):
+        chooser = curriculum([1.0], reverse_share=0.9)
+        chooser.choose(0)
+        chooser.observe({0: [episode(True, turns=3), episode(False)]})
+        number = next(n for n in itertools.count(1) if chooser.choose(n).start is not None)
+        assert chooser.stats()["c0/starts"] == 0, "in use by one group"
+        chooser.drop(number, [], unplayed=True)
+        assert chooser.stats()["c0/starts"] == 1
+        number = next(n for n in itertools.count(number + 1) if chooser.choose(n).start is not None)
+        chooser.drop(number, [episode(i < successes) for i in range(4)])
+        assert chooser.stats()["c0/starts"] == 0
+        chooser.observe({})
+        assert chooser.stats()["c0/starts"] == left
+
+
+# ---------------------------------------------------------------- resuming
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3)), min_size=4, max_size=60),
+    st.integers(0, 50),
+    st.sampled_from(["fixed", "signal"]),
+    st.sampled_from([None, 6]),
+    st.randoms(use_true_random=False),
+)
+def test_resuming_at_any_moment_changes_no_choice(
+    events: list[tuple[int, int, int]], cut: int, kind: Any, size: int | None, order: Any
+) -> None:
+    """Events (successes, what happens, turns) in any order: admissions, drops and batches; JSON in between."""
+
+    def new() -> Curriculum:
+        return curriculum([1.0, 2.0, 0.5], size, kind=kind, reverse_share=0.4)
+
+    straight, resumed = new(), new()
+    flight: list[int] = []
+    for place, (successes, what, turns) in enumerate(events):
+        if place == cut:
+            state, resumed = json.loads(json.dumps(resumed.state(flight))), new()
+            resumed.restore(state, flight)
+        flight.append(place)
+        assert straight.choose(place) == resumed.choose(place)
+        siblings = [episode(i < successes, turns) for i in range(3)]
+        if what == 0 or len(flight) < 3:
+            continue
+        if what == 1:
+            gone = flight.pop(order.randrange(len(flight)))
+            for each in (straight, resumed):
+                each.drop(gone, siblings, unplayed=turns == 1)
+            continue
+        batch = dict.fromkeys(flight[:2], siblings)
+        del flight[:2]
+        assert straight.observe(batch) == resumed.observe(batch)
+        assert straight.stats() == resumed.stats()
+    assert json.dumps(straight.state(flight)) == json.dumps(resumed.state(flight))
+
+
+def test_the_order_in_which_groups_end_within_a_batch_has_no_part_in_it() -> None:
+    states = []
+    for drops in ((1, 3), (3, 1)):
+        chooser = curriculum([1.0, 1.0], kind="signal", reverse_share=0.3)
+        for n in range(6):
+            chooser.choose(n)
+        for n in drops:
+            chooser.drop(n, [episode(n == 3)] * 2)
+        chooser.observe({n: [episode(True, 2), episode(n % 2 == 0)] for n in (0, 2, 4, 5)})
+        states.append(json.dumps(chooser.state(())))
+    assert states[0] == states[1]
+
+
+def test_what_is_no_mixture_is_refused() -> None:
+    one = Component("a", TaskOrder(None))
+    for parts in ((), (one, one), (Component("a", TaskOrder(None), 0.0),)):
+        with pytest.raises(ValueError, match="unique names and weights above 0"):
+            Curriculum(parts, CurriculumRules())
+    for bad in ({"floor": 0.0}, {"memory": 0}, {"reverse_share": 1.0}, {"kind": "best"}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            CurriculumRules(**bad)  # type: ignore[arg-type]
+    chooser = Curriculum([one], CurriculumRules())
+    with pytest.raises(ValueError, match="group 1 is not the next"):
+        chooser.choose(1)
+    chooser.choose(0)
+    with pytest.raises(ValueError, match=r"groups \[5\] play"):
+        Curriculum([one], CurriculumRules()).restore(chooser.state([0]), [0, 5])
+    with pytest.raises(ValueError, match="mixture of a, not of b"):
+        Curriculum([Component("b", TaskOrder(None))], CurriculumRules()).restore(chooser.state([0]), [0])
+
+
+# ---------------------------------------------------------------- with the collector
+
+SAY = {"near": "go on", "far": "and then"}
+RULES = {"kind": "signal", "reverse_share": 0.5, "memory": 2}
+
+
+def two(**rules: Any) -> Curriculum:
+    parts = [Component("near", TaskOrder(20, seed=1)), Component("far", TaskOrder(None), 2.0)]
+    return Curriculum(parts, CurriculumRules(**RULES | rules), seed=7)
+
+
+def backends(**options: Any) -> dict[str, Backend]:
+    delay = slow_env().kwargs["delay"]
+    return {name: Backend(EnvSpec(AsyncEnv, {"delay": delay, "say": say}), **options) for name, say in SAY.items()}
+
+
+async def collected(batches: int, frontier: Any = None, version: int = 0, **options: Any) -> tuple[list[Batch], Any]:
+    """Batches, and the frontier after them."""
+    engine, found = engine_of(wordy, version=version), list[Batch]()
+    more = {"tasks": two(), "seed": 7, "group_size": 4, "max_context": 4096, "generation_timeout": 1000}
+    async with collector_of(engine, backends(), **more | options) as collector:  # type: ignore[arg-type]
+        if frontier is not None:
+            collector.restore(json.loads(json.dumps(frontier)))
+        for _ in range(batches):
+            batch = await collector.next_batch()
+            found.append(batch)
+            await collector.update_weights(None, batch.version + 1)
+        frontier = collector.frontier()
+        await asyncio.sleep(15)  # work that is lost
+        return found, frontier
+
+
+async def _oracle(batches: int) -> list[list[list[Trajectory]]]:
+    """One episode after the other; a start is reached by playing the same replies once more."""
+    engine, renderer, chooser = engine_of(wordy), Characters(), two()
+    found, number = [], 0
+    for version in range(batches):
+        groups: dict[int, list[Trajectory]] = {}
+        choices = {n: chooser.choose(n) for n in range(number, number + 3)}
+        for n, choice in choices.items():
+            groups[n] = []
+            start = choice.start
+            for sibling in range(4):
+                env = AsyncEnv(say=SAY[choice.component])
+                env_seed = derive_seed(7, "environment", n, bits=32) if start is None else start.env_seed
+                seen, info = await env.areset(seed=env_seed, options={"task_index": choice.task})
+                names = {"group_id": f"g{n}", "task_key": info["task_key"], "episode_id": f"g{n}-s{sibling}-a0"}
+                kept = EpisodeTokens(renderer, seen, **names)  # type: ignore[arg-type]
+                metrics: dict[str, float] = {}
+                for ids in [] if start is None else start.replies[: start.turn]:
+                    nothing = np.zeros(len(ids))
+                    text = kept.reply(Generation(np.array(ids), nothing, nothing.astype(int), "stop"))  # type: ignore[arg-type]
+                    seen = (await env.astep(text))[0]
+                    kept.observe(seen)
+                if start is not None:
+                    kept, metrics = kept.fork(**names), {"start_turn": float(start.turn)}
+                seed = derive_seed(7, "sampling", n, sibling, 0)
+                for turn in itertools.count():
+                    sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
+                    text = kept.reply(await engine.generate(kept.context, sampling))
+                    seen, reward, terminated, truncated, info = await env.astep(text)
+                    kept.reward(reward, info["terms"])
+                    if not terminated:
+                        kept.observe(seen)
+                    if terminated or truncated:
+                        break
+                ending = {"terminated": terminated, "truncated": truncated, "stop": info["stop"]}
+                status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
+                groups[n].append(kept.finish(**ending, status=status, metrics=metrics | info["metrics"], messages=seen))
+        number += 3
+        chooser.observe(groups)
+        found.append([*groups.values()])
+        await engine.update_weights(None, version + 1)
+    return found
+
+
+def test_without_staleness_a_mixture_with_starts_equals_the_synchronous_loop() -> None:
+    expected = run_simulated(_oracle(8))
+    batches, _ = run_simulated(collected(8))
+    for wanted, got in zip(expected, batches, strict=True):
+        assert got.trajectories == [*itertools.chain(*wanted)]
+    starts = [choice.start for batch in batches for choice in batch.choices]
+    assert sum(start is not None for start in starts) >= 4
+    assert len({choice.component for batch in batches for choice in batch.choices}) == 2
+    for batch in batches:
+        for choice, group in zip(batch.choices, batch.groups, strict=True):
+            assert all((choice.start is None) == ("start_turn" not in each.metrics) for each in group)
+            assert all(SAY["far" if choice.component == "near" else "near"] not in str(t.messages) for t in group)
+
+
+def test_a_run_in_pieces_is_the_whole_run() -> None:
+    whole, _ = run_simulated(collected(8))
+    parts, frontier = run_simulated(collected(3))
+    for count in (1, 4):
+        more, frontier = run_simulated(collected(count, frontier, len(parts)))
+        parts += more
+    for one, other in zip(whole, parts, strict=True):
+        assert one.choices == other.choices
+        assert one.trajectories == other.trajectories
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"staleness": 2, "window": 3},
+        {"staleness": 1, "surplus": 2},
+        {"staleness": 1, "filter_zero_variance": True, "max_consecutive_filtered": 999},
+    ],
+)
+def test_under_staleness_every_group_is_chosen_once_and_starts_are_used_once(options: dict[str, Any]) -> None:
+    chooser = two()
+    parts, frontier = run_simulated(collected(4, tasks=chooser, **options))
+    in_flight = frontier["slots"]["in_flight"]
+    assert set(map(str, in_flight)) <= frontier["curriculum"]["chosen"].keys()
+    more, last = run_simulated(collected(6, frontier, 4, **options))
+    numbers = [int(group[0].group_id[1:]) for batch in [*parts, *more] for group in batch.groups]
+    assert len(set(numbers)) == len(numbers)
+    dropped = sum(count for name, count in last["slots"]["counters"].items() if name.startswith("groups_dropped_"))
+    assert len(numbers) + dropped + len(last["slots"]["in_flight"]) == last["slots"]["next_group"]
+    admitted = {name: each["admitted"] for name, each in last["curriculum"]["components"].items()}
+    started = sum(choice.start is not None for batch in [*parts, *more] for choice in batch.choices)
+    assert last["slots"]["next_group"] >= sum(admitted.values()) - sum(
+        each["passed"] for each in last["curriculum"]["components"].values()
+    )
+    assert started
+    by_number = dict(zip(numbers, (c for b in [*parts, *more] for c in b.choices), strict=True))
+    for number in in_flight:  # what was in flight is played as it was chosen
+        if number in by_number:
+            chosen = frontier["curriculum"]["chosen"][str(number)]
+            assert (chosen["component"], chosen["task"]) == (by_number[number].component, by_number[number].task)
+
+
+def test_an_environment_that_does_not_replay_fails_the_episode_and_says_what_to_set() -> None:
+    class Moody(AsyncEnv):
+        made = 0
+
+        async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
+            Moody.made += 1
+            self.say = f"visit {Moody.made}"
+            return await super().areset(seed=seed, options=options)
+
+    seen: list[Trajectory] = []
+    chooser = Curriculum([Component("a", TaskOrder(None))], CurriculumRules(reverse_share=0.9), seed=7)
+    options: dict[str, Any] = {"group_size": 4, "on_trajectory": seen.append, "max_context": 4096}
+
+    async def play() -> None:
+        async with (
+            Backend(EnvSpec(Moody)) as backend,
+            collector_of(engine_of(wordy), {"a": backend}, tasks=chooser, seed=7, **options) as collector,  # type: ignore[arg-type]
+        ):
+            for version in range(1, 4):
+                await collector.next_batch()
+                await collector.update_weights(None, version)
+
+    run_simulated(play())
+    errors = [each.error for each in seen if each.status is Status.ERROR_ENV]
+    assert errors
+    assert all("came to another conversation" in str(error) for error in errors)
+    assert "env.curriculum.reverse_share=0" in str(errors[0])
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+async def test_backends_beside_each_other_share_their_workers(kind: Any) -> None:
+    first = Backend(EnvSpec(AsyncEnv), kind, workers=2)
+    async with first, Backend(EnvSpec(AsyncEnv), kind, beside=first) as second:
+        for backend in (first, second, first, second):
+            async with backend.lease() as one, first.lease() as other:
+                await one.reset(0, {})
+                await other.reset(0, {})
+                assert sum(each.stats()["leased"] + each.stats()["idle"] for each in (first, second)) <= 2
+        assert second.stats()["made"] >= 1
+
+
+def test_a_start_is_what_the_model_saw() -> None:
+    start = Start.of(episode(True, turns=3, mark=10), 5, 9)
+    assert start.turn == 2
+    assert start.replies == [[11, 12], [14, 15]]
+    assert len(set(start.contexts)) == 2

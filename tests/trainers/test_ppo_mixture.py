@@ -1,0 +1,151 @@
+"""PPO in several environments at once, by its keys alone: what is played, reported, resumed, shown and refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_runs import arguments, comparable, in_process, metrics_of, training_of
+
+from trainers.builders.environments import Component, check_environments, described, played, shares
+from trainers.builders.errors import SetupError
+from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_scripts_there_are
+from trainers.config import ConfigError, PPOConfig, resolve
+from trainers.config.schema import SFTConfig
+from trainers.demonstrations import DemonstrationError
+from trainers.ppo import rehearse
+from trainers.run import Run
+
+BYTES = "program_envs:tests/bytes"
+MIXTURE = [
+    *("env.id=textenv/gsm8k-interact", f"env.mixture.few.id={BYTES}", "env.mixture.few.kwargs.tasks=3"),
+    *("env.mixture.talk.id=textenv/clarify", "env.mixture.talk.weight=3", "rollout.groups_per_batch=4"),
+    *("env.curriculum.kind=signal", "env.curriculum.reverse_share=0.4", "algorithm.adv_estimator=grpo"),
+]
+
+
+def test_a_mixture_is_reported_and_validated_by_component_and_resumes_exactly(tmp_path: Path) -> None:
+    more = [*MIXTURE, "trainer.total_iterations=5", "rollout.max_running=1", "trainer.save_freq=1"]
+    choices: dict[str, list[Any]] = {}
+
+    def noting(name: str) -> Any:
+        def look(run: Run) -> None:
+            next_batch = run.collector.next_batch
+
+            async def noted() -> Any:
+                batch = await next_batch()
+                choices.setdefault(name, []).extend(batch.choices)
+                return batch
+
+            run.collector.next_batch = noted  # type: ignore[method-assign]
+
+        return look
+
+    in_process(tmp_path / "whole", *more, look=noting("whole"))
+    in_process(tmp_path / "parts", *more, look=noting("parts"), stop_after=2)
+    in_process(tmp_path / "parts", *more, look=noting("parts"))
+    assert choices["whole"] == choices["parts"]
+    assert comparable(training_of(tmp_path / "whole")) == comparable(training_of(tmp_path / "parts"))
+    assert any(choice.start is not None for choice in choices["whole"]), "otherwise this test shows little"
+    for number, row in enumerate(training_of(tmp_path / "whole")):
+        played = Counter(choice.component for choice in choices["whole"][4 * number : 4 * number + 4])
+        for name in ("few", "talk"):
+            assert row[f"train/mixture/{name}/share"] == played[name] / 4
+            assert f"rollout/curriculum/{name}/share" in row
+            assert (f"train/mixture/{name}/reward" in row) == bool(played[name])
+        assert sum(row.get(f"train/begun/{where}/share", 0.0) for where in ("opening", "middle")) == 1
+    last = [row for row in metrics_of(tmp_path / "whole") if "val/reward" in row][-1]
+    assert last["val/episodes"] == 6, "three tasks of each"
+    assert last["val/mixture/few/share"] == last["val/mixture/talk/share"] == 0.5
+
+
+def test_with_staleness_filters_replicas_and_threads(tmp_path: Path) -> None:
+    more = ["rollout.staleness=1", "rollout.filter_zero_variance=true", "engine.replicas=2", "env.backend=thread"]
+    in_process(tmp_path, *MIXTURE, *more, "env.workers=2", "trainer.total_iterations=3")
+    assert len(training_of(tmp_path)) == 3
+
+
+def config_of(*more: str) -> PPOConfig:
+    return resolve([*MIXTURE, *more])[0]
+
+
+def test_an_environment_that_cannot_be_made_names_its_component(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"env\.mixture\.few\.id=.*hurdle must be 1.*env\.mixture\.few\.kwargs"):
+        check_environments(config_of("env.mixture.few.kwargs.hurdle=2"))
+    with pytest.raises(SetupError, match=r"env\.mixture\.talk\.id=textenv/clarifi.*Did you mean"):
+        check_environments(config_of("env.mixture.talk.id=textenv/clarifi"))
+    with pytest.raises(SetupError, match=r"env\.mixture\.few: .* use env\.backend=thread"):
+        check_environments(config_of("env.mixture.few.id=program_envs:tests/blocking"))
+
+
+def test_the_dry_run_prints_the_mixture(tmp_path: Path) -> None:
+    said = rehearse(resolve([*arguments(tmp_path), *MIXTURE])[0])
+    assert "env.mixture.few: program_envs:tests/bytes {'tasks': 3}, 25% of the groups at first" in said
+    assert "the opening of training task 0 of env.mixture.talk.id=textenv/clarify has " in said
+    assert "validation (env.mixture.few) is on tasks 0 to 2, which are trained on, too" in said
+    assert not described(resolve([])[0])
+
+
+def test_the_warm_start_shows_each_component_by_weight() -> None:
+    config = config_of("warm_start.demonstrations=10", "warm_start.mistake_rate=0")
+    assert experts_of(config) == played(config)
+    found = Counter(component.name for component, _ in demonstrations_of(played(config), config.warm_start, seed=0))
+    assert found == {"few": 3, "talk": 7}
+    silent = "env.mixture.mute.id=program_envs:tests/silent"
+    config = config_of(silent, "warm_start.demonstrations=10")
+    left, notes = with_scripts_there_are(config)
+    assert left.warm_start.enable is None
+    assert any("does not show env.mixture.mute" in note for note in notes)
+    assert any("no mistakes (env.mixture.few)" in note for note in notes)
+    assert [each.name for each in experts_of(left)] == ["few", "talk"]
+    texts = [*tokenizer_texts(played(config), left.warm_start, seed=0)]
+    assert any("Say 0." in text for text in texts), "the tokenizer is made for those as well"
+    asked = config_of(silent, "warm_start.enable=true", "warm_start.demonstrations=9", "warm_start.mistake_rate=0")
+    with pytest.raises(DemonstrationError, match=r"env\.mixture\.mute: .*no scripted demonstrations"):
+        [*demonstrations_of(experts_of(asked), asked.warm_start, seed=0)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 100])
+def test_shares_are_whole_and_sum_up(count: int) -> None:
+    parts = [Component(str(weight), "x", {}, weight=weight) for weight in (1.0, 2.5, 0.1)]
+    given = shares(parts, count)
+    assert sum(given) == count
+    assert all(abs(number - count * each.weight / 3.6) < 1 for number, each in zip(given, parts, strict=True))
+
+
+def problems(*more: str, schema: Any = PPOConfig) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve([*more], schema)
+    return str(caught.value)
+
+
+def test_what_does_not_go_with_a_mixture_is_refused(tmp_path: Path) -> None:
+    one = "env.mixture.a.kwargs.level=easy"
+    rows = tmp_path / "rows.jsonl"
+    rows.touch()
+    assert "env.id: is of one environment" in problems(one, "env.id=textenv/clarify")
+    assert "give env.mixture.NAME.kwargs" in problems(one, "env.kwargs.level=hard")
+    assert "give env.mixture.NAME.kwargs.tasks" in problems(one, f"data.train_files={rows}")
+    assert "give env.mixture.NAME.val_kwargs.tasks" in problems(one, f"data.val_files={rows}")
+    assert "validation would be on the tasks" in problems(f"env.mixture.a.kwargs.tasks={rows}")
+    assert "did you mean env.mixture.a.kwargs" in problems("env.mixture.a.kwarg=1")
+    assert "a name has letters" in problems("env.mixture={a/b: {}}")
+    assert "env.mixture.a.weight: 0" in problems("env.mixture.a.weight=0")
+    assert "env.curriculum.floor: has no effect" in problems("env.curriculum.floor=0.2")
+    assert "success_reward: has no effect" in problems("env.mixture.a.success_reward=1")
+    assert "needs rollout.n of at least 2" in problems("env.curriculum.kind=signal", "rollout.n=1")
+    assert "env.mixture.a.val_kwargs" in problems("env.mixture.a.val_kwargs.split=test", schema=SFTConfig)
+    assert "env.id: is of one" in problems(one, "env.id=textenv/clarify", schema=SFTConfig)
+
+
+def test_a_signal_of_nothing_that_could_be_chosen_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="chooses components of env.mixture, and tasks that repeat"):
+        in_process(tmp_path, "env.curriculum.kind=signal", "trainer.total_iterations=1")
+
+
+def test_a_checkpoint_of_another_mixture_is_refused(tmp_path: Path) -> None:
+    in_process(tmp_path, *MIXTURE, "trainer.total_iterations=1")
+    with pytest.raises(ValueError, match="cannot be resumed from: this frontier is of a run with"):
+        in_process(tmp_path, *MIXTURE, "env.mixture.more.id=textenv/clarify", "trainer.total_iterations=2")

@@ -1,0 +1,368 @@
+"""What the next group plays: which component of a mixture, which of its tasks, and from which state on.
+
+A pure state machine: no I/O, no clock. The collector asks :meth:`Curriculum.choose` once for every group, when it is
+admitted, and reports what groups came to when a batch is taken (:meth:`Curriculum.observe`).
+
+**What a choice depends on.** On the run's seed, the choices before it, and the results of all batches taken before the
+group was admitted, those of groups that were dropped meanwhile among them; never on the order in which episodes end
+within a batch. With a staleness of 0 that is all that was played before the batch, as in a synchronous loop. With more,
+which batches were taken before a group is admitted depends on time; the choice is then recorded, and a resumed run
+plays the groups that were in flight as they were chosen.
+
+**Components** take turns by smooth weighted round robin: each choice adds every component's share to its credit, and
+the one with the most pays 1. So the number of a component's groups is never a whole group above the sum of its shares,
+and less than ``components - 1`` below it: no component starves, by a bound and not only in expectation.
+
+**Shares.** ``fixed``: the weights. ``signal``: the weights times the components' signal, which is the mean over groups
+of an unbiased estimate of ``4 p (1 - p)``, where p is the chance of success at the group's task: with k successes among
+n episodes, ``4 k (n - k) / (n (n - 1))``. SPEED (arXiv 2506.09016v2, since withdrawn; theorem 3.1) bounds the
+signal-to-noise ratio of a policy gradient from N episodes of a task by ``4 N p (1 - p)``; PCL (arXiv 2510.01135) finds
+the largest gradients at p = 1/2. The mean of p(1-p), and not p(1-p) of the mean: a component of which one half is
+always solved and the other never has no signal. ``floor`` of the shares stays as the weights have it. A task of a
+finite set that has been played is passed over with the probability ``(1 - floor) (1 - its own signal)``.
+
+**Starts.** With ``reverse_share``, that share of a component's groups begins in a state that an earlier, successful
+episode reached: before its last reply first, and one reply earlier each time that at least half of a group succeeds
+from there (else one later), until the opening is reached. A long task is so learned from its end (reverse curriculum;
+Florensa et al., arXiv 1707.05300; for language models R3, arXiv 2402.05808). A start is kept as what leads to it, the
+seed and the sampled tokens of each reply, and is in use by one group at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ..trajectory import Trajectory, solved
+from .tasks import TaskOrder, derive_seed, environment_seed
+
+CurriculumKind = Literal["fixed", "signal"]
+
+_STARTS = 64  # of each component; the oldest one goes
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a mixture.
+
+    Args:
+        name: Unique.
+        tasks: From the number of a group, counted within the component, to a task.
+        weight: Relative to the others', above 0.
+        success_reward: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``).
+    """
+
+    name: str
+    tasks: Callable[[int], int]
+    weight: float = 1.0
+    success_reward: float | None = None
+
+    def succeeded(self, trajectory: Trajectory) -> bool:
+        """Whether this episode counts as a success."""
+        least = self.success_reward
+        return solved(trajectory) if least is None else trajectory.total_reward >= least
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumRules:
+    """How components and starts are chosen.
+
+    Args:
+        kind: ``fixed`` weights, or moved by their ``signal``.
+        floor: With ``signal``, this part of the shares stays as the weights have it, in (0, 1].
+        memory: Groups that a component's estimates go back, about: the mean of so many, then a moving average.
+        reverse_share: Share of groups that begin in the middle of an episode, in [0, 1).
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    kind: CurriculumKind = "fixed"
+    floor: float = 0.1
+    memory: int = 32
+    reverse_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("fixed", "signal"):
+            raise ValueError(f'kind must be "fixed" or "signal", not {self.kind!r}')
+        if not (0.0 < self.floor <= 1.0 and self.memory >= 1 and 0.0 <= self.reverse_share < 1.0):
+            raise ValueError(f"floor in (0, 1], memory of at least 1 and reverse_share in [0, 1), not {self}")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A state in the middle of an episode, as what leads to it.
+
+    Args:
+        task: Its index.
+        env_seed: Of the episode's reset.
+        replies: The sampled tokens of each reply before the last one.
+        contexts: A digest of what the model sees after each of these, to know the state by.
+        turn: How many of the replies are played; at least 1.
+    """
+
+    task: int
+    env_seed: int
+    replies: Sequence[Sequence[int]]
+    contexts: Sequence[str]
+    turn: int
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, task: int, env_seed: int) -> Start:
+        """The state before the last reply of an episode with at least two, that began at its opening."""
+        first = [int(np.flatnonzero(trajectory.turn_id == turn)[0]) for turn in range(trajectory.num_turns)]
+        starts = trajectory.segment_starts
+        contexts = [trajectory.token_ids[starts[starts <= end][-1] : end] for end in first[1:]]
+        replies = [trajectory.token_ids[trajectory.turn_id == turn].tolist() for turn in range(len(contexts))]
+        return cls(task, env_seed, replies, [context_digest(each) for each in contexts], len(contexts))
+
+
+def context_digest(token_ids: Sequence[int] | np.ndarray[Any, Any]) -> str:
+    """What a context is recognised by."""
+    return hashlib.blake2b(np.asarray(token_ids, "<i4").tobytes(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a group plays: a component's task, from the opening or from a start."""
+
+    component: str
+    task: int
+    start: Start | None = None
+
+
+@dataclass
+class _Standing:
+    """Where a component stands."""
+
+    credit: float = 0.0
+    due: float = 0.0  # starts that may be chosen
+    admitted: int = 0  # groups that began at the opening; the number of the next one
+    passed: int = 0  # tasks that were passed over
+    seen: int = 0  # groups that the estimates know of
+    success: float = 0.5
+    signal: float = 1.0  # what is not known is worth trying
+    tasks: dict[int, float] = field(default_factory=dict)  # the signal of each, where they repeat
+    starts: deque[Start] = field(default_factory=deque)  # the next one first
+
+
+#: Of a group: its number, successes, episodes, and a new start.
+_Result = tuple[int, int, int, Start | None]
+
+
+class Curriculum:
+    """Chooses; see the module's docstring.
+
+    Args:
+        components: At least one; a single one is chosen always.
+        rules: How.
+        seed: The run's.
+
+    Raises:
+        ValueError: No component, two of one name, or a weight that is not positive.
+    """
+
+    def __init__(self, components: Sequence[Component], rules: CurriculumRules, seed: int = 0) -> None:
+        self.components, self.rules = {each.name: each for each in components}, rules
+        if not components or len(self.components) < len(components) or min(c.weight for c in components) <= 0:
+            raise ValueError(f"at least one component, of unique names and weights above 0, not {components}")
+        self._seed, self._next = seed, 0
+        total = sum(each.weight for each in components)
+        self._weights = {each.name: each.weight / total for each in components}
+        self._standing = {name: _Standing() for name in self.components}
+        self._chosen: dict[int, Choice] = {}  # of groups that were not observed
+        self._dropped: list[_Result] = []  # of groups that were dropped since the last batch was taken
+
+    @property
+    def identity(self) -> Any:
+        """What the numbers of tasks mean depends on it (JSON)."""
+        return {name: getattr(each.tasks, "identity", "custom") for name, each in self.components.items()}
+
+    def shares(self) -> dict[str, float]:
+        """The share of groups that each component has now; they sum to 1."""
+        gains = {name: weight * self._standing[name].signal for name, weight in self._weights.items()}
+        total = sum(gains.values())
+        if self.rules.kind == "fixed" or total <= 0:
+            return dict(self._weights)
+        floor = self.rules.floor
+        return {name: floor * weight + (1 - floor) * gains[name] / total for name, weight in self._weights.items()}
+
+    # ------------------------------------------------------------------ groups
+
+    def choose(self, group: int) -> Choice:
+        """What this group plays. The first call for a group decides; new groups come in the order of their numbers.
+
+        Raises:
+            ValueError: A number that was left out, or whose group has been observed.
+        """
+        if group in self._chosen:
+            return self._chosen[group]
+        if group != self._next:
+            raise ValueError(f"group {group} is not the next to choose for, which is {self._next}")
+        self._next += 1
+        for name, share in self.shares().items():
+            self._standing[name].credit += share
+        name = max(self._standing, key=lambda name: self._standing[name].credit)
+        standing = self._standing[name]
+        standing.credit -= 1.0
+        standing.due = min(1.0, standing.due + self.rules.reverse_share)
+        if standing.starts and standing.due >= 1.0:
+            standing.due -= 1.0
+            start = standing.starts.popleft()
+            choice = Choice(name, start.task, start)
+        else:
+            choice = Choice(name, self._next_task(name))
+        self._chosen[group] = choice
+        return choice
+
+    def drop(self, group: int, siblings: Sequence[Trajectory], *, unplayed: bool = False) -> None:
+        """A group was dropped, with what was played of it. It counts when the next batch is taken.
+
+        ``unplayed``: what there is says nothing, because the group was withdrawn before its end; its start is free.
+        """
+        start = self._chosen[group].start
+        if unplayed and start is not None:
+            self._standing[self._chosen[group].component].starts.appendleft(start)
+        if unplayed:
+            del self._chosen[group]
+        else:
+            self._dropped.append(self._result(group, siblings))
+
+    def observe(self, groups: Mapping[int, Sequence[Trajectory]]) -> list[Choice]:
+        """A batch was taken, of these groups; returns what each of them played."""
+        choices = [self._chosen[number] for number in groups]
+        results = [self._result(number, siblings) for number, siblings in groups.items()]
+        for number, successes, count, new in sorted([*results, *self._dropped], key=lambda result: result[0]):
+            choice = self._chosen.pop(number)
+            if not count:
+                continue  # all failed: nothing is known, and its start may be why
+            if choice.start is None:
+                self._learn(choice, successes, count)
+                if new is not None:
+                    self._keep(choice.component, new, instead=True)
+            elif (moved := _moved(choice.start, successes, count)) is not None:
+                self._keep(choice.component, moved)
+        self._dropped.clear()
+        return choices
+
+    # ------------------------------------------------------------------ resuming, reporting
+
+    def state(self, in_flight: Iterable[int]) -> dict[str, Any]:
+        """Where it stands, for a checkpoint (JSON), with what the groups in flight play."""
+        return {
+            "next": self._next,
+            "components": {name: asdict(each) | {"starts": _listed(each)} for name, each in self._standing.items()},
+            "chosen": {str(number): asdict(self._chosen[number]) for number in [*in_flight, *self._unobserved]},
+            "dropped": [[*result[:3], result[3] and asdict(result[3])] for result in self._dropped],
+        }
+
+    def restore(self, state: Mapping[str, Any], in_flight: Iterable[int]) -> None:
+        """Go on from a :meth:`state`.
+
+        Raises:
+            ValueError: It is of other components, or lacks a group that is in flight.
+        """
+        if state["components"].keys() != self.components.keys():
+            raise ValueError(
+                f"this is of a mixture of {', '.join(state['components'])}, not of {', '.join(self.components)}"
+            )
+        self._next = int(state["next"])
+        for name, given in state["components"].items():
+            tasks = {int(task): float(signal) for task, signal in given["tasks"].items()}
+            self._standing[name] = _Standing(**{**given, "tasks": tasks, "starts": deque(map(_start, given["starts"]))})
+        chosen = {
+            int(number): Choice(**{**each, "start": _start(each["start"])}) for number, each in state["chosen"].items()
+        }
+        if missing := [number for number in in_flight if number not in chosen]:
+            raise ValueError(f"it does not say what the groups {missing} play, which are in flight")
+        self._chosen = chosen
+        self._dropped = [(*map(int, given[:3]), _start(given[3])) for given in state["dropped"]]  # type: ignore[misc]
+
+    def stats(self) -> dict[str, float]:
+        """For each component: its ``share`` of groups now, its estimates, ``starts`` there are and ``tasks_passed``."""
+        shares = self.shares()
+        found: dict[str, float] = {}
+        for name, each in self._standing.items():
+            found[f"{name}/share"] = shares[name]
+            if each.seen:
+                found |= {f"{name}/success": each.success, f"{name}/signal": each.signal}
+            if self.rules.reverse_share:
+                found[f"{name}/starts"] = float(len(each.starts))
+            if each.passed:
+                found[f"{name}/tasks_passed"] = float(each.passed)
+        return found
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _unobserved(self) -> list[int]:
+        return [result[0] for result in self._dropped]
+
+    def _next_task(self, name: str) -> int:
+        standing, order, floor = self._standing[name], self.components[name].tasks, self.rules.floor
+        while True:
+            number, standing.admitted = standing.admitted, standing.admitted + 1
+            task = order(number)
+            signal = standing.tasks.get(task)
+            if signal is None:
+                return task
+            drawn = derive_seed(self._seed, "pass over", name, number, bits=53) / 2.0**53
+            if drawn < floor + (1 - floor) * min(1.0, signal):
+                return task
+            standing.passed += 1
+
+    def _result(self, group: int, siblings: Sequence[Trajectory]) -> _Result:
+        choice = self._chosen[group]
+        succeeded = [each for each in siblings if self.components[choice.component].succeeded(each)]
+        new = None
+        if self.rules.reverse_share and choice.start is None and len(succeeded) < len(siblings):
+            longer = (each for each in succeeded if each.num_turns > 1)
+            if (found := next(longer, None)) is not None:
+                new = Start.of(found, choice.task, environment_seed(self._seed, group))
+        return group, len(succeeded), len(siblings), new
+
+    def _learn(self, choice: Choice, successes: int, count: int) -> None:
+        standing = self._standing[choice.component]
+        standing.seen += 1
+        rate = 1.0 / min(standing.seen + 1, self.rules.memory + 1)
+        standing.success += rate * (successes / count - standing.success)
+        if count < 2:
+            return  # one alone says nothing of its task
+        signal = 4.0 * successes * (count - successes) / (count * (count - 1))
+        standing.signal += rate * (signal - standing.signal)
+        tasks = self.components[choice.component].tasks
+        if self.rules.kind == "signal" and isinstance(tasks, TaskOrder) and tasks.size is not None:
+            standing.tasks[choice.task] = (standing.tasks.get(choice.task, 1.0) + signal) / 2
+
+    def _keep(self, name: str, start: Start, *, instead: bool = False) -> None:
+        """Put a start last. There is one a task: the one that was there, or the new one ``instead``."""
+        starts = self._standing[name].starts
+        if old := next((each for each in starts if each.task == start.task), None):
+            if not instead:
+                return
+            starts.remove(old)
+        starts.append(start)
+        if len(starts) > _STARTS:
+            starts.popleft()
+
+
+def _moved(start: Start, successes: int, count: int) -> Start | None:
+    """The start after a group that began there: one reply earlier or later; ``None`` where there is none."""
+    if 2 * successes >= count:
+        return replace(start, turn=start.turn - 1) if start.turn > 1 else None
+    if start.turn < len(start.replies):
+        return replace(start, turn=start.turn + 1)
+    return start if successes else None
+
+
+def _listed(standing: _Standing) -> list[dict[str, Any]]:
+    return [asdict(start) for start in standing.starts]
+
+
+def _start(given: Mapping[str, Any] | None) -> Start | None:
+    return None if given is None else Start(**given)
