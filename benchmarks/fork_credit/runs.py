@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,25 +37,24 @@ class Family:
     start: tuple[str, ...]
 
 
-_START = ("warm_start.mistake_rate=0", "warm_start.batch_size=32", "warm_start.careless_lr=1e-3")
 FAMILIES = {
     "clarify": Family(
         expert=0.925,
-        budget=60_000,
+        budget=40_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
-        start=("warm_start.steps=700", "warm_start.demonstrations=6000"),
+        start=("warm_start.steps=900", "warm_start.batch_size=24", "warm_start.demonstrations=6000"),
     ),
     "collab-math": Family(
         expert=0.983,
         budget=40_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
-        start=("warm_start.steps=500", "warm_start.demonstrations=4000"),
+        start=("warm_start.steps=500", "warm_start.batch_size=24", "warm_start.demonstrations=3000"),
     ),
     "service-desk": Family(
         expert=1.0,
-        budget=250_000,
+        budget=200_000,
         common=("rollout.max_response_length=96", "engine.max_context=640"),
-        start=("warm_start.steps=700", "warm_start.demonstrations=3000"),
+        start=("warm_start.steps=600", "warm_start.batch_size=8", "warm_start.demonstrations=3000"),
     ),
 }
 _COMMON = (
@@ -68,13 +67,22 @@ VALIDATIONS, ENOUGH = 20, 0.93
 
 
 def start_model(family: str, seed: int, folder: Path) -> Path:
-    """A policy that has learned from the scripted expert, and then to be careless; made unless it is there."""
-    model = folder / f"{family}-{seed}"
+    """A policy that imitates the scripted expert, the same for all seeds, made careless by one; made unless there."""
+    expert = ("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "trainer.seed=0", *FAMILIES[family].start)
+    taught = _model(family, folder / family, expert)
+    careless = (
+        *(f"model.path={taught}", f"trainer.seed={seed}", "warm_start.enable=true", "warm_start.careless_steps=0"),
+        *("warm_start.mistake_rate=0.8", "warm_start.mistake_weight=1", "warm_start.steps=40", "warm_start.lr=5e-4"),
+        *("warm_start.batch_size=16", "warm_start.demonstrations=640"),
+    )
+    return _model(family, folder / f"{family}-{seed}", careless)
+
+
+def _model(family: str, model: Path, overrides: Sequence[str]) -> Path:
     if not model.exists():
-        of = FAMILIES[family]
         with tempfile.TemporaryDirectory() as temporary:
-            given = [*_COMMON, *_START, *of.common, *of.start, f"trainer.seed={seed}"]
-            asyncio.run(_export([*given, *_place(family, temporary)], Path(temporary) / "model"))
+            given = [*_COMMON, *FAMILIES[family].common, *overrides, *_place(family, temporary)]
+            asyncio.run(_export(given, Path(temporary) / "model"))
             shutil.copytree(Path(temporary) / "model", model)
     return model
 
@@ -112,8 +120,10 @@ async def _trained(overrides: Sequence[str], family: Family) -> tuple[list[tuple
         curve = [(0, await _score(run))]
         due = family.budget / VALIDATIONS
         while tokens < family.budget and (len(curve) < 2 or min(s for _, s in curve[-2:]) < ENOUGH * family.expert):
-            batch = await run.collector.next_batch()
-            metrics: Mapping[str, float] = await iterate(run, batch, run.reporter.phases())
+            phases = run.reporter.phases()
+            with phases("rollout"):
+                batch = await run.collector.next_batch()
+            metrics = await iterate(run, batch, phases)
             run.iteration += 1
             tokens += int(metrics["perf/sampled_tokens"])
             roots, forks = roots + len(batch.trajectories), forks + sum(map(len, batch.forks))

@@ -13,10 +13,10 @@ the batch.
 
 **Advantages.** ``Q`` of a root's turn is ``r_t + gamma V(s_{t+1})``, with ``V`` the mean ``Q`` of the samples at
 ``s_{t+1}``, and 0 where the episode ended. ``Q`` of a fork's turn is its reward-to-go. The baseline of a sample is made
-of what others of its group were worth at the same turn, the closer their history the more. All trees of a group begin
-in one state, so first comes the weighted mean of the samples that parted from it there. Then, for each later state on
-its way at which others parted from it, their mean, in which the baseline so far counts as one value more. None of them
-depends on the sample's own action.
+of what others were worth at the same turn, the closer their history the more. All trees of a group begin in one state,
+so first comes the weighted mean of the samples that parted from it there; with ``mixed``, half of that and half of the
+mean over the whole batch. Then, for each later state on its way at which others parted from it, their mean, in which
+the baseline so far counts as one value more. None of them depends on the sample's own action.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def fork(
 ) -> Advantages:
     """Each turn's value against other replies in the same state; see the module. Unbiased at ``gamma = 1``.
 
-    Where nothing is forked, this is ``turn_grpo``. Where there is nothing to compare with, the baseline is 0.
+    Where nothing is forked, this is ``turn_grpo`` with that baseline. Where there is nothing to compare with, it is 0.
 
     Options of its own:
         batch: With ``forked_from`` and ``forked_turn`` where there are forks; a fork has the turns from its fork point
             on alone.
         gamma: Discount a turn.
+        baseline: Of what parted at the opening: ``group``, or ``mixed`` with the batch; without a sibling, the latter alone.
         truncated: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
             their forks. A budget of the environment's own is part of the state: such episodes count as they are.
     """
