@@ -1,6 +1,6 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
-``fork-credit/clarify`` are four kinds of bookings. ``fork-credit/collab-math`` is the code of a lock, which the user
+``fork-credit/clarify`` are two kinds of bookings. ``fork-credit/collab-math`` is the code of a lock, which the user
 holds back: asking decides, not arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a talk,
 from when the customer is identified: an account to close or a charge to explain, where the agent must ask for the
 reason before it hands the case over. The rules and the tools are not in the prompt there, which would be most of it.
@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from textenvs.env import Turn, as_reply
+from textenvs.env import ResetResult, TextEnv, Turn, as_reply
 from textenvs.envs.clarify.env import Clarify
 from textenvs.envs.collab_math import CollabMath
 from textenvs.envs.service_desk.env import ServiceDesk
@@ -26,10 +26,10 @@ from textenvs.task import Rows, Split, Task
 
 
 class Bookings(Clarify):
-    """`clarify` with four kinds of requests."""
+    """`clarify` with two kinds of requests."""
 
     def __init__(self, *, split: Split = "train", **options: Any) -> None:
-        super().__init__(kinds=["cap", "taxi", "haircut", "tulips"], ambiguous=0.75, split=split, **options)
+        super().__init__(kinds=["taxi", "haircut"], ambiguous=0.75, split=split, **options)
 
 
 class Locks(CollabMath):
@@ -52,7 +52,7 @@ class Handover(ServiceDesk):
     """`service-desk` from when the customer is identified, with a case that is about no order."""
 
     def __init__(self, *, split: Split = "train", **options: Any) -> None:
-        super().__init__(**options, tools_in_prompt=False, max_assistant_turns=6)
+        super().__init__(**options, max_assistant_turns=6)
         self.tasks = HandoverTasks("medium", split=split, kinds=["human"])
 
     def opening(self, task: Task) -> Sequence[Message]:
@@ -66,6 +66,9 @@ class Handover(ServiceDesk):
             assert isinstance(turn, Turn)
             state.messages = (*state.messages, *turn.messages)
         return state.messages
+
+    def _open(self, opening: Sequence[Message]) -> ResetResult:
+        return TextEnv._open(self, opening)  # without the description of the tools
 
 
 class HandoverTasks(ServiceDeskTasks):

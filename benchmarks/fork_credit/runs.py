@@ -40,30 +40,30 @@ class Family:
 FAMILIES = {
     "clarify": Family(
         expert=0.925,
-        budget=40_000,
+        budget=30_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
-        start=("warm_start.steps=900", "warm_start.batch_size=24", "warm_start.demonstrations=6000"),
+        start=("warm_start.steps=1000", "warm_start.batch_size=32", "warm_start.demonstrations=6000"),
     ),
     "collab-math": Family(
         expert=0.983,
-        budget=40_000,
+        budget=18_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
         start=("warm_start.steps=500", "warm_start.batch_size=24", "warm_start.demonstrations=3000"),
     ),
     "service-desk": Family(
         expert=1.0,
-        budget=200_000,
+        budget=120_000,
         common=("rollout.max_response_length=96", "engine.max_context=640"),
-        start=("warm_start.steps=600", "warm_start.batch_size=8", "warm_start.demonstrations=3000"),
+        start=("warm_start.steps=500", "warm_start.batch_size=8", "warm_start.demonstrations=1000"),
     ),
 }
 _COMMON = (
     *("trainer.threads=1", "trainer.logger=[jsonl]", "trainer.resume_mode=disable", "model.device=cpu"),
     *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
-    *("rollout.groups_per_batch=8", "rollout.n=8", "data.val_size=160"),
+    *("rollout.groups_per_batch=8", "rollout.n=8", "data.val_size=96"),
 )
 #: Validations of a run; the score that ends it early, as a share of the expert's, when the mean of two reaches it.
-VALIDATIONS, ENOUGH = 20, 0.93
+VALIDATIONS, ENOUGH = 12, 0.93
 
 
 def start_model(family: str, seed: int, folder: Path) -> Path:
@@ -72,7 +72,7 @@ def start_model(family: str, seed: int, folder: Path) -> Path:
     taught = _model(family, folder / family, expert)
     careless = (
         *(f"model.path={taught}", f"trainer.seed={seed}", "warm_start.enable=true", "warm_start.careless_steps=0"),
-        *("warm_start.mistake_rate=0.8", "warm_start.mistake_weight=1", "warm_start.steps=40", "warm_start.lr=5e-4"),
+        *("warm_start.mistake_rate=0.5", "warm_start.mistake_weight=1", "warm_start.steps=40", "warm_start.lr=5e-4"),
         *("warm_start.batch_size=16", "warm_start.demonstrations=640"),
     )
     return _model(family, folder / f"{family}-{seed}", careless)
