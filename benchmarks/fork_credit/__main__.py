@@ -24,13 +24,15 @@ from typing import Any
 from .report import draw, table, tokens_to
 from .runs import FAMILIES, play, start_model
 
-#: Of each estimator: what its runs are told besides the learning rate.
+_GROUPS = ("rollout.groups_per_batch=16", "rollout.n=4")
+#: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 32 with a fork at
+#: every turn, about as many tokens. With few episodes a task the estimators that compare within the batch are quieter.
 ESTIMATORS = {
-    "fork": ("rollout.n=4",),  # and a fork at every turn: about as many tokens a batch as others
-    "turn_grpo": (),
-    "gigpo": (),
-    "turn_gae": (),
-    "grpo": (),
+    "fork": ("rollout.groups_per_batch=16", "rollout.n=2"),
+    "turn_grpo": _GROUPS,
+    "gigpo": _GROUPS,
+    "turn_gae": ("rollout.groups_per_batch=64", "rollout.n=1"),
+    "grpo": _GROUPS,
 }
 TRIES = ("actor.lr=1e-4", "actor.lr=3e-4", "actor.lr=1e-3")
 

@@ -60,7 +60,7 @@ FAMILIES = {
 _COMMON = (
     *("trainer.threads=1", "trainer.logger=[jsonl]", "trainer.resume_mode=disable", "model.device=cpu"),
     *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
-    *("rollout.groups_per_batch=8", "rollout.n=8", "data.val_size=96"),
+    "data.val_size=96",
 )
 #: Validations of a run; the score that ends it early, as a share of the expert's, when the mean of two reaches it.
 VALIDATIONS, ENOUGH = 12, 0.93
