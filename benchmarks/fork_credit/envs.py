@@ -1,6 +1,6 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
-``fork-credit/clarify`` are two kinds of bookings. ``fork-credit/collab-math`` is the code of a lock, which the user
+``fork-credit/clarify`` are calls for a taxi. ``fork-credit/collab-math`` is the code of a lock, which the user
 holds back: asking decides, not arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a talk,
 from when the customer is identified: an account to close or a charge to explain, where the agent must ask for the
 reason before it hands the case over. The rules and the tools are not in the prompt there, which would be most of it.
@@ -26,10 +26,10 @@ from textenvs.task import Rows, Split, Task
 
 
 class Bookings(Clarify):
-    """`clarify` with two kinds of requests."""
+    """`clarify` with one kind of requests."""
 
     def __init__(self, *, split: Split = "train", **options: Any) -> None:
-        super().__init__(kinds=["taxi", "haircut"], ambiguous=0.75, split=split, **options)
+        super().__init__(kinds=["taxi"], ambiguous=0.75, split=split, **options)
 
 
 class Locks(CollabMath):

@@ -42,7 +42,7 @@ FAMILIES = {
         expert=0.925,
         budget=30_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
-        start=("warm_start.steps=1000", "warm_start.batch_size=32", "warm_start.demonstrations=6000"),
+        start=("warm_start.steps=600", "warm_start.batch_size=24", "warm_start.demonstrations=4000"),
     ),
     "collab-math": Family(
         expert=0.983,
@@ -63,7 +63,7 @@ _COMMON = (
     "data.val_size=96",
 )
 #: Validations of a run; the score that ends it early, as a share of the expert's, when the mean of two reaches it.
-VALIDATIONS, ENOUGH = 12, 0.93
+VALIDATIONS, ENOUGH = 9, 0.93
 
 
 def start_model(family: str, seed: int, folder: Path) -> Path:
