@@ -5,10 +5,10 @@
 The environments are those of ``envs.py``. A run is PPO with one estimator from a policy that imitates the scripted
 expert and was made careless, and ends when its score stays high or its tokens are spent (``runs.py``). A score is the
 mean return of 96 held-out episodes at temperature 1; the best is the scripted expert's. Tokens are those that the
-policy samples in training, forks among them. Every estimator has the same number of tries (learning rates) on seeds of
-their own; the best one is then run on each of the seeds. Whatever is in ``--results`` is not run again, and a run is
+policy samples in training, forks among them. Every estimator has as many tries (learning rates) on the seeds for
+tuning; the best one is then run on each of the seeds. Whatever is in ``--results`` is not run again, and a run is
 written as soon as it ends: the same command resumes. ``--minutes`` begins no run after so many. ``--report`` runs
-nothing: the table, and ``fork_credit.png``.
+nothing. In the end it prints the table of what is there, and draws ``fork_credit.png``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Any
 from .report import draw, table, tokens_to
 from .runs import FAMILIES, play, start_model
 
-_GROUPS = ("rollout.groups_per_batch=16", "rollout.n=4")
 #: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 32 with a fork at
-#: every turn, about as many tokens. With few episodes a task the estimators that compare within the batch are quieter.
+#: every turn, about as many tokens. Those that compare within the batch are quieter with fewer episodes a task
+#: (`python -m benchmarks.estimators.forked`).
 ESTIMATORS = {
-    "fork": ("rollout.groups_per_batch=16", "rollout.n=2"),
-    "turn_grpo": _GROUPS,
-    "gigpo": _GROUPS,
+    "fork": ("rollout.groups_per_batch=32", "rollout.n=1"),
+    "turn_grpo": ("rollout.groups_per_batch=32", "rollout.n=2"),
+    "gigpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
     "turn_gae": ("rollout.groups_per_batch=64", "rollout.n=1"),
-    "grpo": _GROUPS,
+    "grpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
 }
 TRIES = ("actor.lr=1e-4", "actor.lr=3e-4", "actor.lr=1e-3")
 
@@ -48,7 +48,7 @@ def keys(families: Sequence[str], tuning: Sequence[int], seeds: Sequence[int], r
 
 
 def best_try(family: str, estimator: str, tuning: Sequence[int], runs: Sequence[dict[str, Any]]) -> str:
-    """The one with the fewest tokens on the seeds for tuning; of those that do not get there, with the highest score."""
+    """The one with the fewest tokens on the seeds for tuning; where none gets there, the one with the highest score."""
 
     def cost(this: str) -> tuple[float, float]:
         mine = [
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--seeds", default=[0, 1, 2, 3, 4], **numbers)
     parser.add_argument("--tuning", default=[100], **numbers)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="where policies to start from are")
+    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
     parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results" / "fork_credit.json")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
 ``fork-credit/clarify`` are calls for a taxi. ``fork-credit/collab-math`` is the code of a lock, which the user
-holds back: asking decides, not arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a talk,
-from when the customer is identified: an account to close or a charge to explain, where the agent must ask for the
-reason before it hands the case over. The rules and the tools are not in the prompt there, which would be most of it.
+holds back: asking decides, not arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a
+talk, from when the customer is identified: an account to close or a charge to explain, where the agent must ask for the
+reason before it hands the case over. Rules and tools are not in the prompt there: they would be most of it.
 """
 
 from __future__ import annotations

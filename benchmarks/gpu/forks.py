@@ -1,7 +1,7 @@
-"""Credit by forks with the torch engine: what a fork costs to sample, and what an update of trees with its weights costs.
+"""Credit by forks with the torch engine: what forks cost to sample, and an update of trees with their weights.
 
-Roots of three turns are sampled, then a fork of each before each turn. Per sampled token a fork should cost no more than
-a root: of its prompt, which its root had, only what is behind the last whole block of keys and values is computed
+Roots of three turns are sampled, then a fork of each before each turn. Per sampled token a fork should cost no more
+than a root: of its prompt, which its root had, only what is behind the last whole block of keys and values is computed
 again. The update is that of roots and forks as token trees, with the weights and the advantages of the
 estimator ``fork``, against one of the roots alone.
 """
@@ -86,7 +86,7 @@ async def _sampled(
     counts = {name: {"tokens": 0, "computed": 0.0, "s": 0.0} for name in ("roots", "forks")}
 
     async def play(name: str, tokens: list[int], turn: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """To the end from before this turn; all tokens, and where the replies are. Counts what of a prompt is computed."""
+        """To the end from before this turn; all tokens, and where the replies are."""
         replies = []
         for number in range(turn, _TURNS):
             reply = await engine.generate(tokens, sampling)

@@ -46,7 +46,7 @@ def fork(
         batch: With ``forked_from`` and ``forked_turn`` where there are forks; a fork has the turns from its fork point
             on alone.
         gamma: Discount a turn.
-        baseline: Of what parted at the opening: ``group``, or ``mixed`` with the batch; without a sibling, the latter alone.
+        baseline: Of what parted at the opening: ``group``, or ``mixed`` with the batch (alone: the batch's).
         truncated: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
             their forks. A budget of the environment's own is part of the state: such episodes count as they are.
     """
@@ -192,7 +192,10 @@ def _sums(q: Floats, weight: Floats, key: Ints) -> tuple[Floats, Floats, Floats]
     """By key: one of its values, the weighted sum of the differences from it, and the sum of the weights."""
     base = np.zeros(int(key.max(initial=0)) + 1)
     base[key[weight > 0]] = q[weight > 0]
-    return base, np.bincount(key, weight * (q - base[key]), len(base)), np.bincount(key, weight, len(base))
+    total, mass = np.zeros_like(base), np.zeros_like(base)
+    np.add.at(total, key, weight * (q - base[key]))
+    np.add.at(mass, key, weight)
+    return base, total, mass
 
 
 def _others(total: Floats, mass: Floats, key: int, these: Sequence[tuple[float, float]]) -> float | None:

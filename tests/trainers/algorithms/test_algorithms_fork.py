@@ -377,7 +377,10 @@ def test_without_forks_it_is_turn_grpo() -> None:
 
 def test_equal_returns_have_an_advantage_of_exactly_zero() -> None:
     paths = [Path(path.choices, (0.0,) * (len(path.choices) - 1) + (0.1 + 0.2,)) for path in PATHS[3:7]]
-    batch, _ = batch_of(((paths[0], ((0, paths[1]), (0, paths[2]), (0, paths[3]), (2, paths[1]))), (paths[2], ()), (paths[3], ())), groups=(0, 0, 1))
+    batch, _ = batch_of(
+        ((paths[0], ((0, paths[1]), (0, paths[2]), (0, paths[3]), (2, paths[1]))), (paths[2], ()), (paths[3], ())),
+        groups=(0, 0, 1),
+    )
     for kind in ("group", "mixed"):
         assert not fork(batch, baseline=kind).advantages[batch.group[batch.episode_of_token] == 0].any()
 
