@@ -230,6 +230,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
         **times,
         "perf/published_mib": size / 2**20,
+        "perf/sampled_tokens": tokens,
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }

@@ -247,7 +247,9 @@ class Episodes:
     cut_at: Ints
 
 
-def play(game: Game, logits: Floats, tasks: Ints, group: Ints, rng: np.random.Generator) -> Episodes:
+def play(
+    game: Game, logits: Floats, tasks: Ints, group: Ints, rng: np.random.Generator, begin: Ints | None = None
+) -> Episodes:
     """Sample an episode of each task, all at once, a token at a time.
 
     Args:
@@ -256,10 +258,11 @@ def play(game: Game, logits: Floats, tasks: Ints, group: Ints, rng: np.random.Ge
         tasks: int ``[E]``.
         group: int ``[E]``; episodes of one task drawn together share it.
         rng: Of the tokens.
+        begin: int ``[E]``; the states that they begin in, turns of theirs; ``None`` is those of the tasks.
     """
     below = np.cumsum(softmax(logits), axis=1)
     below[:, -1] = 1.0
-    episode, state = np.arange(len(tasks)), game.starts[tasks]
+    episode, state = np.arange(len(tasks)), game.starts[tasks] if begin is None else begin
     columns: list[tuple[Any, ...]] = []
     cut_at = np.full(len(tasks), -1)
     truncated = np.zeros(len(tasks), np.bool_)

@@ -1,7 +1,7 @@
 """Correctness and speed on one GPU, in one command; also on a CPU, at toy sizes, to see that it runs.
 
-    python -m benchmarks.gpu [--only parity,memory,decode,mfu,tree,weights,trl] [--device cuda] [--shapes 0.5b,1.5b,4b]
-        [--minutes 9] [--out gpu-results.jsonl]
+    python -m benchmarks.gpu [--only parity,memory,decode,mfu,tree,forks,weights,trl] [--device cuda]
+        [--shapes 0.5b,1.5b,4b] [--minutes 9] [--out gpu-results.jsonl]
 
 It needs torch, transformers and NumPy (the part ``trl``: Gymnasium and TRL too), and nothing installed from here.
 Each part is a process of its own, gets its share of the time that is left, and appends one line of JSON for each
@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 #: The parts in the order they run, with what they are worth of the time.
-PARTS = {"parity": 2.0, "memory": 1.0, "decode": 2.0, "mfu": 4.0, "tree": 3.0, "weights": 1.0, "trl": 2.0}
+PARTS = {"parity": 2.0, "memory": 1.0, "decode": 2.0, "mfu": 4.0, "tree": 3.0, "forks": 1.0, "weights": 1.0, "trl": 2.0}
 _GRACE_S = 20.0  # for a part to notice that its time is up
 
 

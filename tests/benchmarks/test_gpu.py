@@ -88,6 +88,18 @@ def test_trees_have_the_gradient_of_rows_and_are_timed(job, monkeypatch):
         assert line["of_ideal"] > 0
 
 
+def test_forks_compute_no_prompt_again_and_are_timed(job, monkeypatch):
+    good, (line,) = run(job, "forks")
+    assert good
+    turns, roots = 3, line["sampling"]["roots"]["tokens"] // (3 * job.sizes.new[-1])
+    assert line["sampling"]["forks"]["tokens"] == roots * job.sizes.new[-1] * turns * (turns + 1) // 2
+    assert min(line["update_s"].values()) > 0
+    from trainers.engines.scheduler import Scheduler
+
+    monkeypatch.setattr(Scheduler, "_share", lambda self, row: None)
+    assert not importlib.import_module("benchmarks.gpu.forks").run(job)
+
+
 def test_a_gradient_of_trees_that_is_not_that_of_rows_is_noticed(job, monkeypatch):
     from trainers.learner import per_token
 

@@ -13,33 +13,40 @@ the batch.
 
 **Advantages.** ``Q`` of a root's turn is ``r_t + gamma V(s_{t+1})``, with ``V`` the mean ``Q`` of the samples at
 ``s_{t+1}``, and 0 where the episode ended. ``Q`` of a fork's turn is its reward-to-go. The baseline of a sample is made
-of what others of its group were worth at the same turn, the closer their history the more. All trees of a group begin
-in one state, so first comes the weighted mean of the samples that parted from it there. Then, for each later state on
-its way at which others parted from it, their mean, in which the baseline so far counts as one value more. None of them
-depends on the sample's own action.
+of what others were worth at the same turn, the closer their history the more. All trees of a group begin in one state,
+so first comes the weighted mean of the samples that parted from it there; with ``mixed``, half of that and half of the
+mean over the whole batch. Then, for each later state on its way at which others parted from it, their mean, in which
+the baseline so far counts as one value more. None of them depends on the sample's own action.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from trainers.algorithms.batch import ActionBatch, Bools, Floats
+from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
 from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
 
 
-def fork(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> Advantages:
+def fork(
+    batch: ActionBatch,
+    *,
+    gamma: float = 1.0,
+    baseline: Literal["group", "mixed"] = "group",
+    truncated: Truncated = "count",
+) -> Advantages:
     """Each turn's value against other replies in the same state; see the module. Unbiased at ``gamma = 1``.
 
-    Where nothing is forked, this is ``turn_grpo``. Where there is nothing to compare with, the baseline is 0.
+    Where nothing is forked, this is ``turn_grpo`` with that baseline. Where there is nothing to compare with, it is 0.
 
     Options of its own:
         batch: With ``forked_from`` and ``forked_turn`` where there are forks; a fork has the turns from its fork point
             on alone.
         gamma: Discount a turn.
+        baseline: Of what parted at the opening: ``group``, or ``mixed`` with the batch (alone: the batch's).
         truncated: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
             their forks. A budget of the environment's own is part of the state: such episodes count as they are.
     """
@@ -47,7 +54,7 @@ def fork(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "coun
     kept = _kept_trees(batch, truncated)
     trees = _trees(batch, kept)
     q, weight = _values(batch, trees, gamma)
-    advantages = _against_others(batch, trees, q, weight)
+    advantages = _against_others(batch, trees, q, weight, baseline)
     mask = kept[batch.episode_of_token]
     weights = np.where(mask, weight[batch.turn_of_token], 0.0)
     return Advantages(advantages[batch.turn_of_token], mask, weights=weights)
@@ -130,24 +137,31 @@ def _values(batch: ActionBatch, trees: list[_Tree], gamma: float) -> tuple[Float
     return q, weight
 
 
-def _against_others(batch: ActionBatch, trees: list[_Tree], q: Floats, weight: Floats) -> Floats:
-    """``Q`` of every turn minus its baseline."""
+def _against_others(
+    batch: ActionBatch, trees: list[_Tree], q: Floats, weight: Floats, kind: Literal["group", "mixed"]
+) -> Floats:
+    """``Q`` of every turn minus its baseline; a number of steps in proportion to the turns of roots and forks."""
     episode = batch.episode_of_turn
     turn = np.arange(len(q)) - batch.turn_offsets[episode] + batch.first_turn[episode]
     key = batch.group[episode] * (turn.max(initial=0) + 1) + turn
-    base = np.zeros(int(key.max(initial=0)) + 1)
-    base[key[weight > 0]] = q[weight > 0]
-    moved = q - base[key]  # so that equal values have an advantage of 0 to the last bit
-    total, mass = np.zeros_like(base), np.zeros_like(base)
-    np.add.at(total, key, weight * moved)
-    np.add.at(mass, key, weight)
+    base, total, mass = _sums(q, weight, key)
+    base_all, total_all, mass_all = _sums(q, weight, turn)
+    moved = (q - base[key]).tolist()  # so that equal values have an advantage of 0 to the last bit
+    moved_all = (q - base_all[turn]).tolist()
+    apart = (base_all[turn] - base[key]).tolist()
+    heavy, key, turn = weight.tolist(), key.tolist(), turn.tolist()
     advantages = np.zeros_like(q)
 
-    def parted_at_opening(these: Sequence[int], k: int) -> float | None:
-        """The mean of all of this group and turn but these, of the tree."""
-        others = mass[k] - float(weight[these].sum())
-        # What weighs next to nothing beside the rest cannot be told from rounding.
-        return (total[k] - float(np.dot(weight[these], moved[these]))) / others if others > 1e-9 * mass[k] else None
+    def parted_at_opening(these: Sequence[int]) -> float | None:
+        """The mean of all at this turn but these, of the tree: of the group, and of the batch."""
+        at = these[0]
+        siblings = _others(total, mass, key[at], [(heavy[each], moved[each]) for each in these])
+        if kind == "group":
+            return siblings
+        others = _others(total_all, mass_all, turn[at], [(heavy[each], moved_all[each]) for each in these])
+        if others is None:
+            return siblings
+        return others + apart[at] if siblings is None else (siblings + others + apart[at]) / 2.0
 
     def settle(at: int, baseline: float | None) -> None:
         # The baseline is 0 where there is nothing to compare with.
@@ -162,33 +176,51 @@ def _against_others(batch: ActionBatch, trees: list[_Tree], q: Floats, weight: F
                 [fork[number - first] for fork in here if number - first < len(fork)]
                 for first, here in enumerate(branches[:number])
             ]
-            later = [*itertools.chain.from_iterable(left[1:]), *cell]
-            if not (left and left[0]) and not later:
-                continue
-            k = int(key[later[0] if later else left[0][0]])
             if number == 0:
                 for at in cell:
-                    settle(at, parted_at_opening([at], k))
+                    settle(at, parted_at_opening([at]))
                 continue
             for at in left[0]:
-                settle(at, parted_at_opening([at], k))
-            baseline = parted_at_opening(later, k)
-            state = [float(moved[cell].mean())] if cell else []
-            for first, these in enumerate(left[1:], start=1):
-                behind = [*itertools.chain.from_iterable(left[first + 1 :])]
-                for place, at in enumerate(these):
-                    settle(at, _mean(baseline, [*moved[[*_without(these, place), *behind]], *state]))
-                baseline = _mean(baseline, moved[these])
-            for place, at in enumerate(cell):
-                settle(at, _mean(baseline, moved[_without(cell, place)]))
+                settle(at, parted_at_opening([at]))
+            later = [*itertools.chain.from_iterable(left[1:]), *cell]
+            if not later:
+                continue
+            baseline = parted_at_opening(later)
+            # Of those who left later, and of the root's state, whose mean is one value: their sum and number.
+            behind = [(sum(moved[at] for at in cell) / len(cell), 1) if cell else (0.0, 0)]
+            for these in reversed(left[2:]):
+                behind.append((behind[-1][0] + sum(moved[at] for at in these), behind[-1][1] + len(these)))
+            for these, (after, count) in zip(left[1:], reversed(behind), strict=False):
+                here = sum(moved[at] for at in these)
+                for at in these:
+                    settle(at, _mean(baseline, here - moved[at] + after, len(these) - 1 + count))
+                baseline = _mean(baseline, here, len(these))
+            here = sum(moved[at] for at in cell)
+            for at in cell:
+                settle(at, _mean(baseline, here - moved[at], len(cell) - 1))
     return advantages
 
 
-def _without(these: Sequence[int], place: int) -> list[int]:
-    return [*these[:place], *these[place + 1 :]]
+def _sums(q: Floats, weight: Floats, key: Ints) -> tuple[Floats, Floats, Floats]:
+    """By key: one of its values, the weighted sum of the differences from it, and the sum of the weights."""
+    base = np.zeros(int(key.max(initial=0)) + 1)
+    base[key[weight > 0]] = q[weight > 0]
+    total, mass = np.zeros_like(base), np.zeros_like(base)
+    np.add.at(total, key, weight * (q - base[key]))
+    np.add.at(mass, key, weight)
+    return base, total, mass
 
 
-def _mean(before: float | None, values: Sequence[float] | Floats) -> float | None:
-    """The mean of the values and of the one before, if there is any."""
-    count = len(values) + (before is not None)
-    return (float(np.sum(values)) + (before or 0.0)) / count if count else None
+def _others(total: Floats, mass: Floats, key: int, these: Sequence[tuple[float, float]]) -> float | None:
+    """The weighted mean of all with this key but these, pairs of weight and value; ``None`` where there are none."""
+    others = float(mass[key]) - sum(weight for weight, _ in these)
+    # What weighs next to nothing beside the rest cannot be told from rounding.
+    if others <= 1e-9 * mass[key]:
+        return None
+    return (float(total[key]) - sum(weight * value for weight, value in these)) / others
+
+
+def _mean(before: float | None, total: float, count: int) -> float | None:
+    """The mean of so many values and of the one before, if there is any."""
+    count += before is not None
+    return (total + (before or 0.0)) / count if count else None

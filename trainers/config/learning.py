@@ -38,8 +38,9 @@ class AlgorithmSection(Section):
     norm_by_std: bool | None = None
     """Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes."""
     baseline: Literal["group", "mixed", "shrunk", "optimal_token"] = "mixed"
-    """Of `rloo` and `turn_grpo`: the group's other episodes; half those, half the batch's; those drawn to other groups;
-    or for each token those that have such a token, weighed by how uncertain they were up to there."""
+    """Of `rloo`, `turn_grpo` and `fork`: the group's other episodes; half those, half the batch's; and but for `fork`:
+    those drawn to other groups; or for each token those that have such a token, weighed by how uncertain they were up
+    to there."""
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
     outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
     step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")

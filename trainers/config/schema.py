@@ -438,6 +438,8 @@ def _fork_checks(config: PPOConfig) -> Problems:
     if config.algorithm.reward_credit != "as_earned":
         text = "moves rewards between turns, and a fork has but some of its root's: use as_earned"
         yield "algorithm.reward_credit", f"is {config.algorithm.reward_credit}, which {text}"
+    if config.algorithm.baseline not in ("group", "mixed"):
+        yield "algorithm.baseline", f"is {config.algorithm.baseline}; with algorithm.adv_estimator=fork group or mixed"
     if config.rollout.filter_zero_variance:
         text = "would drop groups whose episodes earned the same in all; their forks may differ. Leave it out"
         yield "rollout.filter_zero_variance", text

@@ -79,7 +79,7 @@ ESTIMATORS: Mapping[str, tuple[str, ...]] = {
     "turn_gamma": ("bilevel_gae",),
     "turn_lam": ("bilevel_gae",),
     "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
-    "baseline": ("rloo", "turn_grpo"),
+    "baseline": ("rloo", "turn_grpo", "fork"),
     "zero_pad": ("turn_grpo",),
     "outcome_mix": ("turn_grpo",),
     "step_weight": ("gigpo",),

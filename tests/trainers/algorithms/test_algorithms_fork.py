@@ -96,12 +96,15 @@ def trees(rule: Rule) -> Iterator[tuple[float, Tree]]:
 
 
 def batch_of(
-    group: tuple[Tree, ...], ending: Callable[[Path], str] = lambda path: "terminated"
+    group: tuple[Tree, ...],
+    ending: Callable[[Path], str] = lambda path: "terminated",
+    groups: tuple[int, ...] | None = None,
 ) -> tuple[ActionBatch, np.ndarray]:
-    """A batch of one group, and the scores of its tokens."""
-    episodes, tree, turns = [], [], []
-    for root, forks in group:
+    """A batch of these trees, of one group or of those given, and the scores of its tokens."""
+    episodes, tree, turns, number = [], [], [], []
+    for (root, forks), its_group in zip(group, groups or (0,) * len(group), strict=True):
         place = len(episodes)
+        number += [its_group] * (1 + len(forks))
         episodes += [root, *(path for _, path in forks)]
         tree += [-1, *(place for _ in forks)]
         turns += [0, *(turn for turn, _ in forks)]
@@ -115,7 +118,7 @@ def batch_of(
         turn_rewards=np.concatenate([p.rewards[turn:] for p, turn in zip(episodes, turns, strict=True)]),
         terminated=np.array([end == "terminated" for end in ends]),
         truncated=np.array([end != "terminated" for end in ends]),
-        group=np.zeros(len(episodes), np.int64),
+        group=np.array(number),
         forked_from=np.array(tree),
         forked_turn=np.array(turns),
         budgeted=np.array([end == "budget" for end in ends]),
@@ -137,13 +140,16 @@ def gradient(
 
 
 def expected(
-    rule: Rule, size: int = 1, ending: Callable[[Path], str] = lambda path: "terminated", **options
+    rule: Rule,
+    groups: tuple[int, ...] = (0,),
+    ending: Callable[[Path], str] = lambda path: "terminated",
+    **options,
 ) -> np.ndarray:
-    """The mean update over all groups of ``size`` trees."""
+    """The mean update over all batches of a tree in each of these groups."""
     total = np.zeros(len(LOGITS))
-    for group in itertools.product(list(trees(rule)), repeat=size):
-        total += np.prod([chance for chance, _ in group]) * gradient(
-            *batch_of(tuple(t for _, t in group), ending), **options
+    for batch in itertools.product(list(trees(rule)), repeat=len(groups)):
+        total += np.prod([chance for chance, _ in batch]) * gradient(
+            *batch_of(tuple(t for _, t in batch), ending, groups), **options
         )
     return total
 
@@ -167,7 +173,12 @@ def test_one_tree_is_unbiased_wherever_it_forks(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["nowhere", "the second turn", "one state, not the other"])
 def test_trees_of_a_group_are_unbiased_together(rule: str) -> None:
-    np.testing.assert_allclose(expected(RULES[rule], size=2), TRUTH, atol=1e-12)
+    np.testing.assert_allclose(expected(RULES[rule], (0, 0)), TRUTH, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rule", "groups"), [("nowhere", (0, 0, 1)), ("the second turn", (0, 1))])
+def test_trees_of_a_batch_are_unbiased_together(rule: str, groups: tuple[int, ...]) -> None:
+    np.testing.assert_allclose(expected(RULES[rule], groups, baseline="mixed"), TRUTH, atol=1e-12)
 
 
 def test_any_share_of_the_mass_that_goes_on_is_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +265,9 @@ def test_a_decision_that_knows_the_reply_is_biased(rule: Rule) -> None:
 # ---------------------------------------------------------------- against plain loops
 
 
-def oracle(group: tuple[Tree, ...], gamma: float) -> tuple[list[float], list[float]]:
+def oracle(
+    group: tuple[Tree, ...], gamma: float, groups: tuple[int, ...], kind: str
+) -> tuple[list[float], list[float]]:
     """Advantage and weight of each turn, episode after episode, from the formulas of the module."""
     rows: list[dict[str, Any]] = []  # "left": the turn at which it left its root; its own where it has not
     for number, (root, forks) in enumerate(group):
@@ -299,6 +312,14 @@ def oracle(group: tuple[Tree, ...], gamma: float) -> tuple[list[float], list[flo
                 if state := [o["q"] for o in there if o["left"] == o["turn"]]:
                     values.append(float(np.mean(state)))
                 weights = [1.0] * len(values)
+            if parted == 0:
+                siblings = [groups[o["tree"]] == groups[row["tree"]] for o in there]
+                near = np.array([w * s for w, s in zip(weights, siblings, strict=True)])
+                means = [np.average(values, weights=near)] if any(siblings) else []
+                if kind == "mixed" and there:
+                    means.append(np.average(values, weights=weights))
+                baseline = float(np.mean(means)) if means else None
+                continue
             if baseline is not None:
                 values, weights = [*values, baseline], [*weights, 1.0]
             baseline = float(np.average(values, weights=weights)) if values else None
@@ -309,8 +330,8 @@ def oracle(group: tuple[Tree, ...], gamma: float) -> tuple[list[float], list[flo
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_advantages_and_weights_are_those_of_the_formulas(data: st.DataObject) -> None:
-    group = []
-    for _ in range(data.draw(st.integers(1, 3))):
+    group: list[Tree] = []
+    for _ in range(data.draw(st.integers(1, 4))):
         root = data.draw(st.sampled_from(PATHS))
         turns = sorted(data.draw(st.lists(st.integers(0, len(root.choices) - 1), max_size=5)))
         forks = tuple(
@@ -326,9 +347,11 @@ def test_advantages_and_weights_are_those_of_the_formulas(data: st.DataObject) -
         )
         group.append((root, forks))
     gamma = data.draw(st.sampled_from([1.0, 0.7, 0.0]))
-    batch, _ = batch_of(tuple(group))
-    result = fork(batch, gamma=gamma)
-    advantages, weights = oracle(tuple(group), gamma)
+    kind = data.draw(st.sampled_from(["group", "mixed"]))
+    groups = tuple(data.draw(st.lists(st.integers(0, 1), min_size=len(group), max_size=len(group))))
+    batch, _ = batch_of(tuple(group), groups=groups)
+    result = fork(batch, gamma=gamma, baseline=kind)
+    advantages, weights = oracle(tuple(group), gamma, groups, kind)
     np.testing.assert_allclose(result.advantages, np.array(advantages)[batch.turn_of_token], atol=1e-12)
     np.testing.assert_allclose(result.weights, np.array(weights)[batch.turn_of_token], atol=1e-12)
 
@@ -345,16 +368,21 @@ def test_weights_at_a_depth_sum_to_one_over_a_tree_whose_episodes_all_get_there(
 
 def test_without_forks_it_is_turn_grpo() -> None:
     group = tuple((path, ()) for path in (PATHS[0], PATHS[2], PATHS[5], PATHS[1]))
-    batch, _ = batch_of(group)
-    result, plain = fork(batch, gamma=0.9), turn_grpo(batch, gamma=0.9)
-    np.testing.assert_allclose(result.advantages, plain.advantages, atol=1e-12)
+    batch, _ = batch_of(group, groups=(0, 0, 1, 2))
+    for kind in ("group", "mixed"):
+        result, plain = fork(batch, gamma=0.9, baseline=kind), turn_grpo(batch, gamma=0.9, baseline=kind)
+        np.testing.assert_allclose(result.advantages, plain.advantages, atol=1e-12)
     assert result.weights.tolist() == [1.0] * batch.num_tokens  # type: ignore[union-attr]
 
 
 def test_equal_returns_have_an_advantage_of_exactly_zero() -> None:
     paths = [Path(path.choices, (0.0,) * (len(path.choices) - 1) + (0.1 + 0.2,)) for path in PATHS[3:7]]
-    batch, _ = batch_of(((paths[0], ((0, paths[1]), (0, paths[2]), (0, paths[3]), (2, paths[1]))), (paths[2], ())))
-    assert not fork(batch).advantages.any()
+    batch, _ = batch_of(
+        ((paths[0], ((0, paths[1]), (0, paths[2]), (0, paths[3]), (2, paths[1]))), (paths[2], ()), (paths[3], ())),
+        groups=(0, 0, 1),
+    )
+    for kind in ("group", "mixed"):
+        assert not fork(batch, baseline=kind).advantages[batch.group[batch.episode_of_token] == 0].any()
 
 
 def test_forks_are_of_roots_in_their_own_group() -> None:

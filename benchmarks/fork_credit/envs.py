@@ -1,0 +1,84 @@
+"""Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
+
+``fork-credit/clarify`` are calls for a taxi. ``fork-credit/collab-math`` is the code of a lock, which the user
+holds back: asking decides, not arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a
+talk, from when the customer is identified: an account to close or a charge to explain, where the agent must ask for the
+reason before it hands the case over. Rules and tools are not in the prompt there: they would be most of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from textenvs.env import ResetResult, TextEnv, Turn, as_reply
+from textenvs.envs.clarify.env import Clarify
+from textenvs.envs.collab_math import CollabMath
+from textenvs.envs.service_desk.env import ServiceDesk
+from textenvs.envs.service_desk.scenario import scenario_of
+from textenvs.envs.service_desk.tasks import ServiceDeskTasks
+from textenvs.messages import Message, user
+from textenvs.task import Rows, Split, Task
+
+
+class Bookings(Clarify):
+    """`clarify` with one kind of requests."""
+
+    def __init__(self, *, split: Split = "train", **options: Any) -> None:
+        super().__init__(kinds=["taxi"], ambiguous=0.75, split=split, **options)
+
+
+class Locks(CollabMath):
+    """`collab-math` about codes of one digit."""
+
+    def __init__(self, *, split: Split = "train", **options: Any) -> None:
+        rooms = range(20, 60) if split == "train" else range(60, 80)
+        tasks = Rows(f"locks ({split})", [_lock(room, code) for room in rooms for code in range(10)])
+        super().__init__(tasks, equality="value", patience=1, **options)
+
+
+def _lock(room: int, code: int) -> Task:
+    request, said = f"Please open the lock of room {room}.", f"The code is {code}."
+    piece = {"topic": "code", "keywords": ["code"], "question": "What is the code?", "sayings": [said]}
+    extra = {"single_turn_prompt": f"{request} {said}", "pieces": [piece]}
+    return Task(f"{room}-{code}", "fork-credit/locks", (user(request),), str(code), "math", "rule", extra)
+
+
+class Handover(ServiceDesk):
+    """`service-desk` from when the customer is identified, with a case that is about no order."""
+
+    def __init__(self, *, split: Split = "train", **options: Any) -> None:
+        super().__init__(**options, max_assistant_turns=6)
+        self.tasks = HandoverTasks("medium", split=split, kinds=["human"])
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The scripted expert plays up to there."""
+        state = self.state
+        state.messages = tuple(message for message in super().opening(task) if message["role"] != "system")
+        while not state.identified:
+            reply = as_reply(self.demonstration(np.random.default_rng(0)))
+            state.messages = (*state.messages, reply)
+            turn = self.respond(reply)
+            assert isinstance(turn, Turn)
+            state.messages = (*state.messages, *turn.messages)
+        return state.messages
+
+    def _open(self, opening: Sequence[Message]) -> ResetResult:
+        return TextEnv._open(self, opening)  # without the description of the tools
+
+
+class HandoverTasks(ServiceDeskTasks):
+    """Those without an order."""
+
+    def _generate(self, index: int) -> Task:
+        tasks = (super(HandoverTasks, self)._generate(1000 * index + number) for number in itertools.count())
+        return next(task for task in tasks if not scenario_of(task).chain[0].order_id)
+
+
+gymnasium.register("fork-credit/clarify-v0", entry_point=Bookings)
+gymnasium.register("fork-credit/collab-math-v0", entry_point=Locks)
+gymnasium.register("fork-credit/service-desk-v0", entry_point=Handover)

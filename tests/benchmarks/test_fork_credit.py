@@ -1,0 +1,65 @@
+"""benchmarks/fork_credit: its environments, what it counts, and that a started command goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.fork_credit import __main__ as command
+from benchmarks.fork_credit import envs, report, runs
+
+
+@pytest.mark.parametrize("name", list(runs.FAMILIES))
+def test_the_expert_earns_what_scores_are_compared_with(name: str) -> None:
+    env = {"clarify": envs.Bookings, "collab-math": envs.Locks, "service-desk": envs.Handover}[name](split="test")
+    returns = []
+    for task in range(96):
+        env.reset(options={"task_index": task})
+        while not env.state.done:
+            env.step(env.demonstration(np.random.default_rng(task)))
+        assert 1 <= env.state.assistant_turns <= 3
+        returns.append(env.state.return_so_far)
+    assert np.mean(returns) == pytest.approx(runs.FAMILIES[name].expert, abs=0.005)
+
+
+def curve(*points: tuple[int, float]) -> dict[str, object]:
+    return {"family": "service-desk", "curve": points}
+
+
+def test_tokens_are_counted_to_where_the_mean_of_two_scores_is_reached() -> None:
+    assert report.tokens_to(curve((0, 0.0), (100, 0.8), (200, 1.0), (300, 1.0))) == 200
+    assert report.tokens_to(curve((0, 0.0), (100, 1.0), (200, 1.0))) == 180
+    assert report.tokens_to(curve((0, 0.0), (100, 1.0), (200, 0.5))) is None
+    assert report.tokens_to(curve((0, 0.95), (100, 1.0))) == 0
+    words = report.median("service-desk", [300.0, None, 100.0])
+    assert words == (300.0, "300 (100 to > 120,000)")
+    assert report.median("service-desk", [300.0, None])[0] == float("inf")
+
+
+def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    played = []
+
+    def play(family, told, seed, model):
+        if len(played) == 20:
+            raise KeyboardInterrupt
+        played.append((told[0], told[1], seed))
+        tokens = {"actor.lr=1e-4": 4000, "actor.lr=3e-4": 2000, "actor.lr=1e-3": 8000}[told[1]]
+        slower = 1 if told[0].endswith("=fork") else 2
+        return {"curve": [[0, 0.0], [slower * tokens, 1.0], [slower * 2 * tokens, 1.0]], "cpu_s": 0.0}
+
+    monkeypatch.setattr(command, "play", play)
+    monkeypatch.setattr(command, "start_model", lambda *given: tmp_path)
+    results = tmp_path / "results.json"
+    words = ["x", "--families", "clarify", "--tuning", "7", "--seeds", "1,2", "--results", str(results)]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(KeyboardInterrupt):
+        command.main()
+    assert len(json.loads(results.read_text())["runs"]) == 20
+    played.clear()
+    command.main()
+    assert played == [(f"algorithm.adv_estimator={name}", "actor.lr=3e-4", 2) for name in command.ESTIMATORS]
+    assert "| `fork` to the best other | 0.50 |" in capsys.readouterr().out
+    assert results.with_suffix(".png").exists()
