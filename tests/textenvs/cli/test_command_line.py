@@ -70,7 +70,7 @@ def test_list_as_json(capsys):
     _, out, _ = command(capsys, "list", "--json")
     entries = {entry["id"]: entry for entry in json.loads(out)}
     assert set(entries) == set(textenvs.list_environments(with_arguments=True))
-    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/remote"]
+    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/tau2", "textenv/remote"]
     for env_id in textenvs.list_environments():
         entry = entries[env_id]
         env = textenvs.make(env_id)
