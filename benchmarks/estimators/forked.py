@@ -1,6 +1,6 @@
 """``fork`` in the games: noise for each sampled token by baseline, size of groups, and where forks are made.
 
-    python -m benchmarks.estimators.forked [--batches 2000] [--seed 0]
+    python -m benchmarks.estimators.forked [--batches 1000] [--seed 0]
 
 Games, policies and what is measured are those of ``python -m benchmarks.estimators``; batches have episodes of as many
 tasks as a row says, and their forks. It prints a table, noise in tokens, with the cosine of single updates.
@@ -32,7 +32,7 @@ RULES: dict[str, Rule] = {
 }
 #: Estimator, baseline, rule, tasks and episodes of each.
 WAYS = [
-    *(("turn_grpo", "mixed", "no forks", groups, 128 // groups) for groups in (16, 32, 64)),
+    *(("turn_grpo", "mixed", "no forks", groups, 128 // groups) for groups in (16, 32, 64, 128)),
     *(("fork", base, "1 at every turn", groups, 64 // groups) for base in ("group", "mixed") for groups in (16, 32)),
     ("fork", "mixed", "1 at every turn", 64, 1),
     *(("fork", base, "1 at later turns", 32, 2) for base in ("group", "mixed")),
@@ -92,7 +92,7 @@ def measure(name: str, way: tuple[str, str, str, int, int], batches: int, seed: 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(f"| | {' | '.join(GAMES)} |\n" + "|---" * (len(GAMES) + 1) + "|")
