@@ -138,7 +138,12 @@ def test_elsewhere_all_stay(tmp_path: Path) -> None:
 
 
 def test_a_run_with_a_critic_and_a_correction_explains_every_token(tmp_path: Path) -> None:
-    more = ["actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.entropy_coeff=0"]
+    more = [
+        "actor.old_logprobs=recompute",
+        "actor.importance_correction=token_tis",
+        "actor.entropy_coeff=0",
+        "actor.loss_agg_mode=token-mean",
+    ]
     in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=2", *more)
     run = open_run(tmp_path)
     assert [(each.number, each.kind) for each in run.iterations] == [(1, "train"), (2, "train"), (2, "validation")]
