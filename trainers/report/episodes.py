@@ -126,7 +126,8 @@ def write_episodes(path: Path, table: pyarrow.Table) -> None:
     split = [f"{name}.list.element" for name in _NUMBERS if name in table.column_names and _varies(table.column(name))]
     leaves = [leaf for column in table.schema for leaf in _leaves(column.name, column.type)]
     alike = [leaf for leaf in leaves if leaf not in split]
-    write_table(path, table, row_group_size=_ROW_GROUP, use_dictionary=alike, use_byte_stream_split=split)
+    encodings = {"use_dictionary": alike, "use_byte_stream_split": split, "write_statistics": False}
+    write_table(path, table, row_group_size=_ROW_GROUP, **encodings)
 
 
 def _varies(column: pyarrow.ChunkedArray) -> bool:
