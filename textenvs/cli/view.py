@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     if len(arguments.path) > 2:
         raise CommandError(f"one or two are shown, not {len(arguments.path)}", 2)
-    if not arguments.serve and (given_policy(arguments) or arguments.port is not None):
-        raise CommandError("a policy, and --port, go with --serve", 2)
+    if not arguments.serve and (given_policy(arguments) or arguments.port is not None or arguments.trust):
+        raise CommandError("a policy, --port and --trust go with --serve", 2)
     if arguments.serve and arguments.output is not None:
         raise CommandError("--output writes a file, --serve does not: which is meant?", 2)
     document = Document(arguments.path, None if arguments.last == "all" else _last(arguments.last))
@@ -62,7 +62,7 @@ def _serve(document: Document, arguments: argparse.Namespace) -> int:
 
     model = _policy(arguments) if given_policy(arguments) else None
     try:
-        server = ViewServer(document, open_environment, model, arguments.port or 0)
+        server = ViewServer(document, open_environment, model, port=arguments.port or 0, trusted=arguments.trust)
     except OSError as error:
         raise CommandError(f"cannot listen at 127.0.0.1:{arguments.port}: {error}") from error
     return _until_interrupted(server, arguments.no_open)

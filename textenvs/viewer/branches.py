@@ -171,7 +171,9 @@ class Branch:
             n = 1
             while (path := folder / f"{kind}-{number:06d}-{safe}-t{self.turn}-{n}.parquet").exists():
                 n += 1
-            info = {"kind": kind, "iteration": number, "continued": {"turn": self.turn, "by": self.by}}
+            # The file by itself is no folder of an evaluation.
+            own = "validation" if kind == "evaluation" else kind
+            info = {"kind": own, "iteration": number, "continued": {"turn": self.turn, "by": self.by}}
             with written_whole(path) as temporary:
                 _write(temporary, self._row(f"{self.episode.episode_id}/continued-t{self.turn}-{n}"), info)
         except OSError as error:

@@ -110,7 +110,7 @@ class Document:
         each = run.iteration(number, kind)  # type: ignore[arg-type]
         *name, part = chunk.split("/")
         saved = {path.stem: path for path in branch_files(run, each)}
-        source = each if len(name) == 3 else Iteration(each.kind, number, saved[name[3]])
+        source = each if len(name) == 3 else saved_branch(saved[name[3]])
         return each, source.episode(int(part) * CHUNK + place)
 
     def _named_parts(self, number: int, run: RecordedRun, each: Iteration) -> Iterator[tuple[str, Part]]:
@@ -121,7 +121,7 @@ class Document:
             if each.path.exists():
                 raise  # else the run has removed an old one in the meantime
         for path in branch_files(run, each):
-            yield f"{name}/{path.stem}", self._part(Iteration(each.kind, each.number, path))
+            yield f"{name}/{path.stem}", self._part(saved_branch(path))
 
     def _part(self, each: Iteration) -> Part:
         stamp = _stamp(each.path)
@@ -170,6 +170,11 @@ class Document:
 def branch_files(run: RecordedRun, each: Iteration) -> list[Path]:
     """Where branches that were saved from an iteration's episodes are."""
     return sorted(branch_folder(run).glob(f"{each.kind}-{each.number:06d}-*.parquet"))
+
+
+def saved_branch(path: Path) -> Iteration:
+    """A branch's file, which is Parquet also where it is of an evaluation."""
+    return Iteration("train", 0, path)
 
 
 def branch_folder(run: RecordedRun) -> Path:

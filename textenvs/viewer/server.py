@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ..evaluate.policies import Policy
+from ..event_loop import submit
 from ..records import RecordsError
 from ..text import quoted
+from ..trust import Trust, person_only
 from .branches import Branch, BranchError, MakeEnv, environment_of, reply_of
 from .document import Document, branch_folder
 from .page import served_page
@@ -50,16 +52,25 @@ class ViewServer(ThreadingHTTPServer):
         make_env: An environment by its id and options; what it refuses is any exception.
         model: A policy that can continue episodes.
         port: 0 for any that is free.
+        trusted: The files are of the person who runs this: what they name is made, like what a person names.
     """
 
     daemon_threads = True
 
-    def __init__(self, document: Document, make_env: MakeEnv, model: Policy | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        document: Document,
+        make_env: MakeEnv,
+        model: Policy | None = None,
+        *,
+        port: int = 0,
+        trusted: bool = False,
+    ) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.document, self.model = document, model
         self.token = secrets.token_urlsafe(24)
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
-        self._make_env = make_env
+        self._make_env, self._trusted = make_env, trusted
         self._reading = threading.Lock()
         self._branches: dict[str, tuple[Branch, tuple[Path, str, int]]] = {}
 
@@ -105,6 +116,12 @@ class ViewServer(ThreadingHTTPServer):
             kind, number, chunk, place = asked["kind"], int(asked["number"]), str(asked["chunk"]), int(asked["place"])
             each, episode = self.document.episode(run, kind, number, chunk, place)
             env_id, options = environment_of(run.config if run.kind == "evaluation" else {}, each.info)
+        if not self._trusted and Trust().problem(env_id, options) is not None:
+            named = ", ".join(person_only(options)) or "an id that does not ship"
+            raise BranchError(
+                f"{env_id}: a file may not choose {named}, because somebody else may have written it. If it is yours, "
+                "start `textenvs view --serve --trust`"
+            )
         env = self._make_env(env_id, options)
         try:
             branch = Branch(episode, int(asked["turn"]), env, self.model)
@@ -119,6 +136,8 @@ class ViewServer(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         super().server_close()
+        if self.model is not None:
+            submit(self.model.aclose()).result()
         for branch, _ in self._branches.values():
             branch.close()
 

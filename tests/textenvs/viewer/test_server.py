@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import synthetic
 
+from textenvs.cli import main
 from textenvs.cli.common import open_environment
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.messages import assistant, user
@@ -27,8 +28,8 @@ def folder(tmp_path_factory):
 
 
 @contextmanager
-def served(folder, model=None):
-    server = ViewServer(Document([folder]), open_environment, model)
+def served(folder, model=None, **options):
+    server = ViewServer(Document([folder]), open_environment, model, **options)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield server
@@ -224,3 +225,43 @@ def test_replies_are_the_last_messages_of_the_assistant(folder):
     said = (*examples, user("now"), assistant("a"), user("b"), assistant("c"))
     changed = type(episode)(**{**vars(episode), "messages": said, "turn_rewards": np.zeros(2), "forked_turn": 0})
     assert [m["content"] for m in replies_of(changed)] == ["a", "c"]
+
+
+def test_a_file_may_not_name_a_module_a_path_or_an_address(tmp_path):
+    rows = synthetic.rows_of(1, 1, 2)
+    file = tmp_path / "rollouts" / "train" / "000001.parquet"
+    for environment in (
+        {"id": "os:path", "options": {}},
+        {"id": "textenv/gsm8k-interact", "options": {"tasks": "/etc/passwd"}},
+        {"id": "textenv/remote", "options": {"url": "http://evil.example"}},
+    ):
+        synthetic.write_rows(file, rows, kind="train", iteration=1, environment=environment)
+        with served(tmp_path) as server:
+            status, answer = opened(server, request(server, "/index")[1], 0, 0)
+            assert status == 409
+            assert "a file may not choose" in answer["error"]
+            assert "--trust" in answer["error"]
+    synthetic.write_rows(file, rows, kind="train", iteration=1, environment={"id": "toy_envs:Guess", "options": {}})
+    with served(tmp_path, trusted=True) as server:
+        status, answer = opened(server, request(server, "/index")[1], 0, 0)
+        assert (status, bool(answer["differences"])) == (200, True)  # made; it is another environment
+
+
+def test_an_evaluation_goes_on_with_a_call_of_a_tool(tmp_path):
+    words = ["textenv/gsm8k-tool", "level=easy", "--policy", "careless", "--num-tasks", "2", "--quiet"]
+    assert main(["evaluate", *words, "--out", str(tmp_path / "evaluation")]) == 0
+    with served(tmp_path / "evaluation") as server:
+        _, index = request(server, "/index")
+        _, branch = opened(server, index, 0, 0)
+        assert branch["differences"] == []
+        tool = branch["tools"][0]
+        call = {"name": tool["name"], "arguments": json.dumps(dict.fromkeys(tool["parameters"]["properties"], "7"))}
+        status, after = request(server, "/reply", {"branch": branch["branch"], "content": "I ask.", "calls": [call]})
+        assert status == 200
+        asked, answered = after["messages"][branch["kept"] : branch["kept"] + 2]
+        assert asked["tool_calls"][0]["function"] == call
+        assert answered["role"] == "tool"
+        _, saved = request(server, "/save", {"branch": branch["branch"]})
+        assert open_run(saved["saved"]).iterations[0].episode(0).messages[branch["kept"]]["tool_calls"]
+        rows = request(server, "/index")[1]["runs"][0]["iterations"][0]["rows"]
+        assert rows["saved"] == [False, False, True]

@@ -37,10 +37,12 @@ export function Branch({ index, row, turn, refresh }) {
     rewards: branch.rewards,
     row: { id: "this branch", parent: row.id, from: turn, reward: sum(branch.rewards), stop: branch.stop, saved: true, open: true },
   };
+  const lanes = [...episodes];
+  if (lane) lanes.splice(lanes.findIndex((each) => each.row.id === row.id) + 1, 0, lane);
   return (
     <section class="branch">
       <div class="facts"><h1>Continue {turn === 0 ? "from the opening" : `after turn ${turn}`}</h1><a href={`#${pathOf(row)}`}>{visible(row.id)}</a></div>
-      <Forks episodes={lane ? [...episodes, lane] : episodes} here={lane ? "this branch" : row.id} />
+      <Forks episodes={lanes} here={lane ? "this branch" : row.id} />
       {problem && <p class="problem" role="alert">{visible(problem)}</p>}
       {!branch ? (
         <>

@@ -219,7 +219,8 @@ function Aside({ episode }) {
   );
 }
 
-const close = (a, b) => a !== null && b !== null && Math.abs(a - b) <= 1e-4 * Math.max(1, Math.abs(a), Math.abs(b));
+// Files keep 11 bits of most numbers.
+const close = (a, b) => a !== null && b !== null && Math.abs(a - b) <= 1e-3 * Math.max(1, Math.abs(a), Math.abs(b));
 
 /** The sum that a token's advantage and its loss are. */
 function Sum({ episode, place }) {

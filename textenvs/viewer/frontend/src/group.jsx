@@ -29,7 +29,7 @@ export function Group({ it, rows, route }) {
       </div>
       <div class="pairup">
         <table class="siblings">
-          <tr><th>beside</th><th>reward</th><th>episode</th><th>turns</th><th>tokens</th><th>ended by</th></tr>
+          <tr><th>beside</th><th title="of a fork: from its turn on">reward</th><th>episode</th><th>turns</th><th>tokens</th><th>ended by</th></tr>
           {list.map((row, n) => (
             <tr class={n === at ? "here" : ""}>
               <td><input type="checkbox" checked={chosen.includes(n)} onChange={() => pick(n)} aria-label={`show ${row.id} side by side`} /></td>
@@ -57,7 +57,7 @@ function extremes(list) {
 /** Roots and forks as lanes of turns; a lane begins at the turn that it was forked before. `extra`: one not saved yet. */
 export function Forks({ episodes, here }) {
   const lane = new Map(episodes.map((episode, n) => [episode.row.id, n]));
-  const [dx, dy] = [34, 24];
+  const [dx, dy] = [42, 24];
   const turns = Math.max(...episodes.map(({ row, rewards }) => row.from + rewards.length));
   const most = Math.max(1e-9, ...episodes.flatMap(({ rewards }) => rewards.map((r) => Math.abs(r ?? 0))));
   const [width, height] = [Math.max(turns * dx + 190, 240), episodes.length * dy + 20];

@@ -45,10 +45,17 @@ function App() {
     }
   }, []);
   useEffect(() => {
-    refresh();
-    if (!live) return undefined;
-    const timer = setInterval(refresh, 2000);
-    return () => clearInterval(timer);
+    if (!live) {
+      refresh();
+      return undefined;
+    }
+    let timer;
+    const follow = async () => {
+      await refresh();
+      timer = setTimeout(follow, 2000);
+    };
+    follow();
+    return () => clearTimeout(timer);
   }, []);
   useEffect(() => {
     if (index) document.title = `${index.runs.map((run) => run.name).join(" and ")} · textenvs view`;
