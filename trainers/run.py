@@ -370,7 +370,8 @@ def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
     path = checkpoint.path
     if "config" not in checkpoint.state:
         raise damaged(path, KeyError("state.json has no config"))
-    refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), path)
+    ids = [f"env.mixture.{name}.id" for name in config.env.mixture]
+    refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), path, ids)
     if checkpoint.state.get("weights_only") and not config.trainer.val_only:
         raise CheckpointError(
             f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: "

@@ -149,3 +149,5 @@ def test_a_checkpoint_of_another_mixture_is_refused(tmp_path: Path) -> None:
     in_process(tmp_path, *MIXTURE, "trainer.total_iterations=1")
     with pytest.raises(ValueError, match="cannot be resumed from: this frontier is of a run with"):
         in_process(tmp_path, *MIXTURE, "env.mixture.more.id=textenv/clarify", "trainer.total_iterations=2")
+    with pytest.raises(ValueError, match=r"env\.mixture\.talk\.id was textenv/clarify and is now textenv/gsm8k"):
+        in_process(tmp_path, *MIXTURE, "env.mixture.talk.id=textenv/gsm8k", "trainer.total_iterations=2")

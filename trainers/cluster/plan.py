@@ -130,8 +130,9 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     environments: tuple[Seat, ...] = ()
     if config.env.backend == "ray" and cluster.cpus_per_env:
         assert config.env.workers is not None
-        # Training and validation have environments of their own.
-        environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(2 * config.env.workers))
+        # Training and validation have environments of their own, and so has each component of a mixture.
+        count = 2 * config.env.workers * max(1, len(config.env.mixture))
+        environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(count))
     rewards = tuple(_reward_seats(config, learner, each, gpu))
     scoring = tuple(seat for workers in rewards for seat in workers.seats)
     seats = (*(learner + engines + scoring if on_ray else ()), *environments)

@@ -77,8 +77,8 @@ class PlayedEnvSection(OneEnvSection):
     """Where environments step: in the collector's event loop, in threads (for those that block), in processes (for
     those that may hang or crash), or in Ray actors (on the machines of a cluster)."""
     workers: int | None = Field(None, ge=1)
-    """Environments at a time, of all components together; null is as many as episodes (one a CPU for processes);
-    `backend=ray` needs a number."""
+    """Environments at work at a time, of all components together (each keeps its own, when they are idle); null is as
+    many as episodes (one a CPU for processes); `backend=ray` needs a number."""
 
 
 class TrainDataSection(Section):

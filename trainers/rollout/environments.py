@@ -28,8 +28,6 @@ from .workers import EnvError, EnvSpec, EnvTimeoutError, Host, InlineWorker, Pro
 
 __all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease", "tools_of"]
 
-_ROOM_S = 5.0  # that an idle environment has to end before another one is made in its place
-
 Kind = Literal["inline", "thread", "process", "ray"]
 _WORKERS: dict[str, Callable[[], Worker]] = {
     "inline": InlineWorker,
@@ -141,8 +139,8 @@ class Backend:
         make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
         reset_timeout: Seconds for a reset.
         step_timeout: Seconds for a step.
-        beside: Another backend of this kind, whose ``workers`` are the limit of both: where all are made, an idle
-            environment of the other makes room.
+        beside: Another backend, whose ``workers`` are the limit of both: so many environments are lent at a time. Each
+            keeps those that it made, because making one may take seconds and an idle one takes little.
 
     Raises:
         ValueError: An unknown kind, a limit that is not positive, or actors without a limit.
@@ -167,8 +165,6 @@ class Backend:
             workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.spec, self.kind, self.tools, self.workers = spec, kind, tools, workers
         self._make_timeout, self._reset_timeout, self._step_timeout = make_timeout, reset_timeout, step_timeout
-        self._together: list[Backend] = [] if beside is None else beside._together
-        self._together.append(self)
         self._places: asyncio.Semaphore | None = None if workers is None else asyncio.Semaphore(workers)
         if beside is not None:
             self.workers, self._places = beside.workers, beside._places
@@ -194,7 +190,6 @@ class Backend:
             self._leased.add(worker)
             try:
                 if new:
-                    await self._make_room()
                     self._made += 1
                     await worker.call("make", self._make_timeout, self.spec)
                 yield Lease(worker, self._reset_timeout, self._step_timeout)
@@ -231,17 +226,6 @@ class Backend:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
-
-    async def _make_room(self) -> None:
-        """End an idle environment of another backend, where there are too many with the one that is lent now."""
-        others = [other for other in self._together if other._idle]
-        count = sum(len(each._idle) + len(each._leased) for each in self._together)
-        if self.workers is None or not others or count <= self.workers:
-            return
-        other = max(others, key=lambda each: len(each._idle))
-        worker = other._idle.pop(0)
-        other._retire(worker)
-        await asyncio.wait((other._retired[worker],), timeout=_ROOM_S)
 
     def _retire(self, worker: Worker) -> None:
         if worker in self._retired:
