@@ -100,6 +100,7 @@ async def train(run: Run) -> None:
     """
     config = run.config.trainer
     if run.iteration == 0:
+        diagnose(run, run.references)
         if run.made_here:
             save(run)  # the warm start is not to be done twice
         if config.val_before_train:
@@ -126,7 +127,8 @@ async def train(run: Run) -> None:
             metrics, explained = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
-        metrics = with_references(run, metrics)
+        if run.iteration == 1:
+            metrics = {**run.references, **metrics}
         run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version)
         diagnose(run, metrics, tied_tasks(batch.groups))
         validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
@@ -170,12 +172,6 @@ def warn(run: Run, batch: Batch) -> None:
         if cause not in run.warned:
             run.warned.add(cause)
             log.warning("an episode ended as %s: %s", cause, excerpt(message, _SHOWN))
-
-
-def with_references(run: Run, metrics: dict[str, float]) -> dict[str, float]:
-    """The first row of a run's metrics also says what the environment's scripts earn."""
-    given, run.references = run.references, {}
-    return {**given, **metrics}
 
 
 def diagnose(run: Run, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> None:
@@ -421,7 +417,6 @@ async def validate(run: Run) -> str | None:
             name: [[one] for one in each] for name, each in zip(run.validation_tasks, of_components, strict=True)
         }
         metrics |= mixture_metrics(by_task, "val/mixture")
-    metrics = with_references(run, metrics)
     run.reporter.validation(run.iteration, metrics, trajectories)
     diagnose(run, metrics)
     run.validated = run.iteration

@@ -97,7 +97,7 @@ class Run:
     failure: Exception | None = None  # why collecting has ended for good
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
     doctor: Doctor = field(default_factory=lambda: Doctor(CHECKS, {}))
-    references: Mapping[str, float] = field(default_factory=dict)  # what scripts earn, for the first row of metrics
+    references: Mapping[str, float] = field(default_factory=dict)  # what scripts earn
 
 
 # ------------------ putting it together

@@ -262,10 +262,10 @@ HEALTHY: dict[str, tuple[str, ...]] = {
     "turn_grpo, seed 2": ("trainer.seed=2",),
     "grpo": ("algorithm.adv_estimator=grpo",),
     "rloo, KL to the reference": ("algorithm.adv_estimator=rloo", "actor.use_kl_loss=true"),
-    "gae": ("algorithm.adv_estimator=gae",),
+    "gae": ("algorithm.adv_estimator=gae", "critic.warmup=3", "actor.lr=2e-4"),  # with 5e-4 it does fall apart
     "staleness 1": ("rollout.staleness=1",),
     "recomputed log-probabilities, gspo": (
-        *("actor.old_logprobs=recompute", "actor.policy_loss=gspo"),
+        *("algorithm.adv_estimator=rloo", "actor.old_logprobs=recompute", "actor.policy_loss=gspo"),
         *("actor.clip_ratio_low=0.0003", "actor.clip_ratio_high=0.0004"),
     ),
     "groups without a signal replaced": ("rollout.filter_zero_variance=true",),

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ def test_averages_count_each_episode_once_and_leave_failures_out():
         "status/truncated_turns": 1 / 4,
         "status/error_env": 1 / 4,
         "reward": (1.0 + 0.9 - 0.2) / 3,
+        "reward_std": float(np.std([1.0, 0.9, -0.2])),
         "solved": 2 / 3,
         "first_reply": 1 / 3,
         "turns": (1 + 2 + 3) / 3,
@@ -87,6 +89,16 @@ def test_averages_count_each_episode_once_and_leave_failures_out():
         "terms/correct": (1.0 + 0.9 - 0.2) / 3,
     }
     assert metrics == {f"train/{name}": pytest.approx(value) for name, value in expected.items()}
+
+
+GROUPS = [("a", 1.0), ("a", 3.0), ("b", 5.0), ("b", 7.0), ("c", 0.0), ("c", 0.0)]
+
+
+def test_the_error_of_the_mean_reward_counts_a_group_once():
+    pairs = [replace(episode([(1, reward)]), group_id=group) for group, reward in GROUPS]
+    metrics = episode_metrics(pairs, "x")
+    assert metrics["x/reward_se"] == pytest.approx(np.std([2.0, 6.0, 0.0], ddof=1) / 3**0.5)
+    assert "x/reward_se" not in episode_metrics(pairs[:2], "x")
 
 
 def test_what_cannot_be_said_is_absent():

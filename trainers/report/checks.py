@@ -18,7 +18,7 @@ from .diagnosis import RARE, RECENT, START, Check, History, Symptom, shifts, tre
 _GOOD = 0.9  # share solved from which on a run has little left to learn
 _GAINED = 2.0  # standard errors that count as a gain
 _ENOUGH = 20  # iterations before a run can be said to learn nothing
-_WORTH = 0.25  # standard deviations of an episode's reward that would be worth having learned
+_WORTH = 0.3  # standard deviations of an episode's reward that would be worth having learned
 
 CHECKS: list[Check] = []
 
@@ -491,7 +491,7 @@ def reward_falls(history: History) -> Symptom | None:
 def learns_nothing(history: History) -> Symptom | None:
     """Neither the reward nor the held-out check has a trend, after 20 iterations or more.
 
-    The straight line through all iterations rises by less than a quarter of the standard deviation of an episode's
+    The straight line through all iterations rises by less than 0.3 standard deviations of an episode's
     reward, with 97.5 % confidence, and by no more than twice its error; validation has not gained 1.3 standard errors.
     Few episodes an iteration need more iterations for that.
     """
@@ -513,7 +513,7 @@ def learns_nothing(history: History) -> Symptom | None:
     low, high = change - 1.96 * error, change + 1.96 * error
     return Symptom(
         f"the run has learned nothing in {len(rewards)} iterations",
-        f"reward {change:+.3f} (95 % interval {low:+.3f} to {high:+.3f}), a quarter of an episode's deviation is "
+        f"reward {change:+.3f} (95 % interval {low:+.3f} to {high:+.3f}), 0.3 deviations of an episode are "
         f"{_WORTH * spread:.3f}{held}",
         "See that rewards tell good replies from bad ones (`textenvs audit`, RUN/conversations), that groups differ "
         "(train/groups_tied), raise actor.lr or the episodes of an iteration (rollout.groups_per_batch, rollout.n)",
