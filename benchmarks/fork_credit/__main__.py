@@ -24,17 +24,17 @@ from typing import Any
 from .report import draw, table, tokens_to
 from .runs import FAMILIES, play, start_model
 
-#: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 32 with a fork at
+#: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 24 with a fork at
 #: every turn, about as many tokens. Those that compare within the batch are quieter with fewer episodes a task
 #: (`python -m benchmarks.estimators.forked`).
 ESTIMATORS = {
-    "fork": ("rollout.groups_per_batch=32", "rollout.n=1"),
+    "fork": ("rollout.groups_per_batch=24", "rollout.n=1"),
     "turn_grpo": ("rollout.groups_per_batch=32", "rollout.n=2"),
     "gigpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
     "turn_gae": ("rollout.groups_per_batch=64", "rollout.n=1"),
     "grpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
 }
-TRIES = ("actor.lr=1e-4", "actor.lr=3e-4", "actor.lr=1e-3")
+TRIES = ("actor.lr=3e-4", "actor.lr=1e-3", "actor.lr=3e-3")
 
 Key = tuple[str, str, str, int]  # family, estimator, try, seed
 

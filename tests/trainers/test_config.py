@@ -291,8 +291,6 @@ def test_losses_and_estimators_must_suit_each_other():
         ]
     (line,) = problems("algorithm.adv_estimator=reinforce_pp", "algorithm.norm_adv=true")
     assert "algorithm.norm_adv: has no effect with algorithm.adv_estimator=reinforce_pp" in line
-    (line,) = problems("algorithm.adv_estimator=fork", "algorithm.baseline=shrunk")
-    assert line.startswith("algorithm.baseline: is shrunk")
     for estimator in ("grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline", "gigpo"):
         (line,) = problems("rollout.n=1", f"algorithm.adv_estimator={estimator}")
         assert "one alone teaches nothing" in line

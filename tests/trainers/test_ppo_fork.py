@@ -99,5 +99,6 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert "a fork has but some of its root's" in problems(fork, "algorithm.reward_credit=last")
     assert "would drop groups" in problems(fork, "rollout.filter_zero_variance=true")
     assert "gspo_token" in problems(fork, "actor.policy_loss=gspo")
-    assert "has no effect" in problems(fork, "algorithm.baseline=group")
+    assert "has no effect" in problems(fork, "algorithm.zero_pad=true")
+    assert "algorithm.baseline: is shrunk" in problems(fork, "algorithm.baseline=shrunk")
     resolve([fork, "rollout.n=1", "fork.samples=2", "fork.where=variance", "fork.budget=1000", "algorithm.gamma=0.9"])
