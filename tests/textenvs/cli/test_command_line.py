@@ -190,7 +190,7 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
     [
         ([], 2, "the following arguments are required: COMMAND"),
         (["descrbe"], 2, "there is no 'descrbe'; did you mean describe?"),
-        (["frobnicate"], 2, "choose from list, describe, audit, play, prepare, rows, evaluate, serve, new"),
+        (["frobnicate"], 2, "choose from list, describe, audit, play, prepare, rows, evaluate, view, serve, new"),
         (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
         (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),
         (["describe", "zzz"], 2, "There are: textenv/gsm8k"),
