@@ -39,7 +39,8 @@ def diagnosed(path: Path) -> list[Finding]:
         ("the-engine-samples-hotter", "mismatch", 8),
         ("environments-raise", "dead environments", 8),
         ("a-training-reward-grows-by-itself", "held-out check", 8),
-        ("an-entropy-bonus-that-swamps-the-reward", "entropy", 8),
+        ("one-reward-is-huge", "gradient", 8),
+        ("a-learning-rate-of-0", "policy stands still", 8),
         ("silence-is-paid", "null policy", 0),
     ],
 )
