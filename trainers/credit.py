@@ -128,17 +128,26 @@ def explained_of(
         greedy: Of :func:`credit`.
         steps: Numbers of each optimizer step.
     """
-    made = advantages.made_of
-    assert made is not None
-    named = {"learner_logprobs": recorded["token_logprobs"].astype(np.float32), "loss_weight": recorded["weight"]}
+    named: dict[str, NDArray[np.floating]] = {
+        "learner_logprobs": recorded["token_logprobs"].astype(np.float32),
+        "loss_weight": recorded["weight"],
+    }
     named |= {name: recorded[f"token_{name}"].astype(np.float32) for name in ("entropy", "ratio", "clipped", "loss")}
-    named |= {"advantage": advantages.advantages, "return": made.returns}
-    if made.baseline is not None:
-        named["baseline"] = made.baseline
+    named |= advantage_columns(columns, advantages)
+    made, mask = advantages.made_of, advantages.policy_mask
+    assert made is not None
+    return Explained(named, paid, made.unscaled, mask, made.by_fork, greedy, recorded["step"], steps)
+
+
+def advantage_columns(columns: Mapping[str, Floats], advantages: Advantages) -> dict[str, Floats]:
+    """What :func:`credit`, which was asked to explain, says of each token, by the names of the files of episodes."""
+    assert advantages.made_of is not None
+    named = {"advantage": advantages.advantages, "return": advantages.made_of.returns}
+    if advantages.made_of.baseline is not None:
+        named["baseline"] = advantages.made_of.baseline
     if "importance" in columns:
         named["importance_weight"] = columns["importance"]
-    mask = advantages.policy_mask
-    return Explained(named, paid, made.unscaled, mask, made.by_fork, greedy, recorded["step"], steps)
+    return named
 
 
 def off_policy_correction(

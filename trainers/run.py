@@ -45,6 +45,7 @@ from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump
 from .demonstrations import DemonstrationError
+from .engines.base import Engine
 from .learner import Learner, Parallel
 from .learner.memory import empty_heap
 from .policy import Policy, PolicyError
@@ -72,6 +73,7 @@ class Run:
     config: PPOConfig
     folder: Path
     learner: Learner | RayLearnerGroup
+    engine: Engine
     publisher: Publisher
     collector: Collector
     validation: Backend
@@ -219,6 +221,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         config=config,
         folder=folder,
         learner=learner,
+        engine=engine,
         publisher=Publisher(learner, config),
         collector=collector,
         validation=validation,

@@ -1,6 +1,7 @@
 """Reading what runs and evaluations write."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -132,3 +133,11 @@ def test_what_is_no_record_is_said(tmp_path):
     (tmp_path / "2.parquet").write_bytes(b"PAR1 damaged")
     with pytest.raises(RecordsError, match="not a readable Parquet file"):
         open_run(tmp_path / "2.parquet")
+
+
+def test_the_page_has_every_column_as_the_schema_has_it():
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    for name, column in (PLAYED | EXPLAINED).items():
+        per = "a list" if column.per == "list" else column.per
+        kept = f" ({column.bits} bits)" if column.bits else ""
+        assert f"| `{name}` | {per} | {column.type} | {column.text}{kept} |" in page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -90,6 +90,7 @@ class Episode:
     group_std: float | None = None
     greedy_reward: float | None = None
     signal: str | None = None
+    checksums: Mapping[str, int] = field(default_factory=dict)
     tokens: Tokens | None = None  #: ``None`` in an evaluation
     record: Record | None = None  #: all that ``textenvs evaluate`` keeps, in an evaluation
 
@@ -376,6 +377,7 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
         metrics=dict(value("metrics")),
         credit_moved=array("credit_moved"),
         fork_value=array("fork_value"),
+        checksums=dict(value("checksums") or ()),
         tokens=tokens,
         **plain,
     )
@@ -409,6 +411,6 @@ def _of_record(index: int, record: Record) -> Episode:
 
 
 def _summary(episode: Episode) -> Summary:
-    taken: Callable[[str], Any] = lambda name: getattr(episode, name)  # noqa: E731
-    own = {"turns": len(episode.turn_rewards), "tokens": None}
-    return Summary(**{name: own[name] if name in own else taken(name) for name in Summary.__dataclass_fields__})
+    own: dict[str, Any] = {"turns": len(episode.turn_rewards), "tokens": None}
+    names = Summary.__dataclass_fields__
+    return Summary(**{name: own[name] if name in own else getattr(episode, name) for name in names})

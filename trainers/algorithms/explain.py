@@ -29,14 +29,15 @@ def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[
         result: What it made of that.
         options: Its options; without any, its defaults.
     """
-    by_fork = None
+    by_fork: Floats | None = None
+    returns: Floats
     if name in NEEDS_CRITIC:
         assert batch.values is not None
         values = batch.values[batch.turn_starts[batch.turn_of_token]] if name == "turn_gae" else batch.values
         return MadeOf(result.advantages + values, values, result.advantages)
     if name in _OF_EPISODES:
         totals = np.bincount(batch.episode_of_turn, batch.net_turn_rewards, minlength=batch.num_episodes)
-        returns = totals[batch.episode_of_token]
+        returns = np.asarray(totals, np.float64)[batch.episode_of_token]
     elif name == "fork":
         q, by_fork = fork_values(batch, gamma=options.get("gamma", 1.0), truncated=options.get("truncated", "count"))
         returns = q[batch.turn_of_token]
@@ -54,10 +55,9 @@ def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[
 def _unscaled(name: str, batch: ActionBatch, result: Advantages, returns: Floats, options: Mapping[str, Any]) -> Floats:
     """The advantages without a division by a deviation."""
     mask = result.policy_mask
-    if name == "reinforce_pp":
-        return np.where(mask, returns - returns[mask].mean(), 0.0) if mask.any() else result.advantages
-    if name == "reinforce_pp_baseline":
-        return ESTIMATORS["dr_grpo"](batch, **options).advantages
+    if name in ("reinforce_pp", "reinforce_pp_baseline") and mask.any():  # the batch's mean is in the baseline, too
+        given = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages
+        return np.where(mask, given - given[mask].mean(), 0.0)
     if name == "grpo" or options.get("norm_by_std"):
         return ESTIMATORS[name](batch, **{**options, "norm_by_std": False}).advantages
     return result.advantages

@@ -47,6 +47,20 @@ def fork_rules(config: PPOConfig) -> ForkRules | None:
     return ForkRules(samples=given.samples, where=given.where, budget=given.budget, gamma=gamma)
 
 
+def limits_of(config: PPOConfig) -> EpisodeLimits:
+    """What an episode may take."""
+    rollout = config.rollout
+    return EpisodeLimits(
+        max_context=config.engine.max_context,
+        max_response_tokens=rollout.max_response_tokens,
+        generation_timeout=rollout.generation_timeout_s,
+        episode_timeout=rollout.episode_timeout_s,
+        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
+        partial=rollout.partial,
+        partial_max_age=rollout.partial_max_age,
+    )
+
+
 def collector_of(
     config: PPOConfig,
     engine: Engine,
@@ -84,22 +98,13 @@ def collector_of(
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
     )
-    limits = EpisodeLimits(
-        max_context=config.engine.max_context,
-        max_response_tokens=rollout.max_response_tokens,
-        generation_timeout=rollout.generation_timeout_s,
-        episode_timeout=rollout.episode_timeout_s,
-        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
-        partial=rollout.partial,
-        partial_max_age=rollout.partial_max_age,
-    )
     return Collector(
         engine,
         renderer,
         backend,
         tasks=TaskOrder(task_count(config), seed=config.trainer.seed, shuffle=config.data.shuffle, without=without),
         groups=groups,
-        limits=limits,
+        limits=limits_of(config),
         sampling=sampling_of(config),
         rewards=rewards,
         credit=credit,

@@ -112,17 +112,27 @@ def saves_wait_for_a_file(logprobs: Any, entropy: Any, batch: Any) -> Any:
     return policy_loss(logprobs, entropy, batch)
 
 
+def recorded(logprobs: Any, entropy: Any, batch: Any) -> Any:
+    loss, sums = policy_loss(logprobs, entropy, batch)
+    return loss, {**sums, "token_twice": 2.0 * logprobs.detach()}
+
+
 def measure(learner: Any) -> dict[str, Any]:
     """Two updates of each model, and everything that can be asked for before and after them."""
     given = trajectories()
     scores, spread = learner.logprobs(given, entropy=True)
     result = {"logprobs": np.concatenate(scores), "entropies": np.concatenate(spread)}
     for step in range(2):
-        actor = learner.update_actor(given, numbers(given), policy_loss)
+        names = ("token_logprobs", "token_entropy", "token_twice")
+        actor = learner.update_actor(given, numbers(given), recorded, record=names)
+        result |= {f"{name} {step}": actor[name] for name in names}
         critic = learner.update_critic(given, numbers(given), value_loss)
         for name, metrics in (("actor", actor), ("critic", critic)):
             kept = ("loss", "grad_norm", "lr", "tokens", "entropy", "seen")
             result[f"{name} {step}"] = np.array([metrics[key] for key in kept if key in metrics])
+    np.testing.assert_allclose(result["token_logprobs 0"], result["logprobs"], atol=1e-5)
+    np.testing.assert_allclose(result["token_entropy 0"], result["entropies"], atol=1e-5)
+    np.testing.assert_array_equal(result["token_twice 1"], 2.0 * result["token_logprobs 1"])
     values, bootstrap = learner.values(given)
     result["values"] = np.concatenate([*values, bootstrap])
     result["reference"] = np.concatenate(learner.logprobs(given, model="reference"))

@@ -26,10 +26,12 @@ from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
 from trainers import ppo
 from trainers.engines.base import EngineDeadError, EngineError
+from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun
 from trainers.report.reporter import Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.tiny import build_tokenizer
 from trainers.trajectory import Status, Trajectory, read_parquet
 
 
@@ -214,21 +216,22 @@ def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
     import pyarrow.parquet
 
     (batch,) = run_simulated(collect(engine_of(says("1 end"))))
-    reporter = Reporter(LoggedRun(tmp_path), (), total=3, rollout_dir=str(tmp_path / "dumps"))
+    pieces = Pieces(build_tokenizer(["1 end"], vocab_size=300))
+    files = EpisodeFiles(tmp_path, pieces, 0, {"rollout_data_dir": str(tmp_path / "dumps")})
+    reporter = Reporter(LoggedRun(tmp_path), (), total=3, episodes=files)
 
-    def half(table: Any, path: Path, **options: Any) -> None:
-        path.write_bytes(b"PAR1")
-        raise full_disk(path)
+    def half(writer: Any, table: Any, size: int) -> None:
+        raise full_disk(writer.where)
 
     reporter.iteration(1, {}, batch.trajectories)
     with monkeypatch.context() as patch:
-        patch.setattr(pyarrow.parquet, "write_table", half)
+        patch.setattr(pyarrow.parquet.ParquetWriter, "write_table", half)
         reporter.iteration(2, {}, batch.trajectories)
     reporter.iteration(3, {}, batch.trajectories)
     reporter.close()
     assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == ["000001.parquet", "000003.parquet"]
     assert read_parquet(tmp_path / "dumps" / "000003.parquet") == batch.trajectories
-    assert "the rollout episodes of iteration 2 are not written" in caplog.text
+    assert "the train episodes of iteration 2 are not written" in caplog.text
     assert "No space left" in caplog.text
 
 

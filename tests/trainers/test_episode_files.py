@@ -1,0 +1,170 @@
+"""What is written of episodes, and of what the learner made of them."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ppo_runs import in_process
+
+from textenvs.records import open_run
+from textenvs.records.schema import EXPLAINED
+from trainers.algorithms.advantages import ESTIMATORS
+from trainers.algorithms.batch import ActionBatch, episode_terms
+from trainers.algorithms.explain import made_of
+from trainers.report.episodes import EpisodeFiles, Pieces, rounded
+from trainers.tiny import build_tokenizer
+from trainers.trajectory import Trajectory, read_parquet
+
+TOKENIZER = build_tokenizer(["What is 3 + 4? héllo wörld"], vocab_size=300)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=8), max_size=4), st.lists(st.lists(st.integers(0, 299), max_size=12), max_size=3))
+def test_texts_of_tokens_are_the_text_when_joined(texts: list[str], random: list[list[int]]) -> None:
+    encoded = [TOKENIZER.encode(text, add_special_tokens=False) for text in texts]
+    ids = [np.array(each, np.int32) for each in [*encoded, *random]]
+    vocabulary, apart = Pieces(TOKENIZER)(ids)
+    for each, own in zip(ids, apart, strict=True):
+        found = own or [vocabulary[token] for token in each.tolist()]
+        assert len(found) == len(each)
+        whole = TOKENIZER.decode(each, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        joined = "".join(found)
+        if "\ufffd" in whole:  # how many stand for bytes that are no text is the decoder's choice
+            assert joined.replace("\ufffd", "") == whole.replace("\ufffd", "")
+        else:
+            assert joined == whole
+
+
+def test_a_character_of_several_tokens_stands_at_the_last() -> None:
+    ids = np.array(TOKENIZER.encode("a€b", add_special_tokens=False), np.int32)
+    _, (texts,) = Pieces(TOKENIZER)([ids])
+    assert texts == ["a", "", "", "€", "b"]
+
+
+def test_rounding_keeps_so_many_bits() -> None:
+    values = np.random.default_rng(0).standard_cauchy(10_000).astype(np.float32)
+    for bits in {column.bits for column in EXPLAINED.values() if column.bits}:
+        found = rounded(values, bits)
+        assert np.abs(found / values - 1).max() <= 2.0**-bits
+        assert len(np.unique(np.frexp(found)[0])) <= 2 * 2**bits
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -0.5], np.float32)
+    np.testing.assert_array_equal(rounded(special, 6), special)
+
+
+def episodes(rng: np.random.Generator) -> list[Trajectory]:
+    """Groups of three; one to three turns of one to three tokens."""
+    made = []
+    for number in range(9):
+        turns = np.repeat(np.arange(turns := int(rng.integers(1, 4))), rng.integers(1, 4, turns))
+        size = len(turns)
+        rewards = rng.choice([0.0, 0.5, 1.0], turns.max() + 1)
+        made.append(
+            Trajectory(
+                *(turns.astype(np.int32), np.ones(size, np.bool_), np.full(size, -0.5, np.float32)),
+                *(np.zeros(size, np.int32), turns.astype(np.int32), rewards),
+                turn_terms=tuple({"a": float(reward)} for reward in rewards),
+                terminated=True,
+                episode_id=f"e{number}",
+                group_id=f"g{number // 3}",
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS])
+@pytest.mark.parametrize("options", [{}, {"norm_by_std": False}, {"gamma": 0.5}])
+def test_an_advantage_is_the_return_less_the_baseline_up_to_a_scale(name: str, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(3)
+    given_, more = episodes(rng), {}
+    count = sum(len(each.token_ids) for each in given_)
+    if name.endswith("gae"):
+        more = {"values": rng.normal(size=count)}
+    elif name == "remax":
+        more = {"greedy": np.full(9, 0.25)}
+    elif name == "gdpo":
+        more = {"terms": episode_terms(given_)[1]}
+    elif name == "gigpo":
+        more = {"anchor": np.zeros(sum(each.num_turns for each in given_), np.int64)}
+    options = {key: value for key, value in options.items() if key in inspect.signature(ESTIMATORS[name]).parameters}
+    batch = ActionBatch.from_trajectories(given_, **more)
+    result = ESTIMATORS[name](batch, **options)
+    made = made_of(name, batch, result, options)
+    if made.baseline is None:
+        assert name in ("gdpo", "grpo_passk", "passk", "gigpo")
+        return
+    difference = made.returns - made.baseline
+    np.testing.assert_allclose(made.unscaled, difference, atol=1e-12)
+    by_group = name in ("grpo", "turn_grpo") and options.get("norm_by_std", name == "grpo")
+    places = [batch.group[batch.episode_of_token] == g for g in range(3)] if by_group else [np.ones(count, np.bool_)]
+    for place in places:  # one scale in each, which is not negative
+        scale = np.dot(result.advantages[place], difference[place]) / max(
+            np.dot(difference[place], difference[place]), 1e-12
+        )
+        assert scale >= 0
+        np.testing.assert_allclose(result.advantages[place], scale * difference[place], atol=1e-6)
+
+
+def test_the_last_iterations_and_those_after_a_checkpoint_stay(tmp_path: Path) -> None:
+    files = EpisodeFiles(tmp_path, Pieces(TOKENIZER), 2, {})
+    (tmp_path / "checkpoints" / "iteration_000002").mkdir(parents=True)
+    own = tmp_path / "rollouts" / "train"
+
+    def there() -> list[int]:
+        return sorted(int(each.stem) for each in own.glob("*.parquet"))
+
+    for number in range(1, 8):
+        files.write("train", number, [])
+    assert there() == [3, 6, 7]
+    files.write("train", 4, [])  # resumed from an earlier iteration
+    assert there() == [3, 4]
+    files.write("validation", 4, [])
+    files.write("validation", 2, [])
+    assert [each.stem for each in (tmp_path / "rollouts" / "validation").iterdir()] == ["000002"]
+
+
+def test_elsewhere_all_stay(tmp_path: Path) -> None:
+    files = EpisodeFiles(tmp_path / "run", Pieces(TOKENIZER), 0, {"rollout_data_dir": str(tmp_path / "all")})
+    assert files.wanted("train")
+    assert not files.wanted("validation")
+    for number in (1, 2, 3, 1):
+        files.write("train", number, [])
+    assert len(list((tmp_path / "all").iterdir())) == 3
+
+
+def test_a_run_with_a_critic_and_a_correction_explains_every_token(tmp_path: Path) -> None:
+    more = [
+        "actor.old_logprobs=recompute",
+        "actor.importance_correction=token_tis",
+        "actor.entropy_coeff=0",
+        "actor.loss_agg_mode=token-mean",
+    ]
+    in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=2", *more)
+    run = open_run(tmp_path)
+    assert [(each.number, each.kind) for each in run.iterations] == [(1, "train"), (2, "train"), (2, "validation")]
+    iteration = run.iteration(2)
+    assert iteration.info["version"] == 1
+    assert len(iteration.info["steps"]) == 2
+    weights = 0.0
+    for episode, played in zip(iteration.episodes(), read_parquet(iteration.path), strict=True):
+        tokens, mask = episode.tokens, played.action_mask
+        assert tokens is not None
+        for name in ("advantage", "returns", "baseline", "importance_weight", "loss_weight", "mismatch", "ratio",
+                     "clipped", "entropy", "loss"):  # fmt: skip
+            values = getattr(tokens, name)
+            assert np.isfinite(values[mask]).all(), name
+            assert np.isnan(values[~mask]).all(), name
+        np.testing.assert_allclose(tokens.learner_logprobs[mask], tokens.logprobs[mask], atol=0.5)
+        np.testing.assert_allclose(tokens.ratio[mask] * tokens.advantage[mask], -tokens.loss[mask], rtol=0.1, atol=0.05)
+        weights += float(tokens.loss_weight[mask].sum())
+        assert len(tokens.text) == len(mask)
+        assert episode.signal == "signal"
+    assert weights == pytest.approx(2.0, rel=1e-3), "those of each mini-batch sum to 1"
+    validation = run.iteration(2, "validation").episode(0)
+    assert validation.tokens.advantage is validation.signal is None
+    assert "".join(validation.tokens.text).startswith("<|im_start|>user")

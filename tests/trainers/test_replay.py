@@ -1,0 +1,224 @@
+"""Computing an iteration again: what is the same, and where one changed line is found."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import program_envs
+import pytest
+from ppo_runs import in_process
+
+from textenvs import Turn
+from textenvs.records import open_run
+from trainers.algorithms import advantages, policy_losses
+from trainers.learner.optim import Optimizer
+from trainers.replay.__main__ import main
+from trainers.replay.again import replay
+from trainers.replay.compare import STAGES, Report
+from trainers.rewards import credit_assignment
+from trainers.trajectory import read_parquet
+
+SAVED = [
+    *("trainer.total_iterations=3", "trainer.save_freq=1", "trainer.keep_last_n=2", "trainer.test_freq=-1"),
+    *("rollout.groups_per_batch=3", "rollout.max_running=1"),
+]
+PLAIN = ["algorithm.adv_estimator=turn_grpo", "algorithm.reward_credit=discounted", "actor.ppo_epochs=2"]
+FORKED = [
+    *("algorithm.adv_estimator=fork", "algorithm.norm_adv=false", "actor.loss_agg_mode=seq-mean-token-sum"),
+    *("actor.mini_batches=1", "trainer.total_iterations=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the checkpoints of iterations 2 and 3."""
+    folder = tmp_path_factory.mktemp("run")
+    in_process(folder, *SAVED, *PLAIN)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    logging.getLogger("trainers").setLevel(logging.WARNING)
+
+
+def again(folder: Path, iteration: int = 3, group: str | None = None) -> Report:
+    return asyncio.run(replay(open_run(folder), iteration, group))
+
+
+def test_nothing_differs_to_the_last_bit(folder: Path) -> None:
+    report = again(folder)
+    assert report.first is None
+    assert set(report.said) == set(STAGES)
+    assert "6 episodes" in report.said["environment"]
+    assert "to the last bit" in report.said["sampling"]
+    assert report.said["gradient"] == "4 optimizer steps: the same"
+    assert not [said for said in report.said.values() if "left out" in said]
+
+
+def test_without_a_checkpoint_all_but_the_model_is_computed(folder: Path) -> None:
+    report = again(folder, 2)
+    assert report.first is None, "\n".join(report.lines())
+    assert "6 episodes: the same" in report.said["reward"]
+    assert "tokens: the same" in report.said["advantage"]
+    assert "no checkpoint iteration_000001; those with one are 3. trainer.save_freq=1" in report.said["sampling"]
+    assert report.said["loss"] == report.said["gradient"] == "left out, as sampling is"
+
+
+def changed_message(patch: pytest.MonkeyPatch) -> None:
+    def respond(self: Any, reply: Any) -> Turn:
+        turn = before(self, reply)
+        return replace(turn, messages=tuple({**each, "content": "More!"} for each in turn.messages))
+
+    before = program_envs.Bytes.respond
+    patch.setattr(program_envs.Bytes, "respond", respond)
+
+
+def changed_reward(patch: pytest.MonkeyPatch) -> None:
+    def respond(self: Any, reply: Any) -> Turn:
+        turn = before(self, reply)
+        return replace(turn, terms={**turn.terms, "cost": -0.2}, reward=None)
+
+    before = program_envs.Bytes.respond
+    patch.setattr(program_envs.Bytes, "respond", respond)
+
+
+def changed_credit(patch: pytest.MonkeyPatch) -> None:
+    before = credit_assignment.discounted
+    patch.setattr(credit_assignment, "discounted", lambda rewards, decay: before(rewards, decay / 2))
+
+
+def changed_estimator(patch: pytest.MonkeyPatch) -> None:
+    before = advantages.mean_baseline
+    patch.setattr(advantages, "mean_baseline", lambda *given: before(*given) + 1e-9)
+
+
+def changed_loss(patch: pytest.MonkeyPatch) -> None:
+    before = policy_losses._weighed
+    patch.setattr(policy_losses, "_weighed", lambda loss, importance: before(loss, importance) * 1.25)
+
+
+def changed_gradient(patch: pytest.MonkeyPatch) -> None:
+    def step(self: Any, what: str) -> dict[str, float]:
+        next(iter(self.names.values())).grad.mul_(1.5)
+        return before(self, what)
+
+    before = Optimizer.step
+    patch.setattr(Optimizer, "step", step)
+
+
+@pytest.mark.parametrize(
+    ("plant", "stage", "what"),
+    [
+        (changed_message, "environment", "the message"),
+        (changed_reward, "reward", "the term 'cost'"),
+        (changed_credit, "credit", "the turn's reward"),
+        (changed_estimator, "advantage", "baseline"),
+        (changed_loss, "loss", "loss"),
+        (changed_gradient, "gradient", "actor/grad_norm"),
+    ],
+)
+def test_a_changed_line_is_located(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], stage: str, what: str
+) -> None:
+    plant(monkeypatch)
+    report = again(folder, 3 if stage in ("loss", "gradient") else 2)
+    first = report.first
+    assert first is not None
+    assert first.stage == stage, "\n".join(report.lines())
+    assert what in first.what
+    assert first.expected != first.got
+    episodes = {each.episode_id: each for each in read_parquet(open_run(folder).iteration(3).path)}
+    if stage in ("loss", "gradient"):
+        assert first.step == 0
+    if stage == "loss":
+        assert first.episode is not None
+        episode = episodes[first.episode]
+        assert episode.turn_id[first.token] == first.turn
+        assert first.got == pytest.approx(1.25 * first.expected, rel=0.05)
+    if stage in ("environment", "reward", "credit"):
+        assert first.turn is not None
+    assert list(report.differences)[:1] == [stage] or stage == "gradient"
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def rewritten(folder: Path, iteration: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change columns of a file of episodes, as lists."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = open_run(folder).iteration(iteration).path
+    table = pq.read_table(path)
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    change(columns)
+    pq.write_table(pa.table(columns, schema=table.schema), path)
+
+
+def test_another_token_is_located_in_the_sampling(copied: Path) -> None:
+    where: list[int] = []
+
+    def change(columns: dict[str, Any]) -> None:
+        last = max(n for n, sampled in enumerate(columns["action_mask"][2]) if sampled)
+        columns["token_ids"][2][last] = (columns["token_ids"][2][last] + 1) % 256
+        where.append(last)
+
+    rewritten(copied, 3, change)
+    difference = again(copied).differences["sampling"]
+    assert (difference.what, difference.token) == ("the sampled token", where[0])
+
+
+def test_the_learner_s_last_bits_are_compared(copied: Path) -> None:
+    def change(columns: dict[str, Any]) -> None:
+        columns["checksums"][0] = [(n, v + (n == "learner_logprobs")) for n, v in columns["checksums"][0]]
+
+    rewritten(copied, 3, change)
+    first = again(copied).first
+    assert first is not None
+    assert (first.stage, first.token) == ("log-probability", None)
+    assert "digits that the file does not keep" in first.what
+
+
+def test_one_group_alone(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    episodes = read_parquet(open_run(folder).iteration(3).path)
+    group = episodes[-1].group_id
+    report = again(folder, 3, group)
+    assert report.said["environment"] == "2 episodes: the same"
+    assert main([str(folder), "--iteration", "3", "--group", "g99"]) == 1
+    said = capsys.readouterr().err
+    assert "has no group g99" in said
+    assert group in said
+    changed_reward(monkeypatch)
+    assert main([str(folder), "--iteration", "2"]) == 1
+    said = capsys.readouterr().out
+    assert "reward           DIFFERS" in said
+    assert "first difference: reward, episode" in said
+
+
+def test_an_iteration_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder), "--iteration", "9"]) == 1
+    assert "has no episodes of train 9; those that are there: 1, 2, 3" in capsys.readouterr().err
+
+
+def test_forks_are_played_behind_their_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_process(tmp_path, *SAVED, *FORKED)
+    episodes = read_parquet(open_run(tmp_path).iteration(1).path)
+    report = again(tmp_path, 1)
+    assert any(each.forked_from for each in episodes)
+    assert report.said["environment"] == f"{len(episodes)} episodes: the same"
+    assert report.first is None, "\n".join(report.lines())
+    values = [each.fork_value for each in open_run(tmp_path).iteration(1).episodes()]
+    assert np.isfinite(np.concatenate([each for each in values if each is not None])).any()
+    changed_reward(monkeypatch)
+    assert again(tmp_path, 1).first is not None

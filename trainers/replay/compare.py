@@ -1,0 +1,154 @@
+"""What differs: numbers and texts of a recorded iteration, and of the same computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textenvs.records import Episode as Recorded
+from textenvs.records.schema import EXPLAINED
+from textenvs.text import excerpt, printable
+
+from ..report.episodes import Explained, checksums
+from ..trajectory import Trajectory, action_offsets
+
+STAGES = ("environment", "reward", "sampling", "credit", "advantage", "log-probability", "loss", "gradient")
+_SHOWN = 200  # characters of a message
+RELATIVE = 1e-3  #: how far apart the learner's numbers may be, where they are not exact
+_NEAR = 1e-5  # as far apart the learner's log-probabilities of one arithmetic may be
+
+
+class ReplayError(ValueError):
+    """There is nothing to compute again; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first number or text of a stage that is not as recorded."""
+
+    stage: str
+    what: str
+    expected: Any
+    got: Any
+    episode: str | None = None
+    turn: int | None = None  # from 0, of the episode's own
+    token: int | None = None  # index into ``token_ids``
+    step: int | None = None  # the optimizer's, of the iteration, from 0
+
+    def __str__(self) -> str:
+        """Where it is, and what."""
+        parts = ("episode", self.episode), ("turn", self.turn), ("token", self.token), ("optimizer step", self.step)
+        where = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+        return f"{where}: {self.what} was {_shown(self.expected)} and is now {_shown(self.got)}"
+
+
+@dataclass
+class Report:
+    """What came of each stage, in order: what was computed (or why not), and the first difference."""
+
+    said: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, Difference] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Difference | None:
+        """Of the first stage that differs."""
+        return next((self.differences[stage] for stage in STAGES if stage in self.differences), None)
+
+    def note(self, stage: str, said: str, difference: Difference | None = None) -> None:
+        """What came of a stage."""
+        self.said[stage] = said
+        if difference is not None:
+            self.differences[stage] = difference
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        for stage in STAGES:
+            found = self.differences.get(stage)
+            yield f"{stage:16} {self.said.get(stage, 'left out') if found is None else f'DIFFERS: {found}'}"
+        yield "" if self.first is None else f"first difference: {self.first.stage}, {self.first}"
+
+
+def _shown(value: Any) -> str:
+    return printable(repr(excerpt(value, _SHOWN) if isinstance(value, str) else value))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Numbers of tokens, then and now.
+
+    Args:
+        episodes: Of the batch.
+        records: The same, with what the run's learner made of them.
+        chosen: Which of them are compared.
+        exact: Whether they are to be the same to the last bit, by checksums; else nearly.
+    """
+
+    episodes: Sequence[Trajectory]
+    records: Sequence[Recorded]
+    chosen: Sequence[bool]
+    exact: bool
+
+    def first(
+        self, columns: Mapping[str, NDArray[np.floating]], names: Sequence[str], stage_of: Callable[[str], str],
+        among: NDArray[np.bool_] | None = None, step: int | None = None,
+    ) -> Difference | None:  # fmt: skip
+        """The first of these columns that differs, in the first episode in which it does.
+
+        Args:
+            columns: float ``[N]`` each, as they are now.
+            names: In this order.
+            stage_of: From a name to the stage that it belongs to.
+            among: bool ``[E]``; the episodes that count.
+            step: For the report.
+        """
+        offsets = action_offsets(self.episodes)
+        have = [name for name in names if name in columns]
+        sums = checksums(Explained({name: columns[name] for name in have}, (), _NONE, _NONE > 0), self.episodes)
+        for name in have:
+            for number, (episode, record) in enumerate(zip(self.episodes, self.records, strict=True)):
+                if not self.chosen[number] or (among is not None and not among[number]) or not episode.num_turns:
+                    continue
+                now = np.asarray(columns[name][offsets[number] : offsets[number + 1]], np.float64)
+                if self.exact and name in record.checksums and record.checksums[name] == sums[number][name]:
+                    continue
+                then = self._then(record, name)
+                if then is None or (not self.exact and self._near(then, now, name)):
+                    continue
+                return self._located(episode, stage_of(name), name, then, now, step)
+        return None
+
+    def _then(self, record: Recorded, name: str) -> NDArray[np.float64] | None:
+        assert record.tokens is not None
+        values = getattr(record.tokens, "returns" if name == "return" else name)
+        return None if values is None else np.asarray(values, np.float64)[record.tokens.action_mask]
+
+    def _near(self, then: NDArray[np.float64], now: NDArray[np.float64], name: str) -> bool:
+        return bool(np.isclose(then, now, **_tolerance(name, RELATIVE), equal_nan=True).all())
+
+    def _located(
+        self, episode: Trajectory, stage: str, name: str, then: NDArray[np.float64], now: NDArray[np.float64],
+        step: int | None,
+    ) -> Difference:  # fmt: skip
+        unlike = ~np.isclose(then, now, **_tolerance(name, 0.0 if self.exact else RELATIVE), equal_nan=True)
+        where = np.flatnonzero(episode.action_mask)
+        if not unlike.any():  # only the checksum tells
+            what = f"{name}, in digits that the file does not keep,"
+            return Difference(stage, what, "another", "this", episode.episode_id, step=step)
+        at = int(np.argmax(unlike))
+        place = episode.episode_id, int(episode.turn_id[where[at]]), int(where[at])
+        return Difference(stage, name, float(then[at]), float(now[at]), *place, step)
+
+
+_NONE = np.zeros(0)
+
+
+def _tolerance(name: str, more: float) -> dict[str, float]:
+    """What rounding in the file may make of a number, and ``more``."""
+    bits = EXPLAINED["mismatch" if name == "learner_logprobs" else name].bits
+    if name == "learner_logprobs":  # the rounding is of its difference to the rollout's
+        return {"rtol": 1e-6, "atol": max(_NEAR, more)}
+    return {"rtol": (2.0**-bits if bits else 0.0) + more, "atol": 1e-7 + more * 0.01}
