@@ -132,31 +132,31 @@ class Shift(NamedTuple):
     latest: float  #: the last
     where: slice  #: the earlier
     name: str  #: what they are, in words
+    recent: bool  #: whether they are those just before, not the first of the run
 
 
-def shifts(history: History, metric: str, last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
+def shifts(given: Sequence[float], last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
     """Compare the last values of a positive metric with the first of the run, and with those just before.
 
     Medians and median absolute deviations, so that one odd iteration neither hides a shift nor makes one. All of the
     latest have to be beyond.
 
     Args:
-        history: What was measured.
-        metric: Whose logarithm is compared.
+        given: A value for each iteration, NaN where it was not measured. Their logarithms are compared.
         last: How many are the latest.
         floor: A robust standard deviation is at least this: of few values it may be 0 by accident.
         least: Values below count as this.
     """
-    values = np.array(history.train.get(metric, ())[-(RECENT + last) :], np.float64)
-    count = len(history.train.get(metric, ()))
-    windows = [(slice(max(0, count - RECENT - last), count - last), values[:-last], f"the {RECENT} iterations before")]
+    count = len(given)
+    recent = slice(max(0, count - RECENT - last), max(0, count - last))
+    windows = [(recent, f"the {RECENT} iterations before")]
     if count >= START + last:
-        first = np.array(history.train[metric][:START], np.float64)
-        windows.append((slice(0, START), first, f"the first {START} iterations"))
-    latest = values[-last:]
-    for where, before, name in windows:
-        if len(before) < START or len(latest) < last or not np.isfinite(latest).all():
-            continue
+        windows.append((slice(0, START), f"the first {START} iterations"))
+    latest = np.array(given[-last:], np.float64)
+    if len(latest) < last or not np.isfinite(latest).all():
+        return
+    for where, name in windows:
+        before = np.array(given[where], np.float64)
         before = before[np.isfinite(before)]
         if len(before) < START:
             continue
@@ -165,7 +165,9 @@ def shifts(history: History, metric: str, last: int, *, floor: float = 0.1, leas
         spread = max(1.4826 * float(np.median(np.abs(old - middle))), floor)
         moved = new - middle
         nearest = float(moved[np.argmin(np.abs(moved))]) if (moved > 0).all() or (moved < 0).all() else 0.0
-        yield Shift(math.exp(nearest), nearest / spread, math.exp(middle), float(latest[-1]), where, name)
+        yield Shift(
+            math.exp(nearest), nearest / spread, math.exp(middle), float(latest[-1]), where, name, where is recent
+        )
 
 
 def wilson(hits: float, count: float, z: float) -> tuple[float, float]:
