@@ -13,7 +13,7 @@ from textenvs.cli.common import open_environment
 from textenvs.viewer import Document, write_page
 from textenvs.viewer.server import ViewServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]  # on a busy machine
 CHROMIUM = (
     os.environ.get("CHROMIUM")
     or shutil.which("chromium")
@@ -37,6 +37,7 @@ def browser():
 def page(browser):
     """A page of which every error, and every request that leaves the disk or the server, is a failure."""
     context = browser.new_context(viewport={"width": 1300, "height": 850})
+    context.set_default_timeout(120_000)
     page = context.new_page()
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
