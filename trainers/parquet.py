@@ -37,12 +37,23 @@ def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
         raise TableError("\n  ".join([f"{what}:", *problems[:listed], *more]))
 
 
-def write_table(path: Path, table: Any, **options: Any) -> None:
-    """Write a ``pyarrow.Table``, with ``options`` of pyarrow's; an older file is replaced in one go."""
+def write_table(path: Path, table: Any, row_group_size: int | None = None, **options: Any) -> None:
+    """Write a ``pyarrow.Table``; an older file is replaced in one go. ``options`` are those of ``ParquetWriter``.
+
+    The schema's metadata are metadata of the file; with ``store_schema=False`` they are so once and not twice.
+    """
     from pyarrow import parquet
 
     from textenvs.data.files import written_whole
 
+    metadata = {} if options.get("store_schema", True) else dict(table.schema.metadata or {})
+    if metadata:
+        table = table.replace_schema_metadata(None)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as unfinished:
-        parquet.write_table(table, Path(unfinished), compression="zstd", **options)
+    with (
+        written_whole(path) as unfinished,
+        parquet.ParquetWriter(Path(unfinished), table.schema, compression="zstd", **options) as file,
+    ):
+        file.write_table(table, row_group_size)
+        if metadata:
+            file.add_key_value_metadata(metadata)

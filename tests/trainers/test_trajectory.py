@@ -269,11 +269,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
     path = tmp_path / "t.parquet"
     write_parquet(path, [make()])
 
-    def half(table: pa.Table, where: Path, **_: Any) -> None:
-        where.write_bytes(b"PAR1")
+    def half(writer: Any, table: pa.Table, size: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(pq, "write_table", half)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", half)
     with pytest.raises(OSError, match="disk full"):
         write_parquet(path, [])
     assert read_parquet(path) == [make()]

@@ -126,7 +126,12 @@ def write_episodes(path: Path, table: pyarrow.Table) -> None:
     split = [f"{name}.list.element" for name in _NUMBERS if name in table.column_names and _varies(table.column(name))]
     leaves = [leaf for column in table.schema for leaf in _leaves(column.name, column.type)]
     alike = [leaf for leaf in leaves if leaf not in split]
-    encodings = {"use_dictionary": alike, "use_byte_stream_split": split, "write_statistics": False}
+    encodings = {
+        "use_dictionary": alike,
+        "use_byte_stream_split": split,
+        "write_statistics": False,
+        "store_schema": False,
+    }
     write_table(path, table, row_group_size=_ROW_GROUP, **encodings)
 
 
@@ -277,7 +282,8 @@ class Pieces:
     def __call__(self, sequences: Sequence[NDArray[np.int32]]) -> tuple[dict[int, str], list[list[str] | None]]:
         """The text of each token id, and of each token of those sequences for which these do not tell."""
         texts = {token: self._alone(token) for token in np.unique(np.concatenate([_NO_IDS, *sequences])).tolist()}
-        parts = np.array([token for token, text in texts.items() if _BROKEN in text], np.int32)
+        # A token without a text (outside the tokenizer's vocabulary) may stand within a character.
+        parts = np.array([token for token, text in texts.items() if not text or _BROKEN in text], np.int32)
         return texts, [self._joined(each, texts, np.isin(each, parts)) for each in sequences]
 
     def _alone(self, token: int) -> str:

@@ -220,13 +220,12 @@ def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
     files = EpisodeFiles(tmp_path, pieces, 0, {"rollout_data_dir": str(tmp_path / "dumps")})
     reporter = Reporter(LoggedRun(tmp_path), (), total=3, episodes=files)
 
-    def half(table: Any, path: Path, **options: Any) -> None:
-        path.write_bytes(b"PAR1")
-        raise full_disk(path)
+    def half(writer: Any, table: Any, size: int) -> None:
+        raise full_disk(writer.where)
 
     reporter.iteration(1, {}, batch.trajectories)
     with monkeypatch.context() as patch:
-        patch.setattr(pyarrow.parquet, "write_table", half)
+        patch.setattr(pyarrow.parquet.ParquetWriter, "write_table", half)
         reporter.iteration(2, {}, batch.trajectories)
     reporter.iteration(3, {}, batch.trajectories)
     reporter.close()
