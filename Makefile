@@ -134,7 +134,7 @@ test-light: dev
 # Playwright brings no package that others pin, and is installed over the development environment.
 test-viewer: dev
 	$(PIP) 'playwright>=1.49,<2'
-	command -v chromium chromium-browser google-chrome || (apt-get update -qq && apt-get install -y -qq chromium)
+	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/textenvs/viewer $(PYTEST)
 
 viewer:

@@ -41,6 +41,7 @@ def main() -> None:
         sys.exit("benchmarks/viewer.py needs Playwright and Chromium: make test-viewer")
     import synthetic
 
+    from textenvs.records import open_run
     from textenvs.viewer import Document, write_page
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -48,7 +49,10 @@ def main() -> None:
         run = synthetic.write_run(folder, 1, arguments.episodes // 16, 8, thoughts=60, forks=False)
         begin = time.perf_counter()
         page_file = write_page(Document([run]), Path(folder) / "view.html")
-        print(f"written in {time.perf_counter() - begin:.1f} s, {page_file.stat().st_size / 1e6:.1f} MB")
+        seconds = time.perf_counter() - begin
+        tokens = sum(line.tokens or 0 for each in open_run(run).iterations for line in each.summaries())
+        size = page_file.stat().st_size / 1e6
+        print(f"{arguments.episodes} episodes, {tokens} tokens: written in {seconds:.1f} s, {size:.1f} MB")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         opened, frames, episodes = [], [], []
         for _ in range(arguments.times):

@@ -90,7 +90,7 @@ def test_the_environment_trains(folder):
     (block,) = re.findall(r"^```sh train\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     tried, trained = (line.split()[1:] for line in block.splitlines())
     said = python(folder, *tried)
-    assert "the opening of training task 0 has " in said
+    assert "the opening of training task 0 of env.id=coffee:my/coffee has " in said
     assert "which are trained on, too" in said
     small = [f"model.{shape}" for shape in ("hidden=32", "layers=1", "heads=2", "kv_heads=1", "vocab_size=300")]
     small += ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8"]

@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--output writes a file, --serve does not: which is meant?", 2)
     document = Document(arguments.path, None if arguments.last == "all" else _last(arguments.last))
     try:
-        document.index()
         if arguments.serve:
+            document.index()  # what cannot be read is said here, not in the page
             return _serve(document, arguments)
         path = write_page(document, _output(arguments))
     except RecordsError as error:

@@ -77,8 +77,12 @@ class Document:
         shown = [self.shown(run) for run in runs]
         if not any(shown) and not any(run.kind == "run" for run in runs):
             raise RecordsError(f"{self.paths[0]} has no episodes")
+        shown_runs = [self._run(n, run, some) for n, (run, some) in enumerate(zip(runs, shown, strict=True))]
+        if len({each["name"] for each in shown_runs}) < len(shown_runs):
+            for each in shown_runs:
+                each["name"] = each["path"]
         return {
-            "runs": [self._run(n, run, some) for n, (run, some) in enumerate(zip(runs, shown, strict=True))],
+            "runs": shown_runs,
             "pairs": self._pairs(shown) if len(runs) == 2 else [],
         }
 

@@ -153,6 +153,8 @@ def test_last_iterations_are_shown_and_others_counted(run, tmp_path):
 def test_comparison_is_paired_by_task(run, tmp_path):
     better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
     index = Document([run, better]).index()
+    assert [each["name"] for each in index["runs"]] == ["run", "better"]
+    assert [each["name"] for each in Document([run, run]).index()["runs"]] == [str(run)] * 2
     pair = next(p for p in index["pairs"] if p["first"] == [0, "train", 1])
     assert pair["alone"] == [0, 1]
     means = []

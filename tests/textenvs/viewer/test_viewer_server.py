@@ -3,13 +3,20 @@
 import gzip
 import http.client
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 import synthetic
+from fake_service import FakeService
 
 from textenvs.cli import main
 from textenvs.cli.common import open_environment
@@ -265,3 +272,32 @@ def test_an_evaluation_goes_on_with_a_call_of_a_tool(tmp_path):
         assert open_run(saved["saved"]).iterations[0].episode(0).messages[branch["kept"]]["tool_calls"]
         rows = request(server, "/index")[1]["runs"][0]["iterations"][0]["rows"]
         assert rows["saved"] == [False, False, True]
+
+
+def test_the_command_serves_and_continues_with_a_service(tmp_path):
+    """As a person starts it, in a process of its own, with a model behind an OpenAI-compatible service."""
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    folder = synthetic.write_run(tmp_path / "run", 1, 1, 2)
+    with FakeService("#### 1") as service:
+        words = ["view", str(folder), "--serve", "--no-open", "--model", "fake", "--base-url", service.url]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENAI_API_KEY": "unused"}
+        start = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import textenvs.cli as c, sys; "
+        )
+        command = [sys.executable, "-c", f"{start}sys.exit(c.main(sys.argv[1:]))", *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        try:
+            line = process.stdout.readline()
+            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)\n", line)
+            assert found, line + process.stderr.read()
+            server = SimpleNamespace(server_port=int(found[1]), token=found[2])
+            _, index = request(server, "/index")
+            _, branch = opened(server, index, 0, 0)
+            assert branch["policies"] == ["expert", "model"]
+            status, after = request(server, "/play", {"branch": branch["branch"], "policy": "model"})
+            assert (status, after["by"]) == (200, ["model"])
+            assert after["messages"][branch["kept"]] == {"role": "assistant", "content": "#### 1"}
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors.strip()) == (0, "")

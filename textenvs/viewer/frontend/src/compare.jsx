@@ -81,8 +81,8 @@ export function CompareTask({ index, pair, number }) {
     <section>
       <div class="facts">
         <h1>{visible(task[1])}</h1>
-        <span>{visible(named(index, pair.first))}: <b>{num(task[3])}</b> of {task[2]}</span>
-        <span>{visible(named(index, pair.second))}: <b>{num(task[6])}</b> of {task[5]}</span>
+        <span>{visible(named(index, pair.first))}: mean of {task[2]} <b>{num(task[3])}</b></span>
+        <span>{visible(named(index, pair.second))}: mean of {task[5]} <b>{num(task[6])}</b></span>
       </div>
       {episodes ? <Beside episodes={episodes} names={rows.map((row) => `${index.runs[row.it.run].name} ${row.id}`)} /> : instead}
     </section>

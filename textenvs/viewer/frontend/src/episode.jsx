@@ -121,7 +121,7 @@ function Conversation({ episode, scale, coloured }) {
         {parts.length ? <Tokens tokens={tokens} parts={parts} scale={scale} /> : <Body message={message} />}
       </article>
     );
-  }).concat(live && rewards.length > 0 && !row.it.rows.terminated ? [<p><a class="continue" href={`#${pathOf(row)}?continue=${rewards.length + row.from}`}>continue after the last turn</a></p>] : []);
+  }).concat(live && !["completed", "truncated_turns"].includes(row.status) ? [<p><a class="continue" href={`#${pathOf(row)}?continue=${rewards.length + row.from}`}>continue after the last turn</a></p>] : []);
 }
 
 /** Runs of action tokens, in colour. */

@@ -93,7 +93,7 @@ function App() {
 
 function View({ index, route, refresh }) {
   const [what, a, kind, b, leaf, id] = route.parts;
-  if (what === "compare") {
+  if (what === "compare" || (what === undefined && index.runs.length > 1)) {
     const pair = index.pairs[Number(a ?? 0)];
     if (pair && kind === "task") return <CompareTask index={index} pair={pair} number={Number(b)} />;
     return <Compare index={index} number={Number(a ?? 0)} />;
@@ -119,7 +119,7 @@ const Missing = () => (
 function places(index, { parts, query }) {
   const [what, a, kind, b, leaf, id] = parts;
   const found = [[index.runs.map((run) => run.name).join(" | "), index.pairs.length || index.runs.length > 1 ? "/compare" : "/"]];
-  if (what === "compare") return kind === "task" ? [...found, [`comparison ${a}`, `/compare/${a}`], ["task", ""]] : found;
+  if (what === "compare" || (what === undefined && index.runs.length > 1)) return kind === "task" ? [...found, [`comparison ${a}`, `/compare/${a}`], ["task", ""]] : found;
   const run = index.runs[Number(a ?? 0)];
   if (index.runs.length > 1 && run) found.push([run.name, `/run/${a ?? 0}`]);
   if (kind === "all") return [...found, ["all episodes", ""]];

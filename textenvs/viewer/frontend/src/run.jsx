@@ -41,7 +41,7 @@ function Iterations({ run, number }) {
     <>
       <h2>Episodes <a class="aside" href={`#/run/${number}/all`}>all</a></h2>
       <table class="iterations">
-        <tr><th></th><th>episodes</th><th>mean reward</th><th>solved</th><th>groups with signal</th></tr>
+        <tr><th></th><th>episodes</th><th>mean reward</th><th>solved</th>{run.kind !== "evaluation" && <th>groups with signal</th>}</tr>
         {[...run.iterations].reverse().map((it) => {
           const roots = it.list.filter((row) => !row.parent);
           const groups = [...it.groups.values()];
