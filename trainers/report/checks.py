@@ -412,14 +412,14 @@ def dead_environments(history: History) -> Symptom | None:
 def slow_environments(history: History) -> Symptom | None:
     """Episodes spend more time in the environment than in the engine.
 
-    In 3 iterations resets and steps take twice as long as generation, and at least 0.3 s an episode: below that it is
-    the event loop that they wait for.
+    In the median of 5 iterations resets and steps take twice as long as generation, and 0.3 s an episode: below that it
+    is the event loop that they wait for.
     """
-    step, generate, reset = (history.latest(f"rollout/time_{name}_s", 3) for name in ("step", "generate", "reset"))
-    if len(step) < 3 or len(generate) < 3 or len(reset) < 3:
+    step, generate, reset = (history.latest(f"rollout/time_{name}_s", START) for name in ("step", "generate", "reset"))
+    if not len(step) == len(generate) == len(reset) == START:
         return None
     own = step + reset
-    if (own <= 2 * generate).any() or own.min() < 0.3:
+    if np.median(own / np.maximum(generate, 1e-9)) <= 2 or np.median(own) < 0.3:
         return None
     return Symptom(
         "environments are slow: episodes wait for them longer than for the engine",
