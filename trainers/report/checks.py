@@ -38,7 +38,7 @@ def expert(history: History) -> Symptom | None:
     """The scripted expert earns less than can be earned.
 
     It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment says so),
-    or the policy earns more on validation by 5 standard errors.
+    earns no more than random replies, or less than the policy on validation by 5 standard errors.
     """
     seen = history.reference
     episodes = seen.get("reference/episodes", 1.0)
@@ -51,6 +51,13 @@ def expert(history: History) -> Symptom | None:
             f"solved {seen['reference/expert_solved']:.1%} of {episodes:g} episodes, mean return "
             f"{seen['reference/expert']:+.3f}",
             f"Run `textenvs audit {history.option('env.id', 'ID')}` and read an episode of the expert that fails",
+        )
+    if seen["reference/expert"] <= seen.get("reference/random", -math.inf):
+        return Symptom(
+            "the environment's own expert earns no more than random replies: nothing is paid, or it is judged wrongly",
+            f"expert {seen['reference/expert']:+.3f}, random replies {seen['reference/random']:+.3f}, over "
+            f"{episodes:g} episodes each",
+            f"Run `textenvs audit {history.option('env.id', 'ID')}`",
         )
     if history.val:
         row = history.val[max(history.val)]
