@@ -38,7 +38,7 @@ def expert(history: History) -> Symptom | None:
     """The scripted expert earns less than can be earned.
 
     It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment says so),
-    or the policy earns more on validation by 5 standard errors.
+    earns no more than random replies, or less than the policy on validation by 5 standard errors.
     """
     seen = history.reference
     episodes = seen.get("reference/episodes", 1.0)
@@ -51,6 +51,13 @@ def expert(history: History) -> Symptom | None:
             f"solved {seen['reference/expert_solved']:.1%} of {episodes:g} episodes, mean return "
             f"{seen['reference/expert']:+.3f}",
             f"Run `textenvs audit {history.option('env.id', 'ID')}` and read an episode of the expert that fails",
+        )
+    if seen["reference/expert"] <= seen.get("reference/random", -math.inf):
+        return Symptom(
+            "the environment's own expert earns no more than random replies: nothing is paid, or it is judged wrongly",
+            f"expert {seen['reference/expert']:+.3f}, random replies {seen['reference/random']:+.3f}, over "
+            f"{episodes:g} episodes each",
+            f"Run `textenvs audit {history.option('env.id', 'ID')}`",
         )
     if history.val:
         row = history.val[max(history.val)]
@@ -412,14 +419,14 @@ def dead_environments(history: History) -> Symptom | None:
 def slow_environments(history: History) -> Symptom | None:
     """Episodes spend more time in the environment than in the engine.
 
-    In 3 iterations resets and steps take twice as long as generation, and at least 0.3 s an episode: below that it is
-    the event loop that they wait for.
+    In the median of 5 iterations resets and steps take twice as long as generation, and 0.3 s an episode: below that it
+    is the event loop that they wait for.
     """
-    step, generate, reset = (history.latest(f"rollout/time_{name}_s", 3) for name in ("step", "generate", "reset"))
-    if len(step) < 3 or len(generate) < 3 or len(reset) < 3:
+    step, generate, reset = (history.latest(f"rollout/time_{name}_s", START) for name in ("step", "generate", "reset"))
+    if not len(step) == len(generate) == len(reset) == START:
         return None
     own = step + reset
-    if (own <= 2 * generate).any() or own.min() < 0.3:
+    if np.median(own / np.maximum(generate, 1e-9)) <= 2 or np.median(own) < 0.3:
         return None
     return Symptom(
         "environments are slow: episodes wait for them longer than for the engine",
