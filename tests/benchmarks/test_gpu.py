@@ -101,15 +101,15 @@ def test_forks_compute_no_prompt_again_and_are_timed(job, monkeypatch):
 
 
 def test_a_gradient_of_trees_that_is_not_that_of_rows_is_noticed(job, monkeypatch):
-    from trainers.learner import per_token
+    from trainers.learner import inputs
 
-    distinct = per_token.KeptSets.distinct
+    distinct = inputs.KeptSets.distinct
 
     def wrong(*args):
         first, kinds = distinct(*args)
         return first, np.arange(len(kinds)) % len(first)  # another token's log-probability
 
-    monkeypatch.setattr(per_token.KeptSets, "distinct", wrong)
+    monkeypatch.setattr(inputs.KeptSets, "distinct", wrong)
     from benchmarks.gpu import tree
 
     assert not tree.same(job, 0.5)
@@ -235,7 +235,7 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
     [
         (
             ["--only", "mfu,speed"],
-            "there is no part 'speed'; there are parity, memory, decode, mfu, tree, weights, trl",
+            "there is no part 'speed'; there are parity, memory, decode, mfu, tree, forks, weights, trl",
         ),
         (["--minutes", "0"], "--minutes must be above 0"),
     ],

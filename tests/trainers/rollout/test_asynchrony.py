@@ -262,8 +262,9 @@ async def test_without_staleness_a_model_is_collected_from_as_in_a_plain_loop_bi
                     if terminated:
                         break
                     kept.observe(seen)
+                drawn = {"task_index": order(number), "env_seed": env_seed, "sampling_seed": seed}
                 ending = {"terminated": True, "truncated": False, "status": Status.COMPLETED, "stop": info["stop"]}
-                episodes.append(kept.finish(**ending, metrics=info["metrics"], messages=seen))
+                episodes.append(kept.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
                 await engine.release(name)
             if number % 2:  # a batch is two groups
                 version = number // 2 + 1

@@ -98,9 +98,10 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
                             kept.observe(seen)
                         if terminated or truncated:
                             break
+                    drawn = {"task_index": order(number), "env_seed": env_seed, "sampling_seed": seed}
                     status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
                     ending = {"terminated": terminated, "truncated": truncated, "status": status, "stop": info["stop"]}
-                    group.append(kept.finish(**ending, metrics=info["metrics"], messages=seen))
+                    group.append(kept.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
                 number += 1
                 batch.append(group)
             batches.append(batch)

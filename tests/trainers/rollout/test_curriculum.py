@@ -311,9 +311,12 @@ async def _oracle(batches: int) -> list[list[list[Trajectory]]]:
                         kept.observe(seen)
                     if terminated or truncated:
                         break
+                drawn = {"task_index": choice.task, "env_seed": env_seed, "sampling_seed": seed}
                 ending = {"terminated": terminated, "truncated": truncated, "stop": info["stop"]}
                 status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
-                groups[n].append(kept.finish(**ending, status=status, metrics=metrics | info["metrics"], messages=seen))
+                groups[n].append(
+                    kept.finish(**ending, **drawn, status=status, metrics=metrics | info["metrics"], messages=seen)
+                )
         number += 3
         chooser.observe(groups)
         found.append([*groups.values()])
