@@ -38,7 +38,7 @@ def environment_of(config: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[
     """
     environment = info.get("environment") or config.get("environment")
     if not isinstance(environment, Mapping) or not isinstance(environment.get("id"), str):
-        raise BranchError("the file does not say which environment was played: it was written by an older version")
+        raise BranchError("the file does not say which environment was played: an older version wrote it")
     return environment["id"], dict(environment.get("options") or {})
 
 

@@ -48,7 +48,7 @@ export function Branch({ index, row, turn, refresh }) {
         <>
           {environment ? (
             <p>This makes <b>{visible(environment.id)}</b> on this machine, as the file says it was: <code>{visible(JSON.stringify(environment.options ?? {}))}</code></p>
-          ) : <p class="problem">The file does not say which environment was played: it was written by an older version.</p>}
+          ) : <p class="problem">The file does not say which environment was played: an older version wrote it.</p>}
           <button class="main" onClick={open} disabled={Boolean(busy) || !environment}>{busy ? "playing the recorded turns …" : "open it"}</button>
         </>
       ) : (
