@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from textenvs.threads import in_new_thread
+
 from . import sft
 from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
@@ -64,6 +66,8 @@ EXPECTED = (
     *(SetupError, CheckpointError, CollectionError, DemonstrationError, FloatingPointError),
     *(MetricsError, PlanError, PolicyError, RankError, RendererError, TermsError),
 )
+#: Seconds that the environment's scripts may take before the first iteration.
+_SCRIPTS_S = 5.0
 
 
 @dataclass
@@ -160,7 +164,11 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     overlong = await environments.overlong_of(config, renderer, reporter.say)
     await rewards.try_multiturn(config)
     first_step = first_step_of(config, checkpoint)
-    scripts = await asyncio.to_thread(environments.references, config) if first_step == 0 else {}
+    scripts: Mapping[str, float] = {}
+    if first_step == 0:
+        playing = in_new_thread(partial(environments.references, config))  # which is left behind where it hangs
+        await asyncio.wait([playing], timeout=_SCRIPTS_S)
+        scripts = playing.result() if playing.done() else {}
     doctor = Doctor(CHECKS, config.model_dump(mode="json"))
     if first_step and "jsonl" in config.trainer.logger:
         for step, metrics in read_jsonl(folder / METRICS_FILE):

@@ -262,7 +262,7 @@ HEALTHY: dict[str, tuple[str, ...]] = {
     "turn_grpo, seed 2": ("trainer.seed=2",),
     "grpo": ("algorithm.adv_estimator=grpo",),
     "rloo, KL to the reference": ("algorithm.adv_estimator=rloo", "actor.use_kl_loss=true"),
-    "gae": ("algorithm.adv_estimator=gae", "critic.warmup=3", "actor.lr=2e-4"),  # with 5e-4 it does fall apart
+    "dr_grpo": ("algorithm.adv_estimator=dr_grpo",),
     "staleness 1": ("rollout.staleness=1",),
     "recomputed log-probabilities, gspo": (
         *("algorithm.adv_estimator=rloo", "actor.old_logprobs=recompute", "actor.policy_loss=gspo"),

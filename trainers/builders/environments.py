@@ -253,7 +253,7 @@ _SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges th
 
 
 def references(config: PPOConfig) -> dict[str, float]:
-    """What the scripts of the training environment earn; nothing where it has no expert, fails, or is slow.
+    """What the scripts of the training environment earn; nothing where it has no expert, may block, fails, or is slow.
 
     Nothing for a mixture either: what its groups could earn depends on how it is mixed.
 
@@ -267,7 +267,7 @@ def references(config: PPOConfig) -> dict[str, float]:
         return {}
     (only,) = played(config)
     with closing(only.make()) as env:
-        if not has_script(env, "expert"):
+        if env.blocking or not has_script(env, "expert"):
             return {}
         size = min(_SCRIPTED, task_count(config, only) or _SCRIPTED)
         indices, _ = split_tasks(env, size, 0, config.trainer.seed)
