@@ -58,7 +58,11 @@ async def test_what_arrives_is_what_was_sent_in_the_type_that_is_wanted(workers:
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("refuse", "out of memory"), ("die", "the worker is gone"), ("stop", r"did not take a bucket within 4 s|Timed out waiting 4000ms")],
+    [
+        ("refuse", "out of memory"),
+        ("die", "the worker is gone"),
+        ("stop", r"did not take a bucket within 4 s|Timed out waiting 4000ms"),
+    ],
 )
 async def test_a_worker_that_fails_in_the_middle_ends_the_update_with_its_cause(
     workers: Any, fault: str, said: str
