@@ -162,7 +162,9 @@ _SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges th
 
 
 def references(config: PPOConfig) -> dict[str, float]:
-    """What the scripts of the training environment earn; nothing where it has no expert, may block, fails, or is slow.
+    """What the scripts of the training environment earn; nothing where that cannot be had soon.
+
+    It has no expert, it may block and so has ``env.backend``, it fails, or it is slow.
 
     Returns:
         ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share),
@@ -171,7 +173,7 @@ def references(config: PPOConfig) -> dict[str, float]:
         each.
     """
     with closing(make_env(config.env.id, training_kwargs(config))) as env:
-        if env.blocking or not has_script(env, "expert"):
+        if config.env.backend != "inline" or not has_script(env, "expert"):
             return {}
         size = min(_SCRIPTED, task_count(config) or _SCRIPTED)
         indices, _ = split_tasks(env, size, 0, config.trainer.seed)
