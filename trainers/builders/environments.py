@@ -253,7 +253,9 @@ _SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges th
 
 
 def references(config: PPOConfig) -> dict[str, float]:
-    """What the scripts of the training environment earn; nothing where it has no expert, may block, fails, or is slow.
+    """What the scripts of the training environment earn; nothing where that cannot be had soon.
+
+    It has no expert, it may block and so has ``env.backend``, it fails, or it is slow.
 
     Nothing for a mixture either: what its groups could earn depends on how it is mixed.
 
@@ -263,11 +265,11 @@ def references(config: PPOConfig) -> dict[str, float]:
         need no rehearsal), ``reference/null_limit`` (what ``textenvs audit`` allows it), and ``reference/episodes`` of
         each.
     """
-    if config.env.mixture:
+    if config.env.mixture or config.env.backend != "inline":
         return {}
     (only,) = played(config)
     with closing(only.make()) as env:
-        if env.blocking or not has_script(env, "expert"):
+        if not has_script(env, "expert"):
             return {}
         size = min(_SCRIPTED, task_count(config, only) or _SCRIPTED)
         indices, _ = split_tasks(env, size, 0, config.trainer.seed)

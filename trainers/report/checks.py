@@ -9,6 +9,7 @@ a healthy run looks that learns fast. Thresholds without a derivation are multip
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 
 import numpy as np
@@ -132,35 +133,33 @@ def no_signal(history: History) -> Symptom | None:
 def held_out(history: History) -> Symptom | None:
     """The training reward rises and the held-out check does not.
 
-    Since the first validation training has gained 5 standard errors, validation less than a quarter of that, and the
-    difference of both gains is above 4 standard errors.
+    Since the first or one of the last 6 validations training has gained 5 standard errors, validation less than a
+    quarter of that, and the difference of both gains is above 5 standard errors. Training is the mean of 3 iterations.
     """
-    steps = sorted(history.val)
-    if len(steps) < 2 or len(history.steps) < START + 3 or max(history.steps) > steps[-1] + 2:
+    steps, errors = sorted(history.val), np.array(history.train["train/reward_se"])
+    if len(steps) < 2 or not errors.size or max(history.steps) > steps[-1] + 2:
         return None
-    first, last = history.val[steps[0]], history.val[steps[-1]]
-    rewards, errors = (np.array(history.train[name]) for name in ("train/reward", "train/reward_se"))
-    if not errors.size:
-        return None
-    begun = next((i for i, step in enumerate(history.steps) if step > steps[0]), None)
-    if begun is None or len(rewards) < begun + 6:
-        return None
-    old, new = slice(begun, begun + 3), slice(-3, None)
-    rise = float(rewards[new].mean() - rewards[old].mean())
-    error = math.sqrt(float((errors[new] ** 2).sum() + (errors[old] ** 2).sum())) / 3
-    held = last["val/reward"] - first["val/reward"]
-    held_error = math.hypot(first.get("val/reward_se", 0.0), last.get("val/reward_se", 0.0))
-    if rise <= RARE * error or held >= rise / 4 or rise - held <= 4 * math.hypot(error, held_error):
-        return None
-    return Symptom(
-        "the training reward rises and the held-out check does not: the policy learns the training tasks by heart, or "
-        "what pays there and not elsewhere",
-        f"training {rise:+.3f} (error {error:.3f}), validation {held:+.3f} (error {held_error:.3f}) since iteration "
-        f"{steps[0]}",
-        "Give more tasks (data.train_size, data.train_files); where training has terms of its own (reward_model, "
-        "custom_reward_function, multiturn_reward), compare train/terms/* with val/terms/*; see that env.kwargs and "
-        "env.val_kwargs pay the same",
-    )
+    rewards, last = np.array(history.train["train/reward"]), history.val[steps[-1]]
+    for step in sorted({steps[0], *steps[-7:-1]}):
+        first, done = history.val[step], bisect_right(history.steps, step)
+        old, new = slice(max(0, done - 3), max(3, done)), slice(-3, None)
+        if len(rewards) < max(3, done) + 3:
+            continue
+        rise = float(rewards[new].mean() - rewards[old].mean())
+        error = math.sqrt(float((errors[new] ** 2).sum() + (errors[old] ** 2).sum())) / 3
+        held = last["val/reward"] - first["val/reward"]
+        held_error = math.hypot(first.get("val/reward_se", 0.0), last.get("val/reward_se", 0.0))
+        if rise > RARE * error and held < rise / 4 and rise - held > RARE * math.hypot(error, held_error):
+            return Symptom(
+                "the training reward rises and the held-out check does not: the policy learns the training tasks by "
+                "heart, or what pays there and not elsewhere",
+                f"training {rise:+.3f} (error {error:.3f}), validation {held:+.3f} (error {held_error:.3f}) since "
+                f"iteration {step}",
+                "Give more tasks (data.train_size, data.train_files); where training has terms of its own "
+                "(reward_model, custom_reward_function, multiturn_reward), compare train/terms/* with val/terms/*; see "
+                "that env.kwargs and env.val_kwargs pay the same",
+            )
+    return None
 
 
 @_check("entropy", "actor/entropy")
@@ -369,12 +368,13 @@ def gradient(history: History) -> Symptom | None:
     """The norm of the gradient spikes (one that is not finite ends the run).
 
     Above eight times the median of the iterations before, by 5 robust standard deviations of the logarithm, of which
-    one is at least a quarter; or with an advantage of four times what is usual.
+    one is at least a quarter; or by 3 in 2 iterations, or with an advantage of four times what is usual.
     """
     huge = any(s.ratio > 4 and s.before > 1e-6 for s in shifts(history.train["actor/advantage_abs_max"], 1))
-    for shift in shifts(history.train["actor/grad_norm"], 1, floor=0.25):
-        beyond = shift.ratio > 8 and (shift.z > RARE or huge) and shift.before > 1e-6
-        if beyond and shift.recent:
+    norms = history.train["actor/grad_norm"]
+    single = [s for s in shifts(norms, 1, floor=0.25) if s.z > RARE or huge]
+    for shift in (*single, *(s for s in shifts(norms, 2, floor=0.25) if s.z > 3)):
+        if shift.recent and shift.ratio > 8 and shift.before > 1e-6:
             return Symptom(
                 "the gradient's norm spikes",
                 f"{shift.latest:.3g}, {shift.before:.3g} in {shift.name}; it is cut at "
