@@ -90,7 +90,7 @@ def test_moved_rewards_are_what_the_estimator_sees_and_not_what_is_reported(tmp_
     (tmp_path / "mine.py").write_text("def first(t): return [t.total_reward] + [0.0] * (t.num_turns - 1)\n")
     seen: list[Trajectory] = []
     credit = ppo.credit
-    monkeypatch.setattr(ppo, "credit", lambda *args: seen.extend(args[3]) or credit(*args))
+    monkeypatch.setattr(ppo, "credit", lambda *args, **how: seen.extend(args[3]) or credit(*args, **how))
     in_process(tmp_path, *options(folder, tmp_path, f"algorithm.reward_credit={tmp_path}/mine.py:first"))
     told = episodes_of(tmp_path)
     assert len(told) == len(seen) > 8

@@ -49,7 +49,7 @@ async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> No
 
     async def misspell(source: Any, kind: Any) -> Any:
         specs = [spec._replace(names=tuple(map(misspelled, spec.names))) for spec in source.specs]
-        sums = await send(LocalSource(specs, source._read), kind)
+        sums = await send(LocalSource(specs, source.read), kind)
         return {lost if name == misspelled(lost) else name: each for name, each in sums.items()}
 
     engine._updater._send = misspell  # type: ignore[method-assign]
