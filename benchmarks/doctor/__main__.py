@@ -236,8 +236,8 @@ def table(faults: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> I
     yield "|---|---|---|---|---|"
     for row in runs:
         alarms = ", ".join(f"{check} ({step})" for check, step, _ in row["false"]) or "none"
-        reward = f"{row['reward'][0]:+.2f} -> {row['reward'][1]:+.2f}"
-        yield f"| {row['run']} | {row['iterations']} | {reward} | {row['checked']} | {alarms} |"
+        first, last = row["reward"]
+        yield f"| {row['run']} | {row['iterations']} | {first:+.2f} -> {last:+.2f} | {row['checked']} | {alarms} |"
 
 
 def main() -> int:
