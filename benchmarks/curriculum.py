@@ -49,7 +49,7 @@ TRAIN = [
 
 
 def ppo(seed: int, folder: Path, options: list[str]) -> None:
-    """Go on with the run in ``folder``, or begin it."""
+    """Resume the run in ``folder``, or start it."""
     command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
     subprocess.run([*command, "trainer.threads=1", "engine.threads=1", *options], check=True)
 

@@ -3,10 +3,11 @@ r"""Record what tau2-bench's own code makes of scripted trajectories: the refere
     TAU2_DATA_DIR=tau2-bench/data python3.12 scripts/record_tau2.py tests/data/tau2.json.gz \
         retail:base telecom:small mock:base
 
-Run it with a Python that has tau2 (3.12 or newer; `pip install -e tau2-bench`) and not this project. For every task it
-plays the task's own actions, and the same with one left out, one twice, all in reverse, or one with a wrong argument
-(`variants`), and keeps, after each call, whether it failed and a hash of what both databases have otherwise than their
-files; and at the end the reward and its parts. Assertions in words, which tau2 has a service judge, count as met.
+Run it with a Python that has tau2 (3.12 or newer; `pip install -e tau2-bench`); this project is not needed. For every
+task it plays the task's own actions, and the same with one left out, one twice, all in reverse, or one with a wrong
+argument (`variants`), and keeps, after each call, whether it failed and a hash of what both databases have otherwise
+than their files; and at the end the reward and its parts. Assertions in words, which tau2 has a service judge, count as
+met.
 """
 
 import copy

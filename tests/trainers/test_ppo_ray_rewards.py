@@ -74,4 +74,4 @@ def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_p
     for row in trained:
         assert row["reward/helpful_requests"] > 0
         assert row["reward/helpful_unscored"] == 0
-        assert row["time/sleep_s"] > 0, "the engine, which shares its CPUs with the learner"
+        assert row["time/sleep_s"] > 0, "the engine shares its CPUs with the learner"

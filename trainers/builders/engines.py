@@ -157,7 +157,7 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
 
 def sleeps(config: PPOConfig) -> bool:
     """Whether the engine gives memory back while the learner learns on the same GPUs, or on this machine's CPUs."""
-    if config.engine.name == "torch":  # asleep it would take what episodes go on with
+    if config.engine.name == "torch":  # with staleness, episodes go on while it learns
         spanned = config.cluster.colocate or config.reward_model.learner_spans_pool
         return (spanned or resolve_device(config.model.device).type == "cpu") and not config.rollout.staleness
     return config.cluster.colocate and config.engine.name == "vllm" and config.engine.vllm.sleep_mode
