@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ...attack import COMMON, Attack
-from ...data.gsm8k import INSTRUCTION, READER, says_how, with_instruction, without_annotations
+from ...data.gsm8k import INSTRUCTION, READER, from_pair, says_how, with_instruction, without_annotations
 from ...data.sources import Source, open_source
 from ...data.word_problems import LEVELS, Level
 from ...env import EpisodeState, TextEnv, Turn
-from ...messages import Message, user, visible_text
+from ...messages import Message, assistant, user, visible_text
 from ...options import Cost, Gain, PositiveInt, Weight, checked
 from ...scoring.gsm8k import Method, Verdict, extract, judge, normalize
 from ...task import Split, Task
@@ -37,6 +37,9 @@ class WordProblemEnv(TextEnv[StateT]):
         instruction: Put after the question, unless the row's prompt or ``system_prompt`` says how to answer; ``None``
             to add nothing.
         system_prompt: A system message put before prompts that have none.
+        examples: Problems that were solved before this one was asked: rows with ``question`` and ``answer`` (worked,
+            ending in ``#### N``). Each is put before the question as a message of the user, with ``instruction``, and
+            the reply to it.
         **options: ``max_assistant_turns``, ``max_user_turns``, ``render_mode``, as in
             :class:`~textenvs.env.TextEnv`.
 
@@ -59,15 +62,23 @@ class WordProblemEnv(TextEnv[StateT]):
         method: Method = "marked",
         instruction: str | None = INSTRUCTION,
         system_prompt: str | None = None,
+        examples: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
         opened = open_source(tasks, READER, level=level, split=split, seed=seed)
         super().__init__(opened, system_prompt=system_prompt, **options)
         self.method = method
         self.instruction = None if says_how(system_prompt) else instruction
+        self.examples: tuple[Message, ...] = ()
+        for number, row in enumerate(examples):
+            solved = from_pair(row, str(number), f"examples: row {number}", READER.data_source)
+            reply = assistant(without_annotations(row["answer"]))
+            self.examples += (*with_instruction(solved.prompt, self.instruction), reply)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        return with_instruction(task.prompt, self.instruction)
+        messages = with_instruction(task.prompt, self.instruction)
+        first = messages[0]["role"] == "system"  # which stays in front
+        return (*messages[:first], *self.examples, *messages[first:])
 
     @property
     def gold(self) -> Any:
@@ -98,7 +109,8 @@ class Gsm8k(WordProblemEnv[EpisodeState]):
         tasks: As in :class:`WordProblemEnv`, and so are the other options and errors.
         correct: The reward of the right answer.
         format: The reward of a wrong answer in the right form; less than ``correct``.
-        **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``render_mode``.
+        **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``examples``,
+            ``render_mode``.
     """
 
     @checked
@@ -139,8 +151,8 @@ class Gsm8kInteract(Gsm8k):
             costs, or failing first would pay.
         extra_turn: Added on every turn after the first; at most 0.
         max_assistant_turns: How many attempts there are; ``None`` for no limit.
-        **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``max_user_turns``,
-            ``render_mode``.
+        **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``examples``,
+            ``max_user_turns``, ``render_mode``.
     """
 
     attack_margin = 0.1  # at the easy level, what a search over the signs leaves
