@@ -217,6 +217,21 @@ def test_the_opening_says_how_to_answer_unless_the_row_does(make):
         assert opens(bare, system_prompt=told) == (system(told), bare)
 
 
+@pytest.mark.parametrize("make", ALL)
+def test_solved_examples_stand_between_the_system_message_and_the_question(make):
+    rows = [{"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"question": "2+2?", "answer": "#### 4"}]
+    shown = (user(f"1+1? {INSTRUCTION}"), assistant("1+1=2\n#### 2"), user(f"2+2? {INSTRUCTION}"), assistant("#### 4"))
+    asked = user(f"How many? {INSTRUCTION}")
+    for before in ((), (system("Be brief."),)):
+        env = make(examples=rows)
+        task = Task("k", "s", (*before, user("How many?")), "4")
+        assert env.reset(options={"task": task})[0] == (*before, *shown, asked)
+        env.step("#### 4")
+        assert env.state.assistant_turns == 1
+    with pytest.raises(TaskError, match="examples: row 0: .*'answer'"):
+        make(examples=[{"question": "1+1?", "answer": "2"}])
+
+
 # ------------------------------------------------------------------ replay, snapshots, forks
 
 
