@@ -202,7 +202,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
         metrics, recorded, steps = await asyncio.to_thread(learn, run, trajectories, *credited, explain=explain)
-        explained = explained_of(columns, advantages, recorded, paid, greedy, steps) if explain else None
+        explained = explained_of(run.config, columns, advantages, recorded, paid, greedy, steps) if explain else None
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))

@@ -408,7 +408,7 @@ def learn_again(
     """Credit and all steps of an iteration, with what became of each token."""
     columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
     _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
-    return explained_of(columns, advantages, recorded, paid, greedy, steps)
+    return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
 
 
 def advantages_again(
