@@ -133,7 +133,7 @@ test-light: dev
 
 # Playwright brings no package that others pin, and is installed over the development environment.
 test-viewer: dev
-	$(PIP) 'playwright>=1.49,<2'
+	$(PIP) --require-hashes --no-deps --requirement requirements/viewer.lock
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/textenvs/viewer $(PYTEST)
 

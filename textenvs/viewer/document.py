@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,8 +80,10 @@ class Document:
             raise RecordsError(f"{self.paths[0]} has no episodes")
         shown_runs = [self._run(n, run, some) for n, (run, some) in enumerate(zip(runs, shown, strict=True))]
         if len({each["name"] for each in shown_runs}) < len(shown_runs):
-            for each in shown_runs:
-                each["name"] = each["path"]
+            paths = [run.path.resolve() for run in runs]
+            common = os.path.commonpath(paths)
+            for path, each in zip(paths, shown_runs, strict=True):
+                each["name"] = os.path.relpath(path, common) if path != Path(common) else path.name
         return {
             "runs": shown_runs,
             "pairs": self._pairs(shown) if len(runs) == 2 else [],
