@@ -29,13 +29,15 @@ class BranchError(ValueError):
     """An episode that cannot be continued; the message says why, and what to do."""
 
 
-def environment_of(config: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The id and the options of the environment that an iteration, or an evaluation, was played in.
+def environment_of(config: Mapping[str, Any], info: Mapping[str, Any], group: str) -> tuple[str, dict[str, Any]]:
+    """The id and the options of the environment that a group of an iteration, or of an evaluation, was played in.
 
     Raises:
         BranchError: The file does not say.
     """
     environment = info.get("environment") or config.get("environment")
+    if (components := info.get("components")) and isinstance(environment, Mapping):  # of a mixture
+        environment = environment.get(components.get(group))
     if not isinstance(environment, Mapping) or not isinstance(environment.get("id"), str):
         raise BranchError("the file does not say which environment was played: an older version wrote it")
     return environment["id"], dict(environment.get("options") or {})

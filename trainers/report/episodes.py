@@ -69,7 +69,8 @@ class EpisodeFiles:
         pieces: Of the model's tokenizer.
         keep: Iterations whose episodes stay in the run's folder; 0 writes neither them nor validations there.
         settings: ``rollout_data_dir`` and ``validation_data_dir``: where all of them are written instead.
-        environments: By kind, the ``id`` and the ``options`` of the environment; to continue episodes.
+        environments: By kind, the ``id`` and the ``options`` of the environment, or of each component; to continue
+            episodes, or to play them again.
     """
 
     def __init__(

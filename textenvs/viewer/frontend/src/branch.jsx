@@ -12,7 +12,9 @@ export function Branch({ index, row, turn, refresh }) {
   const [saved, setSaved] = useState("");
   const [episodes, instead] = useLoaded(() => Promise.all(ordered(row.it.groups.get(row.group || row.id)).map(loadEpisode)), [row]);
   const run = index.runs[row.it.run];
-  const environment = row.it.info.environment ?? (run.kind === "evaluation" ? run.config.environment : null);
+  const { info } = row.it;
+  const known = info.environment ?? (run.kind === "evaluation" ? run.config.environment : null);
+  const environment = info.components ? known?.[info.components[row.group]] : known; // of a mixture
 
   const ask = async (what, body) => {
     setBusy(what);
