@@ -157,7 +157,7 @@ def write_episodes(env_ids: Sequence[str], page: Path, seeds: int = 4) -> dict[s
         longest[env_id] = max(range(seeds), key=lambda seed: len(played[seed]["turn_rewards"]))
         rows += played
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "episodes.parquet"
+        file = Path(folder) / "environments.parquet"
         write_played(file, rows, kind="validation", iteration=0, title="scripted experts")
         write_page(Document([file]), page)
     return longest
@@ -174,7 +174,7 @@ def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int) -> dict[str, Any
         over = terminated or truncated
     return {
         **{"episode_id": _name(env_id, seed), "group_id": _name(env_id, seed), "task_key": info["task_key"]},
-        **{"data_source": env_id, "forked_from": "", "forked_turn": 0, "messages": list(conversation)},
+        **{"data_source": env_id.removeprefix("textenv/"), "forked_from": "", "forked_turn": 0, "messages": list(conversation)},
         **{"status": "completed" if terminated else "truncated_turns", "stop": info["stop"]},
         **{"terminated": terminated, "truncated": truncated, "env_seed": seed, "task_index": info.get("task_index")},
         **{"turn_rewards": rewards, "turn_terms": terms, "metrics": list(info["metrics"].items())},

@@ -154,7 +154,9 @@ def test_comparison_is_paired_by_task(run, tmp_path):
     better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
     index = Document([run, better]).index()
     assert [each["name"] for each in index["runs"]] == ["run", "better"]
-    assert [each["name"] for each in Document([run, run]).index()["runs"]] == [str(run)] * 2
+    copies = [shutil.copytree(run, tmp_path / name / "run") for name in ("a", "b")]
+    assert [each["name"] for each in Document(copies).index()["runs"]] == ["a/run", "b/run"]
+    assert index["pairs"][0]["first"] == [0, "validation", 2], "the last validation first"
     pair = next(p for p in index["pairs"] if p["first"] == [0, "train", 1])
     assert pair["alone"] == [0, 1]
     means = []
