@@ -23,8 +23,10 @@ export function Run({ index, run, number }) {
         {index.runs.map((other, n) => n !== number && <a href={`#/run/${n}`}>{visible(other.name)}</a>)}
       </div>
       {run.results && <Results results={run.results} />}
-      <Iterations run={run} number={number} />
-      <Curves runs={[run]} />
+      <div class="overview">
+        <div><Iterations run={run} number={number} /></div>
+        <div><Curves runs={[run]} /></div>
+      </div>
       {Object.keys(run.config).length > 0 && (
         <details class="config">
           <summary>{run.kind === "evaluation" ? "what was evaluated" : "configuration"}</summary>
@@ -136,7 +138,7 @@ function Curve({ name, runs }) {
         legend: { show: false },
         cursor: { y: false, points: { size: 6 } },
         scales: { x: { time: false }, y: { range: (u, low, high) => (low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true)) } },
-        axes: [{ ...axis, size: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 48 }],
+        axes: [{ ...axis, size: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 52, values: (u, ticks) => ticks.map((tick) => num(tick, 3)) }],
         series: [{}, ...runs.map((run, n) => ({ stroke: () => colour(COLOURS[n]), width: 1.5, spanGaps: true, points: { show: steps.length < 30, size: 4 } }))],
         hooks: { setCursor: [(u) => show(u.cursor.idx, u.data)] },
       },
