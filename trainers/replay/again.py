@@ -365,7 +365,8 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
         RecordsError: The episodes are not there.
     """
     file = recorded.iteration(iteration)
-    episodes, records = read_parquet(file.path), list(file.episodes())
+    records = list(file.episodes())
+    episodes = read_parquet(file.path)
     chosen = [group is None or each.group_id in (group, f"g{group}") for each in episodes]
     some = [each for each, wanted in zip(episodes, chosen, strict=True) if wanted]
     if not some:

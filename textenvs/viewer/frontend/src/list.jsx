@@ -49,6 +49,7 @@ export function List({ its, route }) {
   const [one, several] = [its.length === 1, options("source").length > 1];
   return (
     <section class="fill">
+      {its.map((it) => it.problem && <p class="problem">{visible(it.problem)}</p>)}
       {one && <Facts it={its[0]} />}
       <form class="filters" onSubmit={(event) => event.preventDefault()}>
         <input data-search type="search" placeholder="search task, opening, id" value={f.q ?? ""}

@@ -51,7 +51,7 @@ function Iterations({ run, number }) {
           return (
             <tr>
               <td><a href={`#${it.path}`}>{visible(it.name)}</a></td>
-              <td>{roots.length}{it.list.length > roots.length && ` + ${it.list.length - roots.length}`}</td>
+              <td>{it.problem && <span class="bad" title={it.problem}>unreadable</span>}{!it.problem && roots.length}{it.list.length > roots.length && ` + ${it.list.length - roots.length}`}</td>
               <td>{num(mean(roots.map((row) => row.reward)), 3)}</td>
               <td>{num(100 * mean(roots.map((row) => Number(row.success))), 3)} %</td>
               <td>{known ? `${groups.filter((rows) => rows[0].signal === "signal").length} of ${groups.length}` : ""}</td>
