@@ -17,6 +17,7 @@
 #   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
 #   make docs     the site, as site/index.html; a warning is an error
 #   make docs-pages  docs/configuration.md, docs/coming-from-verl.md and docs/gpu-sizes.md, from the schema and the plan
+#   make doctor   the table of docs/doctor.md anew: planted faults and healthy runs; takes hours, ARGS="--only entropy" less
 #   make release-check   an sdist and a wheel, installed and run outside of the repository, for each of PYTHONS
 #   make clean    remove the virtual environment and all caches (never outputs/ or models/)
 #
@@ -36,7 +37,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow test-viewer viewer lint bench lock docs docs-pages release-check clean
+.PHONY: help model venv venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow test-viewer viewer lint bench lock docs docs-pages doctor release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -133,7 +134,7 @@ test-light: dev
 
 # Playwright brings no package that others pin, and is installed over the development environment.
 test-viewer: dev
-	$(PIP) 'playwright>=1.49,<2'
+	$(PIP) --require-hashes --no-deps --requirement requirements/viewer.lock
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/textenvs/viewer $(PYTEST)
 
@@ -168,6 +169,9 @@ docs-pages: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
 	$(BIN)/python -m trainers.config --verl docs/coming-from-verl.md
 	$(BIN)/python scripts/gpu_sizes.py docs/gpu-sizes.md
+
+doctor: venv
+	$(BIN)/python -m benchmarks.doctor $(ARGS)
 
 # With TRAIN=1 the extra `train`, too, and one iteration of it.
 PYTHONS ?= python3.11 python3.12 python3.13

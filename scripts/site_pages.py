@@ -2,24 +2,26 @@
 
 The folder mirrors the repository, so that links between pages, and from pages to files, are the same here and there.
 Added are the reference, made from docstrings (:data:`REFERENCE`), and on each environment's page an episode of its
-scripted expert, played now. A warning of Zensical's is an error. The site loads nothing from elsewhere.
+scripted expert, played now, in the viewer: one page, :data:`EPISODES`, has all of them. A warning of Zensical's is an error. The site loads nothing from elsewhere.
 """
 
 from __future__ import annotations
 
-import html
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 import textenvs
-from textenvs.messages import text_of
+from textenvs.records.writer import write_played
+from textenvs.viewer import Document, write_page
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT, SITE = ROOT / "build" / "site", ROOT / "site"
@@ -63,7 +65,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("trainers.engines.base", "trainers.rewards.service", "trainers.rewards.functions", "trainers.report.loggers"),
     ),
 }
-STYLE, WORKER = "site.css", "site_worker.js"
+EPISODES, STYLE, WORKER = "episodes.html", "site.css", "site_worker.js"
 #: What Zensical's offline plugin has each page load, for :data:`WORKER` to stand in its place.
 _ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
@@ -78,7 +80,8 @@ def build(out: Path = OUT) -> list[Path]:
         SandboxUnavailable: An environment's programs cannot run on this machine; the message says what to install.
     """
     shutil.rmtree(out, ignore_errors=True)
-    written = []
+    out.mkdir(parents=True)
+    seeds, written = write_episodes(textenvs.list_environments(), out / EPISODES), []
     for source in sorted({path for pattern in PAGES for path in ROOT.glob(pattern) if path.is_file()}):
         page = out / source.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -88,9 +91,9 @@ def build(out: Path = OUT) -> list[Path]:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(linked, place)
         if source == GALLERY:
-            episodes = "".join(map(episode_html, textenvs.list_environments()))
-            text += "\n## Episodes\n" + episodes.replace('class="episode" open', 'class="episode"')
-        page.write_text(with_episodes(text), encoding="utf-8")
+            text += f'\n## Episodes\n\n<figure class="episode"><iframe src="../../{EPISODES}#/run/0/validation/0" '
+            text += 'title="episodes of all environments"></iframe></figure>\n'
+        page.write_text(with_episodes(text, seeds, "../" * (len(page.relative_to(out).parts) - 1)), encoding="utf-8")
         written.append(page)
     for name in (STYLE, WORKER):
         shutil.copyfile(ROOT / "scripts" / name, out / name)
@@ -110,54 +113,72 @@ def _linked(source: Path, text: str) -> Iterator[Path]:
             yield path
 
 
-def with_episodes(text: str) -> str:
-    """The page with an episode of each environment whose table of attacks it has, before its first section."""
-    ids = _MARK.findall(text)
-    if not ids:
-        return text
-    before, section, after = text.partition("\n## ")
-    return f"{before}\n{''.join(episode_html(env_id) for env_id in ids)}\n{section}{after}"
+def with_episodes(text: str, seeds: Mapping[str, int], root: str) -> str:
+    """The page with an episode of each environment whose table of attacks it has, before its first section.
 
-
-def episode_html(env_id: str, seeds: int = 4) -> str:
-    """The longest episode of the scripted expert among those of so many seeds, as HTML: what was said is escaped.
-
-    This is what a viewer of episodes would replace.
+    Args:
+        text: Of the page.
+        seeds: Of the episodes that are shown, by environment.
+        root: The way from the page to the site's folder, for example ``../../``.
     """
-    env = textenvs.make(env_id)
-    try:
-        played = [_played(env, seed) for seed in range(seeds)]
-    finally:
-        env.close()
-    seed, (conversation, notes, stop) = max(enumerate(played), key=lambda each: len(each[1][1]))
-    lines = [_message(message, notes.get(at)) for at, message in enumerate(conversation)]
+    before, section, after = text.partition("\n## ")
+    shown = (episode_html(env_id, seeds[env_id], root) for env_id in _MARK.findall(text))
+    return f"{before}\n{''.join(shown)}{section}{after}"
+
+
+def episode_html(env_id: str, seed: int, root: str) -> str:
+    """A recorded episode, in the viewer."""
+    where = f"{root}{EPISODES}#/run/0/validation/0/e/{quote(_name(env_id, seed), safe='')}"
     return (
-        f'\n<details class="episode" open><summary>An episode of the scripted expert in <code>{html.escape(env_id)}'
-        f"</code>, seed {seed}: {html.escape(stop)}</summary>\n{''.join(lines)}</details>\n"
+        f'\n<figure class="episode"><iframe src="{where}" title="an episode of {env_id}" loading="lazy"></iframe>'
+        f"<figcaption>Its scripted expert in <code>{env_id}</code>, seed {seed}. "
+        f'<a href="{where}" target="_blank">In a tab of its own</a></figcaption></figure>\n'
     )
 
 
-def _played(env: textenvs.TextEnv[Any], seed: int) -> tuple[textenvs.Messages, dict[int, str], str]:
-    """The conversation, the rewards in words by the place of the reply, and why it ended."""
+def _name(env_id: str, seed: int) -> str:
+    return f"{env_id.removeprefix('textenv/')}, seed {seed}"
+
+
+def write_episodes(env_ids: Sequence[str], page: Path, seeds: int = 4) -> dict[str, int]:
+    """Play each environment's scripted expert, and write one page of the viewer with all of these episodes.
+
+    Returns:
+        The seed of each environment's longest episode.
+    """
+    rows: list[dict[str, Any]] = []
+    longest: dict[str, int] = {}
+    for env_id in env_ids:
+        env = textenvs.make(env_id)
+        try:
+            played = [_played(env, env_id, seed) for seed in range(seeds)]
+        finally:
+            env.close()
+        longest[env_id] = max(range(seeds), key=lambda seed: len(played[seed]["turn_rewards"]))
+        rows += played
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "environments.parquet"
+        write_played(file, rows, kind="validation", iteration=0, title="scripted experts")
+        write_page(Document([file]), page)
+    return longest
+
+
+def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int) -> dict[str, Any]:
+    """An episode of the scripted expert, as a row of a file of episodes."""
     conversation, info = env.reset(seed=seed)
-    rng, over, notes = np.random.default_rng(seed), False, {}
+    rng, over, rewards, terms = np.random.default_rng(seed), False, list[float](), list[list[tuple[str, float]]]()
     while not over:
         conversation, reward, terminated, truncated, info = env.step(env.demonstration(rng))
-        said = max(at for at, message in enumerate(conversation) if message["role"] == "assistant")
-        terms = ", ".join(f"{name} {value:+.3g}" for name, value in info["terms"].items() if value)
-        notes[said] = f"reward {reward:+.3g}" + (f" ({terms})" if terms else "")
+        rewards.append(float(reward))
+        terms.append(list(info["terms"].items()))
         over = terminated or truncated
-    return conversation, notes, str(info["stop"])
-
-
-def _message(message: textenvs.Message, note: str | None) -> str:
-    # A blank line would end the block of HTML within a page of Markdown.
-    said = html.escape(text_of(message)).replace("\n", "&#10;")
-    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", ())]
-    said = "&#10;".join([*([said] if said else []), *(html.escape(call) for call in calls)])
-    paid = f'<span class="reward">{html.escape(note)}</span>' if note else ""
-    role = html.escape(message["role"])
-    return f'<div class="said {role}"><span class="role">{role}</span>{paid}<pre>{said}</pre></div>\n'
+    return {
+        **{"episode_id": _name(env_id, seed), "group_id": _name(env_id, seed), "task_key": info["task_key"]},
+        **{"data_source": env_id.removeprefix("textenv/"), "forked_from": "", "forked_turn": 0, "messages": list(conversation)},
+        **{"status": "completed" if terminated else "truncated_turns", "stop": info["stop"]},
+        **{"terminated": terminated, "truncated": truncated, "env_seed": seed, "task_index": info.get("task_index")},
+        **{"turn_rewards": rewards, "turn_terms": terms, "metrics": list(info["metrics"].items())},
+    }
 
 
 def contained(site: Path = SITE) -> None:

@@ -1,12 +1,16 @@
 """The site of the documentation (`make docs` builds it) and the release: what can be known without building either."""
 
 import ast
+import base64
+import gzip
 import importlib.util
+import json
 import re
 import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -117,35 +121,35 @@ class Hostile(TextEnv):
         return self.SAID
 
 
-class Said(HTMLParser):
+class Shown(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.tags, self.text = [], []
+        self.tags = []
 
     def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-
-    def handle_data(self, data):
-        self.text.append(data)
+        self.tags.append((tag, dict(attributes)))
 
 
-def test_what_is_said_in_an_episode_stays_text(site, monkeypatch):
+def test_an_environments_page_embeds_an_episode_in_the_viewer_before_its_first_section(site, monkeypatch, tmp_path):
     monkeypatch.setattr(site.textenvs, "make", lambda _: Hostile())
-    shown = site.episode_html("tests/hostile")
-    assert "\n\n" not in shown.strip(), "a blank line ends the HTML within a page"
-    parsed = Said()
-    parsed.feed(shown)
-    assert set(parsed.tags) == {"details", "summary", "code", "div", "span", "pre"}
-    assert parsed.text.count(Hostile.SAID) == 3
-    assert "reward +1 (a<b +1)" in parsed.text
-
-
-def test_an_environments_page_gets_its_episodes_before_the_first_section(site):
-    text = "# Page\n\nIntroduction.\n\n## First\n\n<!-- attacks textenv/clarify -->\n<!-- end of attacks -->\n"
-    before, _, after = site.with_episodes(text).partition("## First")
-    assert before.count('<details class="episode"') == 1
-    assert "textenv/clarify" in before
+    seeds = site.write_episodes(["textenv/hostile"], tmp_path / site.EPISODES, seeds=2)
+    page = (tmp_path / site.EPISODES).read_text("utf-8")
+    assert "alert(1)" not in page
+    blocks = dict(re.findall(r'id="data:([^"]+)">([^<]*)<', page))
+    episodes = json.loads(gzip.decompress(base64.b64decode(blocks["0/validation/0/0"])))
+    assert [message["content"] for message in episodes[0]["messages"]] == [Hostile.SAID] * 3
+    text = "# Page\n\nIntroduction.\n\n## First\n\n<!-- attacks textenv/hostile -->\n<!-- end of attacks -->\n"
+    before, _, after = site.with_episodes(text, seeds, "../../").partition("## First")
     assert after == text.partition("## First")[2]
+    shown = before.partition("Introduction.")[2].strip()
+    assert "\n\n" not in shown, "a blank line ends the HTML within a page"
+    parsed = Shown()
+    parsed.feed(shown)
+    assert [tag for tag, _ in parsed.tags] == ["figure", "iframe", "figcaption", "code", "a"]
+    where = parsed.tags[1][1]["src"]
+    assert where == "../../episodes.html#/run/0/validation/0/e/hostile%2C%20seed%200"
+    (iteration,) = json.loads(gzip.decompress(base64.b64decode(blocks["index"])))["runs"][0]["iterations"]
+    assert unquote(where.rpartition("/")[2]) in iteration["rows"]["episode_id"]
 
 
 # --- the release

@@ -111,6 +111,7 @@ def credit(
 
 
 def explained_of(
+    config: PPOConfig,
     columns: Mapping[str, Floats],
     advantages: Advantages,
     recorded: Mapping[str, Floats],
@@ -121,6 +122,7 @@ def explained_of(
     """What is written of a batch.
 
     Args:
+        config: Of the run.
         columns: Of :func:`credit`, which was asked to explain.
         advantages: Likewise.
         recorded: ``step``, ``weight`` and those of :data:`RECORDED` by name, ``[N]``.
@@ -136,7 +138,8 @@ def explained_of(
     named |= advantage_columns(columns, advantages)
     made, mask = advantages.made_of, advantages.policy_mask
     assert made is not None
-    return Explained(named, paid, made.unscaled, mask, made.by_fork, greedy, recorded["step"], steps)
+    return Explained(named, paid, made.unscaled, mask, made.by_fork, greedy, recorded["step"], steps,
+                     config.algorithm.adv_estimator in NEEDS_TERMS)  # fmt: skip
 
 
 def advantage_columns(columns: Mapping[str, Floats], advantages: Advantages) -> dict[str, Floats]:

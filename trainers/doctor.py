@@ -29,6 +29,8 @@ def examine(folder: Path) -> Doctor:
         RecordsError: There is no run.
         MetricsError: Its metrics cannot be read.
     """
+    if not folder.is_dir():
+        raise RecordsError(f"there is no folder {folder}")
     if not (folder / METRICS_FILE).is_file():
         raise RecordsError(f"{folder} has no {METRICS_FILE}: give the folder of a run with jsonl in trainer.logger")
     run = open_run(folder)
@@ -40,10 +42,15 @@ def examine(folder: Path) -> Doctor:
 
 
 def _tied(run: Any) -> Iterator[tuple[int, list[str]]]:
-    """Tasks without a signal of those iterations whose episodes were kept."""
+    """Tasks without a signal of those iterations whose episodes were kept, and can be read."""
     for iteration in run.iterations:
         if iteration.kind == "train":
-            rows = (row for row in iteration.summaries() if row.signal == "tied" and not row.forked_from)
+            try:
+                summaries = iteration.summaries()
+            except RecordsError as error:  # they are examples; the verdicts are of metrics
+                print(f"warning: {error}", file=sys.stderr)
+                continue
+            rows = (row for row in summaries if row.signal == "tied" and not row.forked_from)
             named = {row.group_id: f"{row.task_key or row.group_id} ({row.total_reward:+g})" for row in rows}
             yield iteration.number, list(named.values())[:5]
 

@@ -129,7 +129,11 @@ async def train(run: Run) -> None:
         run.iteration += 1
         if run.iteration == 1:
             metrics = {**run.references, **metrics}
-        run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version)
+        components = None
+        if run.config.env.mixture:
+            played = zip(batch.choices, batch.groups, strict=True)
+            components = {group[0].group_id: choice.component for choice, group in played}
+        run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version, components)
         diagnose(run, metrics, tied_tasks(batch.groups))
         validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
         if validating or saving:
@@ -202,7 +206,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
         metrics, recorded, steps = await asyncio.to_thread(learn, run, trajectories, *credited, explain=explain)
-        explained = explained_of(columns, advantages, recorded, paid, greedy, steps) if explain else None
+        explained = explained_of(run.config, columns, advantages, recorded, paid, greedy, steps) if explain else None
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
@@ -412,12 +416,12 @@ async def validate(run: Run) -> str | None:
         )
         log.warning("%s", said)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
+    components = None
     if run.config.env.mixture:
-        by_task = {
-            name: [[one] for one in each] for name, each in zip(run.validation_tasks, of_components, strict=True)
-        }
-        metrics |= mixture_metrics(by_task, "val/mixture")
-    run.reporter.validation(run.iteration, metrics, trajectories)
+        by_name = dict(zip(run.validation_tasks, of_components, strict=True))
+        metrics |= mixture_metrics({name: [[one] for one in each] for name, each in by_name.items()}, "val/mixture")
+        components = {episode.group_id: name for name, each in by_name.items() for episode in each}
+    run.reporter.validation(run.iteration, metrics, trajectories, components)
     diagnose(run, metrics)
     run.validated = run.iteration
     return said if len(failed) == len(trajectories) else None

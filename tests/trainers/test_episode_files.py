@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from textenvs.records.schema import EXPLAINED
 from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch, episode_terms
 from trainers.algorithms.explain import made_of
-from trainers.report.episodes import EpisodeFiles, Pieces, rounded
+from trainers.report.episodes import EpisodeFiles, Explained, Pieces, rounded, table_of
+from trainers.report.metrics import groups_tied
 from trainers.tiny import build_tokenizer
 from trainers.trajectory import Trajectory, read_parquet
 
@@ -108,6 +110,24 @@ def test_an_advantage_is_the_return_less_the_baseline_up_to_a_scale(name: str, o
         )
         assert scale >= 0
         np.testing.assert_allclose(result.advantages[place], scale * difference[place], atol=1e-6)
+
+
+@pytest.mark.parametrize("by_term", [False, True])
+def test_a_group_is_tied_where_the_metric_says_so_whatever_its_advantages(by_term: bool) -> None:
+    """As with ``baseline=mixed``, where all tokens of a tied group have an advantage."""
+    given_ = episodes(np.random.default_rng(1))
+    same = [replace(each, turn_rewards=each.turn_rewards * 0, turn_terms=()) for each in given_[:3]]
+    terms = [({"a": 1.0, "b": -1.0} if n else {}) for n in range(3)]  # of the last turn: alike in sum alone
+    apart = [
+        replace(each, turn_terms=(*[{}] * (each.num_turns - 1), mine)) for each, mine in zip(same, terms, strict=True)
+    ]
+    given_ = [*same, *given_[3:6], *(replace(e, group_id="g2", episode_id=f"t{n}") for n, e in enumerate(apart))]
+    count = sum(len(each.token_ids) for each in given_)
+    explained = Explained({}, given_, np.ones(count), np.ones(count, np.bool_), by_term=by_term)
+    signals = table_of(given_, Pieces(TOKENIZER), explained).column("signal").to_pylist()
+    groups = [given_[:3], given_[3:6], given_[6:]]
+    assert [groups_tied([group], by_term=by_term) for group in groups] == [1.0, 0.0, float(not by_term)]
+    assert signals == ["tied"] * 3 + ["signal"] * 3 + ["signal" if by_term else "tied"] * 3
 
 
 def test_the_last_iterations_and_those_after_a_checkpoint_stay(tmp_path: Path) -> None:

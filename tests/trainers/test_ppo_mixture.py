@@ -131,6 +131,8 @@ def test_what_does_not_go_with_a_mixture_is_refused(tmp_path: Path) -> None:
     assert "give env.mixture.NAME.val_kwargs.tasks" in problems(one, f"data.val_files={rows}")
     assert "validation would be on the tasks" in problems(f"env.mixture.a.kwargs.tasks={rows}")
     assert "did you mean env.mixture.a.kwargs" in problems("env.mixture.a.kwarg=1")
+    assert "did you mean env.mixture.a.kwargs" in problems("env.mixture.a.kwarg={}")
+    assert "actr: unknown key" in problems("actr={}")
     assert "a name has letters" in problems("env.mixture={a/b: {}}")
     assert "env.mixture.a.weight: 0" in problems("env.mixture.a.weight=0")
     assert "env.curriculum.floor: has no effect" in problems("env.curriculum.floor=0.2")

@@ -17,8 +17,10 @@ from ppo_runs import in_process
 
 from textenvs import Turn
 from textenvs.records import open_run
+from textenvs.viewer.branches import environment_of
 from trainers.algorithms import advantages, policy_losses
 from trainers.learner.optim import Optimizer
+from trainers.replay import again as replaying
 from trainers.replay.__main__ import main
 from trainers.replay.again import replay
 from trainers.replay.compare import STAGES, Report
@@ -146,6 +148,34 @@ def test_a_changed_line_is_located(
     if stage in ("environment", "reward", "credit"):
         assert first.turn is not None
     assert list(report.differences)[:1] == [stage] or stage == "gradient"
+
+
+def test_elsewhere_the_report_says_how_far_numbers_are_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on several ranks, or on a GPU."""
+    monkeypatch.setattr(replaying, "is_exact", lambda config: False)
+    report = again(folder)
+    assert report.first is None, "\n".join(report.lines())
+    near = "4 optimizer steps: the same within 0.001 (at most apart: "
+    assert report.said["log-probability"].startswith(f"{near}learner_logprobs ")
+    assert report.said["gradient"] == f"{near}actor/grad_norm 0)"
+    changed_loss(monkeypatch)
+    first = again(folder).first
+    assert first is not None
+    assert (first.stage, first.step) == ("loss", 0)
+
+
+def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_, parts = "program_envs:tests/bytes", ("two", "three")
+    mixture = [f"env.mixture.{name}.id={bytes_}" for name in parts] + ["env.mixture.three.kwargs.tasks=3"]
+    in_process(tmp_path, *SAVED, "trainer.total_iterations=1", "env.id=textenv/gsm8k-interact", *mixture)
+    iteration = open_run(tmp_path).iteration(1)
+    assert {*iteration.info["components"].values()} == {*parts}
+    assert environment_of({}, iteration.info, "g0")[0] == bytes_
+    report = again(tmp_path, 1)
+    assert report.first is None, "\n".join(report.lines())
+    assert report.said["environment"] == "6 episodes: the same"
+    changed_reward(monkeypatch)
+    assert again(tmp_path, 1).differences["reward"].what == "the term 'cost'"
 
 
 @pytest.fixture

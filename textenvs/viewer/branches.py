@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..data.files import written_whole
 from ..env import TextEnv
 from ..evaluate.baselines import has_script
 from ..evaluate.policies import Player, Policy
@@ -19,7 +18,7 @@ from ..evaluate.runner import describe_error, tools_of
 from ..event_loop import submit
 from ..messages import Message, Messages, assistant
 from ..records import Episode
-from ..records.schema import ITERATION_KEY, PLAYED, arrow_schema
+from ..records.writer import write_played
 from ..text import excerpt
 
 MakeEnv = Callable[[str, Mapping[str, Any]], TextEnv[Any]]
@@ -30,13 +29,15 @@ class BranchError(ValueError):
     """An episode that cannot be continued; the message says why, and what to do."""
 
 
-def environment_of(config: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The id and the options of the environment that an iteration, or an evaluation, was played in.
+def environment_of(config: Mapping[str, Any], info: Mapping[str, Any], group: str) -> tuple[str, dict[str, Any]]:
+    """The id and the options of the environment that a group of an iteration, or of an evaluation, was played in.
 
     Raises:
         BranchError: The file does not say.
     """
     environment = info.get("environment") or config.get("environment")
+    if (components := info.get("components")) and isinstance(environment, Mapping):  # of a mixture
+        environment = environment.get(components.get(group))
     if not isinstance(environment, Mapping) or not isinstance(environment.get("id"), str):
         raise BranchError("the file does not say which environment was played: an older version wrote it")
     return environment["id"], dict(environment.get("options") or {})
@@ -173,9 +174,8 @@ class Branch:
                 n += 1
             # The file by itself is no folder of an evaluation.
             own = "validation" if kind == "evaluation" else kind
-            info = {"kind": own, "iteration": number, "continued": {"turn": self.turn, "by": self.by}}
-            with written_whole(path) as temporary:
-                _write(temporary, self._row(f"{self.episode.episode_id}/continued-t{self.turn}-{n}"), info)
+            row = self._row(f"{self.episode.episode_id}/continued-t{self.turn}-{n}")
+            write_played(path, [row], kind=own, iteration=number, continued={"turn": self.turn, "by": self.by})
         except OSError as error:
             raise BranchError(f"the branch was not written: {error}") from error
         return path
@@ -183,26 +183,22 @@ class Branch:
     def _row(self, episode_id: str) -> dict[str, Any]:
         state, episode = self._env.state, self.episode
         status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
-        row: dict[str, Any] = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
         taken = ("group_id", "task_key", "data_source", "task_index", "env_seed")
-        return (
-            row
-            | {name: getattr(episode, name) for name in taken}
-            | {
-                "episode_id": episode_id,
-                "status": status if self.done else "aborted",
-                "stop": self.stop,
-                "error": self.error,
-                "forked_from": episode.episode_id,
-                "forked_turn": self.turn,
-                "terminated": state.terminated,
-                "truncated": not state.terminated,
-                "turn_rewards": self.rewards,
-                "turn_terms": [list(terms.items()) for terms in self.terms],
-                "metrics": list(self.metrics.items()),
-                "messages": list(self.messages),
-            }
-        )
+        return {
+            **{name: getattr(episode, name) for name in taken},
+            "episode_id": episode_id,
+            "status": status if self.done else "aborted",
+            "stop": self.stop,
+            "error": self.error,
+            "forked_from": episode.episode_id,
+            "forked_turn": self.turn,
+            "terminated": state.terminated,
+            "truncated": not state.terminated,
+            "turn_rewards": self.rewards,
+            "turn_terms": [list(terms.items()) for terms in self.terms],
+            "metrics": list(self.metrics.items()),
+            "messages": list(self.messages),
+        }
 
     def close(self) -> None:
         self._env.close()
@@ -237,12 +233,3 @@ def _differences(recorded: Messages, now: Messages) -> list[str]:
     if len(now) > len(recorded):
         found.append(f"the record has {len(recorded)} messages, played again there are {len(now)}")
     return found[:5]
-
-
-def _write(path: str, row: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    schema = arrow_schema(PLAYED)
-    metadata = {**(schema.metadata or {}), ITERATION_KEY: json.dumps(info)}
-    parquet.write_table(pa.Table.from_pylist([dict(row)], schema.with_metadata(metadata)), path, compression="zstd")

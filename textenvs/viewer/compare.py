@@ -24,12 +24,13 @@ class Side:
 
 
 def paired(before: Mapping[Ref, Side], after: Mapping[Ref, Side]) -> list[Pair]:
-    """Comparisons of what stands at the same place in both, and of the last of each kind; without common tasks, none.
+    """Comparisons of what stands at the same place in both, validations and what is last first, and of the last of each
+    kind; without common tasks, none.
 
     Forks and failed episodes are left out. An estimate has an interval of 95 %, clustered by task; that of a
     ``difference`` (the second minus the first) is over the differences of the tasks' means.
     """
-    places = [(ref, ref) for ref in before if ref in after]
+    places = [(ref, ref) for ref in sorted(before, reverse=True) if ref in after]  # validations, the last ones first
     for kind in dict.fromkeys(kind for kind, _ in before):
         last = [max((ref for ref in side if ref[0] == kind), default=None) for side in (before, after)]
         if None not in last and (last[0], last[1]) not in places:

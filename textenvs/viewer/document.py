@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class Part:
     rows: Rows = field(default_factory=dict)
     openings: Mapping[str, str] = field(default_factory=dict)
     chunks: Sequence[bytes] = ()
+    problem: str = ""  # why the file cannot be read
 
 
 class Document:
@@ -77,10 +79,15 @@ class Document:
         shown = [self.shown(run) for run in runs]
         if not any(shown) and not any(run.kind == "run" for run in runs):
             raise RecordsError(f"{self.paths[0]} has no episodes")
+        for some in shown:
+            if (problems := [self._part(each).problem for each in some]) and all(problems):
+                raise RecordsError(problems[0])
         shown_runs = [self._run(n, run, some) for n, (run, some) in enumerate(zip(runs, shown, strict=True))]
         if len({each["name"] for each in shown_runs}) < len(shown_runs):
-            for each in shown_runs:
-                each["name"] = each["path"]
+            paths = [run.path.resolve() for run in runs]
+            common = os.path.commonpath(paths)
+            for path, each in zip(paths, shown_runs, strict=True):
+                each["name"] = os.path.relpath(path, common) if path != Path(common) else path.name
         return {
             "runs": shown_runs,
             "pairs": self._pairs(shown) if len(runs) == 2 else [],
@@ -119,11 +126,7 @@ class Document:
 
     def _named_parts(self, number: int, run: RecordedRun, each: Iteration) -> Iterator[tuple[str, Part]]:
         name = f"{number}/{each.kind}/{each.number}"
-        try:
-            yield name, self._part(each)
-        except RecordsError:
-            if each.path.exists():
-                raise  # else the run has removed an old one in the meantime
+        yield name, self._part(each)
         for path in branch_files(run, each):
             yield f"{name}/{path.stem}", self._part(saved_branch(path))
 
@@ -131,7 +134,11 @@ class Document:
         stamp = _stamp(each.path)
         known = self._parts.get(each.path)
         if known is None or known[0] != stamp:
-            known = self._parts[each.path] = stamp, _part(each)
+            try:
+                part = _part(each)
+            except RecordsError as error:  # damaged; or the run has removed an old one in the meantime
+                part = Part(problem=str(error) if each.path.exists() else "")
+            known = self._parts[each.path] = stamp, part
         return known[1]
 
     def _run(self, number: int, run: RecordedRun, shown: Sequence[Iteration]) -> dict[str, Any]:
@@ -160,12 +167,14 @@ class Document:
             rows.setdefault("place", []).extend(n % CHUNK for n in range(size))
             rows.setdefault("saved", []).extend([name.count("/") == 3] * size)
             openings = {**part.openings, **openings}
-        info = dict(each.info) if each.path.exists() else {}
-        return {"kind": each.kind, "number": each.number, "info": _json(info), "rows": rows, "openings": openings}
+        problem = self._part(each).problem
+        info = dict(each.info) if each.path.exists() and not problem else {}
+        found = {"kind": each.kind, "number": each.number, "info": _json(info), "rows": rows, "openings": openings}
+        return found | {"problem": problem}
 
     def _pairs(self, shown: Sequence[Sequence[Iteration]]) -> list[Pair]:
         sides: list[dict[Ref, Side]] = [
-            {(each.kind, each.number): Side(n, each.kind, each.number, self._part(each).rows) for each in some}
+            {(each.kind, each.number): Side(n, each.kind, each.number, rows) for each in some if (rows := self._part(each).rows)}
             for n, some in enumerate(shown)
         ]
         return paired(*sides)

@@ -115,7 +115,9 @@ class ViewServer(ThreadingHTTPServer):
             run = self.document.runs()[int(asked["run"])]
             kind, number, chunk, place = asked["kind"], int(asked["number"]), str(asked["chunk"]), int(asked["place"])
             each, episode = self.document.episode(run, kind, number, chunk, place)
-            env_id, options = environment_of(run.config if run.kind == "evaluation" else {}, each.info)
+            env_id, options = environment_of(
+                run.config if run.kind == "evaluation" else {}, each.info, episode.group_id
+            )
         if not self._trusted and Trust().problem(env_id, options) is not None:
             named = ", ".join(person_only(options)) or "an id that does not ship"
             raise BranchError(

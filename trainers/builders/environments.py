@@ -149,12 +149,16 @@ def described(config: PPOConfig) -> list[str]:
 
 
 def recorded_environments(config: PPOConfig) -> dict[str, dict[str, Any]]:
-    """Of what kind of episodes they are, and what makes them: for who continues one later. None of a mixture's."""
-    if config.env.mixture:
-        return {}
-    (only,) = played(config)
-    kwargs = {"train": only.training, "validation": only.validation}
-    return {kind: {"id": only.id, "options": each} for kind, each in kwargs.items()}
+    """By kind of episodes, what makes their environment: ``id`` and ``options``; of a mixture, those of each component.
+
+    For who continues or plays an episode again (:func:`textenvs.viewer.branches.environment_of`).
+    """
+    kinds: dict[str, dict[str, Any]] = {"train": {}, "validation": {}}
+    for each in played(config):
+        for kind, options in (("train", each.training), ("validation", each.validation)):
+            made = {"id": each.id, "options": options}
+            kinds[kind] |= {each.name: made} if config.env.mixture else made
+    return kinds
 
 
 def other_validation(config: PPOConfig) -> list[str]:

@@ -84,10 +84,8 @@ def _leaves(
     """Walk down mappings as far as the schema has sections; what lies below a key is its value."""
     key = key_at(name, keys)
     inside = key is not None and not key.entries
-    owner = keys.get(name.rpartition(".")[0])
-    # No entries, or one without any key: there is nothing to walk down to.
-    bare = not node.value and (key is not None or (owner is not None and bool(owner.entries)))
-    if isinstance(node, yaml.MappingNode) and not inside and not bare:
+    empty = not node.value and not _is_section(name, keys)  # nothing to walk down to: no entries, or an unknown key
+    if isinstance(node, yaml.MappingNode) and not inside and not empty:
         for last, (_, below) in zip(loader.names(node), node.value, strict=True):
             child = f"{name}.{last}" if name else str(last)
             if below.tag == _NULL and any(key.startswith(f"{child}.") for key in keys):
@@ -97,6 +95,14 @@ def _leaves(
     if key is not None and name == key.name and key.wants_text:
         _as_text(node)
     yield Setting(name, loader.construct_object(node, deep=True), where(node.start_mark.line))
+
+
+def _is_section(name: str, keys: Mapping[str, Key]) -> bool:
+    """Whether there are keys below ``name``, which is none itself; the whole configuration is ``""``."""
+    if not name or any(key.startswith(f"{name}.") for key in keys):
+        return True
+    below = ((key.entries, name.removeprefix(f"{key.name}.")) for key in keys.values() if name.startswith(f"{key.name}."))
+    return any("." in rest and _is_section(rest.partition(".")[2], entries) for entries, rest in below if entries)
 
 
 def _as_text(node: yaml.Node) -> None:

@@ -279,7 +279,7 @@ class Learner:
                 forward pass's ``token_logprobs`` and ``token_entropy``.
 
         Returns:
-            ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
+            ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``,
             ``tokens`` (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of
             all ranks), ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
             :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), ``peak_gib`` (the

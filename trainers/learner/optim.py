@@ -29,7 +29,6 @@ class OptimizerSettings:
         total_steps: Updates until the end of the schedule; for ``cosine``.
         min_lr_ratio: For ``cosine``.
         grad_clip: The gradient's norm at most; ``None`` for no limit.
-        skip_nonfinite: So many updates in a row with a gradient that is not finite are left out; one more is an error.
 
     Raises:
         ValueError: A value outside its range.
@@ -44,7 +43,6 @@ class OptimizerSettings:
     total_steps: int | None = None
     min_lr_ratio: float = 0.0
     grad_clip: float | None = 1.0
-    skip_nonfinite: int = 0
 
     def __post_init__(self) -> None:
         checks = (
@@ -53,7 +51,6 @@ class OptimizerSettings:
             ("schedule", self.schedule in ("constant", "cosine"), "'constant' or 'cosine'"),
             ("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "in [0, 1]"),
             ("grad_clip", self.grad_clip is None or self.grad_clip > 0, "above 0, or None for no limit"),
-            ("skip_nonfinite", self.skip_nonfinite >= 0, "at least 0"),
         )
         for name, good, wanted in checks:
             if not good:
@@ -98,7 +95,6 @@ class Optimizer:
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
         self.settings = settings
         self.step_count = 0
-        self.skipped_in_a_row = 0
         self.names = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         parameters = list(self.names.values())
         groups: dict[tuple[bool, Any], list[nn.Parameter]] = {}
@@ -129,11 +125,11 @@ class Optimizer:
     @property
     def progress(self) -> dict[str, int]:
         """What is not a tensor: how far the schedule is."""
-        return {"step_count": self.step_count, "skipped_in_a_row": self.skipped_in_a_row}
+        return {"step_count": self.step_count}
 
     @progress.setter
     def progress(self, progress: Mapping[str, int]) -> None:
-        self.step_count, self.skipped_in_a_row = progress["step_count"], progress["skipped_in_a_row"]
+        self.step_count = progress["step_count"]
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -146,25 +142,19 @@ class Optimizer:
             what: Names the data of this update in the error.
 
         Returns:
-            ``grad_norm`` (before clipping), ``lr``, ``skipped`` (1 if this update was left out).
+            ``grad_norm`` (before clipping), ``lr``.
 
         Raises:
-            FloatingPointError: The gradient is not finite, once more in a row than may be skipped. The parameters and
-                the optimizer's state are as before.
+            FloatingPointError: The gradient is not finite. The parameters and the optimizer's state are as before.
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
         value, lr = _norm(gradients), self.settings.lr_at(self.step_count)
         if not math.isfinite(value):
             self.zero_grad()
-            self.skipped_in_a_row += 1
-            if self.skipped_in_a_row > self.settings.skip_nonfinite:
-                raise FloatingPointError(
-                    f"the gradient's norm is {value} in update {self.step_count} of {what}; {self.skipped_in_a_row} "
-                    f"in a row (optimizer skip_nonfinite allows {self.settings.skip_nonfinite}). Parameters are "
-                    f"unchanged: lower the learning rate, or look at these episodes' rewards and log-probabilities"
-                )
-            return {"grad_norm": value, "lr": lr, "skipped": 1.0}
-        self.skipped_in_a_row = 0
+            raise FloatingPointError(
+                f"the gradient's norm is {value} in update {self.step_count} of {what}. Parameters are unchanged: lower "
+                "the learning rate, or look at these episodes' rewards and log-probabilities"
+            )
         if self.settings.grad_clip is not None and value > self.settings.grad_clip:
             for gradient in gradients:
                 gradient.mul_(self.settings.grad_clip / value)
@@ -174,4 +164,4 @@ class Optimizer:
         self._adamw.step()
         torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .rounding
         self.zero_grad()
-        return {"grad_norm": value, "lr": lr, "skipped": 0.0}
+        return {"grad_norm": value, "lr": lr}

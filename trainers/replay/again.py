@@ -31,6 +31,7 @@ from ..credit import advantage_columns, credit, explained_of
 from ..policy import resolve_device
 from ..ppo import learn
 from ..report.episodes import Explained
+from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
 from ..rollout.play import Episode, Player
 from ..rollout.recorded import RecordedEngine, context_of
@@ -50,7 +51,8 @@ _NEAR, _SERVED = 1e-5, 5e-2
 
 
 async def play_again(
-    config: PPOConfig, tokenizer: Any, episodes: Sequence[Trajectory], scores: Mapping[str, Score], others: bool
+    config: PPOConfig, tokenizer: Any, episodes: Sequence[Trajectory], scores: Mapping[str, Score], others: bool,
+    components: Mapping[str, str],
 ) -> tuple[int, list[Difference]]:
     """Let the environments answer the recorded replies.
 
@@ -60,6 +62,7 @@ async def play_again(
         episodes: Roots, and forks of these.
         scores: The rewards that come later and can be computed again.
         others: Whether there are others, whose terms are then left aside.
+        components: Of a mixture, that of each group.
 
     Returns:
         How many episodes that were, and the first difference of each that differs, in their order.
@@ -86,13 +89,18 @@ async def play_again(
             begin=begin,
             forks=lambda turn: int((recorded.episode_id, turn) in forked),
         )
+        backend = backends[components[recorded.group_id] if config.env.mixture else ""]
         played = await player.play(backend, again, points=mine)
         points.update({(recorded.episode_id, point.turn): point for point in mine})
         (played,) = from_table(to_table([played]))  # as it would have been read
         found[recorded.episode_id] = _played(recorded, played, engine.problems.get(recorded.episode_id), others)
 
-    (environment,) = environments_played(config)
-    async with backend_of(config, environment, validation=False, here=True) as backend:
+    backends: dict[str, Backend] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for each in environments_played(config):
+            beside = next(iter(backends.values()), None)
+            made = backend_of(config, each, validation=False, here=True, beside=beside)
+            backends[each.name] = await stack.enter_async_context(made)
         for forks in (False, True):
             await asyncio.gather(*(play(each) for each in episodes if bool(each.forked_from) == forks))
     return len(found), [found[each.episode_id] for each in episodes if found.get(each.episode_id) is not None]  # type: ignore[misc]
@@ -252,28 +260,31 @@ def moved_again(
 def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[Mapping[str, float]]) -> None:
     """Compare what the learner made of the batch: advantages, then step by step."""
     difference = compare.first(now.columns, _ADVANTAGE, lambda name: "advantage")
-    report.note("advantage", f"{len(now.mask)} tokens: the same", difference)
+    report.note("advantage", f"{len(now.mask)} tokens: {compare.said(_ADVANTAGE)}", difference)
     if difference is not None:
         for stage in STAGES[STAGES.index("advantage") + 1 :]:
             report.note(stage, "left out: the advantages are others")
         return
     offsets = action_offsets(compare.episodes)
     first = np.array([_any(now.first_step[a:b]) for a, b in itertools.pairwise(offsets)])
-    exactly = "the same" if compare.exact else f"the same within {RELATIVE:g}"
-    for stage in ("log-probability", "loss", "gradient"):
-        report.note(stage, f"{len(now.steps)} optimizer steps: {exactly}")
     nothing: Mapping[str, float] = {}
     for step, (old, new) in enumerate(itertools.zip_longest(then, now.steps, fillvalue=nothing)):
         found = compare.first(now.columns, [*_STEPS], _STEPS.__getitem__, first == step, step)
         for name, stage in _STEP_NUMBERS.items():
             a, b = old.get(name), new.get(name)
+            if a is not None and b is not None and not compare.exact:
+                compare.measure(name, abs(a - b))
             if found is None and a != b and (compare.exact or not _close(a, b)):
                 found = Difference(stage, name, a, b, step=step)
         if found is not None:
-            for stage in ("log-probability", "loss", "gradient"):
-                report.note(stage, f"{step} optimizer steps before it: {exactly}")
-            report.note(found.stage, "", found)
-            return
+            break
+    else:
+        step, found = len(now.steps), None
+    for stage in ("log-probability", "loss", "gradient"):
+        names = [name for name, own in (_STEPS | _STEP_NUMBERS).items() if own == stage]
+        report.note(stage, f"{step} optimizer steps{' before it' if found else ''}: {compare.said(names)}")
+    if found is not None:
+        report.note(found.stage, "", found)
 
 
 def _any(values: NDArray[np.floating]) -> float:
@@ -354,7 +365,8 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
         RecordsError: The episodes are not there.
     """
     file = recorded.iteration(iteration)
-    episodes, records = read_parquet(file.path), list(file.episodes())
+    records = list(file.episodes())
+    episodes = read_parquet(file.path)
     chosen = [group is None or each.group_id in (group, f"g{group}") for each in episodes]
     some = [each for each, wanted in zip(episodes, chosen, strict=True) if wanted]
     if not some:
@@ -363,15 +375,18 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     if any(each.env_seed is None for each in some):
         raise ReplayError(f"{file.path} was written without seeds, by an older version: it cannot be played again")
     config: PPOConfig = load_config(["--config", str(recorded.path / "config.yaml")])[0]
-    if config.env.mixture or config.env.curriculum.reverse_share:
+    components = file.info.get("components") or {}
+    if config.env.mixture and not components:
+        raise ReplayError(f"{file.path} was written by an older version: it does not say which component a group played")
+    if config.env.curriculum.reverse_share:
         raise ReplayError(
-            "episodes of env.mixture, or that begin in the middle (env.curriculum.reverse_share), cannot be played "
-            "again: their files do not say which environment or state they began in"
+            "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "
+            "not say which state they began in"
         )
     report = Report()
 
     with scores_of(config) as (scores, others):
-        played, found = await play_again(config, tokenizer_again(recorded, config), some, scores, bool(others))
+        played, found = await play_again(config, tokenizer_again(recorded, config), some, scores, bool(others), components)
     left = [f"{len(some) - played} of {len(some)} episodes left out"] if played < len(some) else []
     left += [f"without {' and '.join(others)}, which ask models"] if others else []
     said = "; ".join([f"{played} episodes: the same", *left])
@@ -408,7 +423,7 @@ def learn_again(
     """Credit and all steps of an iteration, with what became of each token."""
     columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
     _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
-    return explained_of(columns, advantages, recorded, paid, greedy, steps)
+    return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
 
 
 def advantages_again(

@@ -85,12 +85,15 @@ class Comparison:
         records: The same, with what the run's learner made of them.
         chosen: Which of them are compared.
         exact: Whether they are to be the same to the last bit, by checksums; else nearly.
+        apart: By column, how far numbers were from the recorded ones at most, where they are not to be exact; the file's
+            rounding is in it.
     """
 
     episodes: Sequence[Trajectory]
     records: Sequence[Recorded]
     chosen: Sequence[bool]
     exact: bool
+    apart: dict[str, float] = field(default_factory=dict)
 
     def first(
         self, columns: Mapping[str, NDArray[np.floating]], names: Sequence[str], stage_of: Callable[[str], str],
@@ -127,7 +130,19 @@ class Comparison:
         return None if values is None else np.asarray(values, np.float64)[record.tokens.action_mask]
 
     def _near(self, then: NDArray[np.float64], now: NDArray[np.float64], name: str) -> bool:
+        self.measure(name, float(np.nanmax(np.abs(then - now), initial=0.0)))
         return bool(np.isclose(then, now, **_tolerance(name, RELATIVE), equal_nan=True).all())
+
+    def measure(self, name: str, apart: float) -> None:
+        """Keep the greatest distance of a number from the recorded one."""
+        self.apart[name] = max(apart, self.apart.get(name, 0.0))
+
+    def said(self, names: Sequence[str]) -> str:
+        """What these columns came to, where they do not differ."""
+        if self.exact:
+            return "the same"
+        most = ", ".join(f"{name} {self.apart[name]:.1g}" for name in names if name in self.apart)
+        return f"the same within {RELATIVE:g}" + (f" (at most apart: {most})" if most else "")
 
     def _located(
         self, episode: Trajectory, stage: str, name: str, then: NDArray[np.float64], now: NDArray[np.float64],

@@ -47,6 +47,7 @@ class Explained:
         greedy: What a greedy episode earned, by group.
         first_step: float ``[N]``; the number of the optimizer step in which the token was first computed.
         steps: Numbers of each optimizer step, by name.
+        by_term: Groups are tied where they earned the same of each term (``gdpo``), not the same in all.
     """
 
     columns: Mapping[str, NDArray[np.floating]]
@@ -57,6 +58,7 @@ class Explained:
     greedy: Mapping[str, float] = field(default_factory=dict)
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
     steps: Sequence[Mapping[str, float]] = ()
+    by_term: bool = False
 
 
 class EpisodeFiles:
@@ -67,7 +69,8 @@ class EpisodeFiles:
         pieces: Of the model's tokenizer.
         keep: Iterations whose episodes stay in the run's folder; 0 writes neither them nor validations there.
         settings: ``rollout_data_dir`` and ``validation_data_dir``: where all of them are written instead.
-        environments: By kind, the ``id`` and the ``options`` of the environment; to continue episodes.
+        environments: By kind, the ``id`` and the ``options`` of the environment, or of each component; to continue
+            episodes, or to play them again.
     """
 
     def __init__(
@@ -217,13 +220,15 @@ def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict
         roots = [trajectories[n] for n in numbers if not trajectories[n].forked_from]
         totals = np.array([root.total_reward for root in roots])
         spans = [slice(offsets[n], offsets[n + 1]) for n in numbers]
-        signal = "zero"
-        if any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans):
-            signal = "signal"
-        elif not any(explained.mask[span].any() for span in spans):
+        same = bool(roots) and tied(roots, by_term=explained.by_term)
+        if not any(explained.mask[span].any() for span in spans):
             signal = "masked"
-        elif roots and tied(roots):
+        elif same and len(roots) > 1:  # as train/groups_tied counts them, whatever a baseline of the batch makes of it
             signal = "tied"
+        elif any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans):
+            signal = "signal"
+        else:
+            signal = "tied" if same else "zero"
         for n in numbers:
             rows["signal"][n], rows["greedy_reward"][n] = signal, explained.greedy.get(name)
             if roots:

@@ -90,17 +90,24 @@ class Reporter:
         trajectories: Sequence[Trajectory],
         explained: Explained | None = None,
         version: int | None = None,
+        components: Mapping[str, str] | None = None,
     ) -> None:
-        """Report an iteration, which was trained on weights of this version."""
+        """Report an iteration, which was trained on weights of this version; of a mixture, the component of each group."""
         self._loggers.log(step, metrics)
         self.latest.update(metrics)
-        self._write("train", step, trajectories, explained, version=version)
+        self._write("train", step, trajectories, explained, version=version, components=components)
 
-    def validation(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Report a validation."""
+    def validation(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        trajectories: Sequence[Trajectory],
+        components: Mapping[str, str] | None = None,
+    ) -> None:
+        """Report a validation; of a mixture, the component of each group."""
         self._loggers.log(step, metrics)
         self.latest.update(metrics)
-        self._write("validation", step, trajectories)
+        self._write("validation", step, trajectories, components=components)
         self._validated = trajectories
         self._validations.append((step, metrics))
         if self._keeps_conversations:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from textenvs.cli import main
 from textenvs.evaluate.statistics import mean_interval
-from textenvs.records import open_run
+from textenvs.records import RecordsError, open_run
 from textenvs.viewer import Document, write_page
 from textenvs.viewer.document import _numbers
 from textenvs.viewer.page import served_page
@@ -150,11 +150,28 @@ def test_last_iterations_are_shown_and_others_counted(run, tmp_path):
     assert shown["left_out"] == ["train 1", "validation 1"]
 
 
+def test_a_damaged_file_hides_no_other(run, tmp_path):
+    damaged = shutil.copytree(run, tmp_path / "run")
+    file = damaged / "rollouts" / "train" / "000001.parquet"
+    file.write_bytes(file.read_bytes()[:5000])
+    index = Document([damaged, run]).index()
+    shown = {(each["kind"], each["number"]): each for each in index["runs"][0]["iterations"]}
+    assert "not a readable Parquet file" in shown["train", 1]["problem"]
+    assert shown["train", 2]["problem"] == ""
+    assert shown["train", 2]["rows"]["episode_id"]
+    assert [0, "train", 1] not in [pair["first"] for pair in index["pairs"]]
+    write_page(Document([damaged]), tmp_path / "page.html")
+    with pytest.raises(RecordsError, match="not a readable Parquet file"):
+        Document([file]).index()
+
+
 def test_comparison_is_paired_by_task(run, tmp_path):
     better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
     index = Document([run, better]).index()
     assert [each["name"] for each in index["runs"]] == ["run", "better"]
-    assert [each["name"] for each in Document([run, run]).index()["runs"]] == [str(run)] * 2
+    copies = [shutil.copytree(run, tmp_path / name / "run") for name in ("a", "b")]
+    assert [each["name"] for each in Document(copies).index()["runs"]] == ["a/run", "b/run"]
+    assert index["pairs"][0]["first"] == [0, "validation", 2], "the last validation first"
     pair = next(p for p in index["pairs"] if p["first"] == [0, "train", 1])
     assert pair["alone"] == [0, 1]
     means = []

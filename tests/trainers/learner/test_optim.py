@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import pytest
@@ -33,7 +32,6 @@ def test_cosine_falls_to_its_floor_and_stays():
         ({"grad_clip": 0.0}, "grad_clip must be above 0"),
         ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
         ({"min_lr_ratio": 1.5}, "min_lr_ratio must be in"),
-        ({"skip_nonfinite": -1}, "skip_nonfinite must be at least 0"),
     ],
 )
 def test_settings_outside_their_range(settings, message):
@@ -58,7 +56,7 @@ def test_updates_follow_the_formula():
         metrics = optimizer.step("a test")
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
         lr = 0.1 * min(1.0, step / 2)
-        assert metrics == pytest.approx({"grad_norm": norm, "lr": lr, "skipped": 0.0})
+        assert metrics == pytest.approx({"grad_norm": norm, "lr": lr})
         for name, gradient in gradients.items():
             clipped = gradient * min(1.0, 1.0 / norm)
             first[name] = 0.8 * first[name] + 0.2 * clipped
@@ -71,26 +69,9 @@ def test_updates_follow_the_formula():
         assert parameter.grad is None
 
 
-def test_skips_are_counted_in_a_row():
+def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing():
     model = nn.Linear(2, 1)
-    optimizer = Optimizer(model, OptimizerSettings(lr=0.1, skip_nonfinite=1))
-
-    def step(value):
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, value)
-        return optimizer.step("a test")["skipped"]
-
-    assert [step(v) for v in (math.nan, 1.0, math.inf, 1.0)] == [1.0, 0.0, 1.0, 0.0]
-    assert optimizer.step_count == 2
-    step(math.nan)
-    with pytest.raises(FloatingPointError, match="update 2 of a test; 2 in a row"):
-        step(math.nan)
-
-
-@pytest.mark.parametrize("allowed", [0, 1])
-def test_an_update_that_is_left_out_changes_nothing(allowed):
-    model = nn.Linear(2, 1)
-    optimizer = Optimizer(model, OptimizerSettings(lr=0.1, skip_nonfinite=allowed))
+    optimizer = Optimizer(model, OptimizerSettings(lr=0.1))
     tensors = [*model.parameters(), *(tensor for state in optimizer.state().values() for tensor in state.values())]
 
     def step(value):
@@ -100,11 +81,11 @@ def test_an_update_that_is_left_out_changes_nothing(allowed):
 
     step(1.0)
     before = [tensor.detach().clone() for tensor in tensors]
-    with contextlib.nullcontext() if allowed else pytest.raises(FloatingPointError):
+    with pytest.raises(FloatingPointError, match="is nan in update 1 of a test"):
         step(math.nan)
     assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters()), "the next gradient is not added to it"
-    assert optimizer.progress == {"step_count": 1, "skipped_in_a_row": 1}
+    assert optimizer.progress == {"step_count": 1}
 
 
 def test_what_is_frozen_is_not_the_optimizers():

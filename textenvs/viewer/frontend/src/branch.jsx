@@ -1,5 +1,5 @@
 // Continue from here: a recorded episode played again up to a turn, and on by hand, by the expert or by a model.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { act, loadEpisode, num, ordered, pathOf, sum } from "./data.js";
 import { Forks, Said } from "./group.jsx";
 import { useLoaded } from "./parts.jsx";
@@ -12,7 +12,9 @@ export function Branch({ index, row, turn, refresh }) {
   const [saved, setSaved] = useState("");
   const [episodes, instead] = useLoaded(() => Promise.all(ordered(row.it.groups.get(row.group || row.id)).map(loadEpisode)), [row]);
   const run = index.runs[row.it.run];
-  const environment = row.it.info.environment ?? (run.kind === "evaluation" ? run.config.environment : null);
+  const { info } = row.it;
+  const known = info.environment ?? (run.kind === "evaluation" ? run.config.environment : null);
+  const environment = info.components ? known?.[info.components[row.group]] : known; // of a mixture
 
   const ask = async (what, body) => {
     setBusy(what);
@@ -31,6 +33,9 @@ export function Branch({ index, row, turn, refresh }) {
       setBusy("");
     }
   };
+  useEffect(() => {
+    if (branch) document.querySelector("main").scrollTo({ top: 1e9 }); // where it goes on
+  }, [branch?.messages.length]);
   const open = () => ask("open", { run: row.it.run, kind: row.it.kind, number: row.it.number, chunk: row.chunk, place: row.place, turn });
   if (!episodes) return instead;
   const lane = branch && {
@@ -88,7 +93,9 @@ function Controls({ branch, busy, ask }) {
   const [text, setText] = useState("");
   const [tool, setTool] = useState("");
   const [given, setGiven] = useState("{}");
+  const empty = !text.trim() && !tool;
   const send = async () => {
+    if (empty || busy) return;
     const calls = tool ? [{ name: tool, arguments: given }] : [];
     if (await ask("reply", { content: text, calls })) {
       setText("");
@@ -110,7 +117,7 @@ function Controls({ branch, busy, ask }) {
         </p>
       )}
       <p>
-        <button class="main" onClick={send} disabled={Boolean(busy)}>send</button>
+        <button class="main" onClick={send} disabled={empty || Boolean(busy)}>send</button>
         {branch.policies.map((policy) => (
           <>
             <button onClick={() => ask("play", { policy, turns: 1 })} disabled={Boolean(busy)}>{policy}: one turn</button>

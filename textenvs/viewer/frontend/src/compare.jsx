@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { loadEpisode, num } from "./data.js";
 import { Beside } from "./group.jsx";
 import { Estimate, Lines, Reward, useLoaded, Whiskers } from "./parts.jsx";
-import { go } from "./route.js";
+import { go, useKeys } from "./route.js";
 import { Curves } from "./run.jsx";
 import { visible } from "./text.jsx";
 
@@ -13,10 +13,13 @@ const iteration = (index, [run, kind, number]) => index.runs[run].iterations.fin
 export function Compare({ index, number }) {
   const pair = index.pairs[number];
   const [worst, setWorst] = useState(true);
-  const tasks = useMemo(() => {
-    const all = (pair?.tasks ?? []).map((task, n) => ({ n, task, difference: task[6] - task[3] }));
-    return all.sort((a, b) => (worst ? a.difference - b.difference : b.difference - a.difference));
-  }, [pair, worst]);
+  const tasks = useMemo(() => byDifference(pair, worst), [pair, worst]);
+  const [at, setAt] = useState(0);
+  useKeys({
+    j: () => setAt((n) => Math.min(n + 1, tasks.length - 1)),
+    k: () => setAt((n) => Math.max(n - 1, 0)),
+    Enter: () => tasks[at] && go(`/compare/${number}/task/${tasks[at].n}`),
+  });
   const most = Math.max(1e-9, ...tasks.map(({ difference }) => Math.abs(difference)));
   return (
     <section>
@@ -45,8 +48,8 @@ export function Compare({ index, number }) {
           </table>
           <h2>Tasks <button class="aside" onClick={() => setWorst(!worst)}>{worst ? "worse first" : "better first"}</button></h2>
           <div class="line head pairs"><span>difference</span><span>task</span><span>opening</span><span>first</span><span>second</span></div>
-          <Lines items={tasks} height={30} name="tasks" line={({ n, task, difference }) => (
-            <a class="line pairs" href={`#/compare/${number}/task/${n}`}>
+          <Lines items={tasks} height={30} at={at} name="tasks" line={({ n, task, difference }, place) => (
+            <a class={`line pairs${place === at ? " here" : ""}`} href={`#/compare/${number}/task/${n}`}>
               <Reward value={difference} most={most} />
               <span>{visible(task[1])}</span>
               <span class="muted">{visible(openingOf(index, pair, task))}</span>
@@ -58,6 +61,11 @@ export function Compare({ index, number }) {
       <Curves runs={index.runs} />
     </section>
   );
+}
+
+function byDifference(pair, worst = true) {
+  const all = (pair?.tasks ?? []).map((task, n) => ({ n, task, difference: task[6] - task[3] }));
+  return all.sort((a, b) => (worst ? a.difference - b.difference : b.difference - a.difference));
 }
 
 function sumAlone([a, b]) {
@@ -72,9 +80,15 @@ function openingOf(index, pair, task) {
   return it.openingByTask.get(`${task[0]}\n${task[1]}`) ?? "";
 }
 
-export function CompareTask({ index, pair, number }) {
+export function CompareTask({ index, pair, place, number }) {
   const task = pair.tasks[number];
   const sides = [pair.first, pair.second].map((ref) => rowsOf(iteration(index, ref), task).slice(0, 2));
+  const tasks = useMemo(() => byDifference(pair), [pair]);
+  const move = (by) => {
+    const next = tasks[tasks.findIndex(({ n }) => n === number) + by];
+    if (next) go(`/compare/${place}/task/${next.n}`);
+  };
+  useKeys({ j: () => move(1), k: () => move(-1) });
   const rows = sides.flatMap((some) => some.slice(0, sides.flat().length > 3 ? 1 : 2));
   const [episodes, instead] = useLoaded(() => Promise.all(rows.map(loadEpisode)), [pair, number]);
   return (

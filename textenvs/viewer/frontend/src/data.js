@@ -70,7 +70,7 @@ const NAMES = {
 function prepare(run, number, it) {
   it.run = number;
   it.path = `/run/${number}/${it.kind}/${it.number}`;
-  it.name = it.kind === "evaluation" ? "evaluation" : `${it.kind} ${it.number}`;
+  it.name = it.info.title ?? (it.kind === "evaluation" ? "evaluation" : `${it.kind} ${it.number}`);
   const size = it.rows.episode_id?.length ?? 0;
   it.list = Array.from({ length: size }, (_, n) => {
     const row = { it };

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { groupPath, live, loadEpisode, num, pathOf, quantile, sum } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
-import { go, read, set, useKeys } from "./route.js";
+import { go, read, same, set, trail, useKeys } from "./route.js";
 
 import { Body, visible } from "./text.jsx";
 
@@ -32,8 +32,9 @@ function Loaded({ episode, route }) {
   const raw = route.query.raw === "1";
   const places = useMemo(() => (tokens ? tokens.spans.flatMap(([a, b]) => Array.from({ length: b - a }, (_, n) => a + n)) : []), [tokens]);
   const box = useRef();
-  const list = row.it.ordered;
-  const near = (by) => list[list.indexOf(row) + by];
+  trail.row = row;
+  const list = trail.rows.some((each) => same(each, row)) ? trail.rows : row.it.ordered;
+  const near = (by) => list[list.findIndex((each) => same(each, row)) + by];
   const keep = (other) => other && go(`${pathOf(other)}${route.query.color ? `?color=${route.query.color}` : ""}`);
   const move = (by) => {
     const now = read().query.token;

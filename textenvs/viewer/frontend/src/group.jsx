@@ -37,7 +37,7 @@ export function Group({ it, rows, route }) {
               <td style={{ paddingLeft: `${8 + 14 * Math.min(row.depth, 6)}px` }}>
                 <a href={`#${pathOf(row)}`}>{row.parent && `${row.saved ? "✎" : "↳"} from turn ${row.from + 1}: `}{visible(row.id)}</a>
               </td>
-              <td>{row.turns}</td><td>{row.tokens ?? ""}</td><td><Tag text={row.stop || row.status} /></td>
+              <td>{row.turns}</td><td>{row.tokens || ""}</td><td><Tag text={row.stop || row.status} /></td>
             </tr>
           ))}
         </table>

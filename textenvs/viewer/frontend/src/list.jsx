@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { filtered, groupPath, mean, num, pathOf, searched } from "./data.js";
 import { Lines, Reward, Tag } from "./parts.jsx";
-import { go, set, useKeys } from "./route.js";
+import { go, same, set, trail, useKeys } from "./route.js";
 import { visible } from "./text.jsx";
 
 const CHOICES = { stop: "stop", status: "status", source: "data source", signal: "signal" };
@@ -12,8 +12,9 @@ export function List({ its, route }) {
   const f = route.query;
   const [found, setFound] = useState(null); // rows in whose words the search stands
   const [searching, setSearching] = useState("");
-  const [at, setAt] = useState(0);
   const shown = useMemo(() => filtered(rows, f, found), [rows, route.hash, found]);
+  const [at, setAt] = useState(() => (trail.hash === route.hash ? Math.max(0, shown.findIndex((row) => same(row, trail.row))) : 0));
+  Object.assign(trail, { path: route.path, hash: route.hash, rows: shown });
   const most = useMemo(() => Math.max(1e-9, ...rows.map((row) => Math.abs(row.reward ?? 0))), [rows]);
   const run = useRef(0);
 
@@ -38,12 +39,17 @@ export function List({ its, route }) {
     k: () => setAt((n) => Math.max(n - 1, 0)),
     Enter: () => shown[at] && go(pathOf(shown[at])),
   });
-  useEffect(() => setAt(0), [route.hash]);
+  const before = useRef(route.hash);
+  useEffect(() => {
+    if (before.current !== route.hash) setAt(0);
+    before.current = route.hash;
+  }, [route.hash]);
 
   const options = (name) => [...new Set(rows.map((row) => row[name] ?? ""))].filter(Boolean).sort();
-  const one = its.length === 1;
+  const [one, several] = [its.length === 1, options("source").length > 1];
   return (
     <section class="fill">
+      {its.map((it) => it.problem && <p class="problem">{visible(it.problem)}</p>)}
       {one && <Facts it={its[0]} />}
       <form class="filters" onSubmit={(event) => event.preventDefault()}>
         <input data-search type="search" placeholder="search task, opening, id" value={f.q ?? ""}
@@ -70,23 +76,24 @@ export function List({ its, route }) {
         {!one && <span>iteration</span>}
         <span>reward</span><span>task</span><span>opening</span><span>turns</span><span>tokens</span><span>ended by</span><span>signal</span>
       </div>
-      <Lines items={shown} height={30} at={at} name="episodes" line={(row, n) => <Line row={row} wide={!one} most={most} here={n === at} />} />
+      <Lines items={shown} height={30} at={at} name="episodes" line={(row, n) => <Line row={row} wide={!one} most={most} here={n === at} several={several} />} />
     </section>
   );
 }
 
-function Line({ row, wide, most, here }) {
+function Line({ row, wide, most, here, several }) {
   return (
     <a class={`line${wide ? " wide" : ""}${here ? " here" : ""}`} href={`#${pathOf(row)}`} role="row">
-      {wide && <span>{row.it.name}</span>}
+      {wide && <span>{visible(row.it.name)}</span>}
       <Reward value={row.reward} most={most} />
       <span style={{ paddingLeft: `${Math.min(row.depth, 6) * 14}px` }}>
         {row.parent && <span class="muted">{row.saved ? "✎" : "↳"} {row.from + 1} </span>}
+        {several && <span class="muted">{visible(row.source)} </span>}
         {visible(row.task || row.id)}
       </span>
       <span class="muted">{visible(row.it.openings[row.group] ?? "")}</span>
       <span>{row.turns}</span>
-      <span>{row.tokens ?? ""}</span>
+      <span>{row.tokens || ""}</span>
       <span><Tag text={row.stop || row.status} /></span>
       <span><Tag text={row.signal} /></span>
     </a>
@@ -103,7 +110,7 @@ function Facts({ it }) {
   return (
     <>
       <div class="facts">
-        <h1>{it.name}</h1>
+        <h1>{visible(it.name)}</h1>
         <span><b>{roots.length}</b> episodes{it.list.length > roots.length && <> and <b>{it.list.length - roots.length}</b> forks</>}</span>
         <span>mean reward <b>{num(mean(rewards), 3)}</b></span>
         <span>solved <b>{num(100 * mean(roots.map((row) => Number(row.success))), 3)} %</b></span>

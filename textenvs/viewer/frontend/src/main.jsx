@@ -9,7 +9,7 @@ import { groupPath, live, loadIndex } from "./data.js";
 import { EpisodeView } from "./episode.jsx";
 import { Group } from "./group.jsx";
 import { List } from "./list.jsx";
-import { go, read, useKeys, useRoute } from "./route.js";
+import { go, read, trail, useKeys, useRoute } from "./route.js";
 import { Run } from "./run.jsx";
 import { visible } from "./text.jsx";
 
@@ -95,7 +95,7 @@ function View({ index, route, refresh }) {
   const [what, a, kind, b, leaf, id] = route.parts;
   if (what === "compare" || (what === undefined && index.runs.length > 1)) {
     const pair = index.pairs[Number(a ?? 0)];
-    if (pair && kind === "task") return <CompareTask index={index} pair={pair} number={Number(b)} />;
+    if (pair && kind === "task") return <CompareTask index={index} pair={pair} place={Number(a)} number={Number(b)} />;
     return <Compare index={index} number={Number(a ?? 0)} />;
   }
   const run = index.runs[Number(a ?? 0)];
@@ -133,7 +133,11 @@ function places(index, { parts, query }) {
   return found;
 }
 
-const up = (index, route) => places(index, route).at(-2)?.[1] ?? "/";
+/** A list with the filters that it had. */
+function up(index, route) {
+  const path = places(index, route).at(-2)?.[1] ?? "/";
+  return path === trail.path ? trail.hash : path;
+}
 
 function Crumbs({ index, route }) {
   return (

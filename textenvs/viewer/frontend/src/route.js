@@ -31,6 +31,11 @@ export function useRoute() {
   return route;
 }
 
+/** The list that was looked at last, with its filters, and the row that was opened; so that the way back leads there. */
+export const trail = { path: "", hash: "", rows: [], row: null };
+
+export const same = (a, b) => a?.id === b?.id && a?.it.path === b?.it.path;
+
 export const go = (path) => (location.hash = path);
 
 /** Change settings of the view, in the address too; the way back does not stop at each of them. */

@@ -23,8 +23,10 @@ export function Run({ index, run, number }) {
         {index.runs.map((other, n) => n !== number && <a href={`#/run/${n}`}>{visible(other.name)}</a>)}
       </div>
       {run.results && <Results results={run.results} />}
-      <Iterations run={run} number={number} />
-      <Curves runs={[run]} />
+      <div class="overview">
+        <div><Iterations run={run} number={number} /></div>
+        <div><Curves runs={[run]} /></div>
+      </div>
       {Object.keys(run.config).length > 0 && (
         <details class="config">
           <summary>{run.kind === "evaluation" ? "what was evaluated" : "configuration"}</summary>
@@ -48,8 +50,8 @@ function Iterations({ run, number }) {
           const known = groups.some((rows) => rows[0].signal);
           return (
             <tr>
-              <td><a href={`#${it.path}`}>{it.name}</a></td>
-              <td>{it.list.length}</td>
+              <td><a href={`#${it.path}`}>{visible(it.name)}</a></td>
+              <td>{it.problem && <span class="bad" title={it.problem}>unreadable</span>}{!it.problem && roots.length}{it.list.length > roots.length && ` + ${it.list.length - roots.length}`}</td>
               <td>{num(mean(roots.map((row) => row.reward)), 3)}</td>
               <td>{num(100 * mean(roots.map((row) => Number(row.success))), 3)} %</td>
               <td>{known ? `${groups.filter((rows) => rows[0].signal === "signal").length} of ${groups.length}` : ""}</td>
@@ -136,7 +138,7 @@ function Curve({ name, runs }) {
         legend: { show: false },
         cursor: { y: false, points: { size: 6 } },
         scales: { x: { time: false }, y: { range: (u, low, high) => (low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true)) } },
-        axes: [{ ...axis, size: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 48 }],
+        axes: [{ ...axis, size: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 52, values: (u, ticks) => ticks.map((tick) => num(tick, 3)) }],
         series: [{}, ...runs.map((run, n) => ({ stroke: () => colour(COLOURS[n]), width: 1.5, spanGaps: true, points: { show: steps.length < 30, size: 4 } }))],
         hooks: { setCursor: [(u) => show(u.cursor.idx, u.data)] },
       },
