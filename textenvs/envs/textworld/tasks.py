@@ -1,0 +1,78 @@
+"""The games of textenv/textworld as task sets: generated ones, by seed, and a folder's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...messages import user
+from ...task import SPLITS, Endless, Split, Task, TaskError, TaskSet
+from .games import Kind, cache_folder, dials_of, dials_text, game_file, games_in, named
+
+
+@dataclass(frozen=True)
+class GameTasks(Endless):
+    """Generated games as an endless :class:`~textenvs.task.TaskSet`: one for every seed, for training even ones.
+
+    A task's prompt only names its game: what a player reads first comes from the game itself.
+    """
+
+    kind: Kind
+    dials: Mapping[str, int]
+    folder: Path  # of the generated games
+    seed: int = 0
+    split: Split = "train"
+    text: str = field(init=False)  # of the dials, as every task carries it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "text", dials_text(self.kind, self.dials))
+
+    @classmethod
+    def of(
+        cls, kind: Kind, level: str, dials: Mapping[str, Any], seed: int, split: Split, cache: str | None
+    ) -> GameTasks:
+        return cls(kind, dials_of(kind, level, dials), cache_folder(cache), seed, split)
+
+    @property
+    def name(self) -> str:
+        return f"TextWorld's {named(self.kind, self.dials)} ({self.split}, seed {self.seed})"
+
+    def _generate(self, index: int) -> Task:
+        seed = self.seed * 2**32 + 2 * index + SPLITS.index(self.split)
+        return _task(f"{named(self.kind, self.dials)}/{seed}", self.kind, {"dials": self.text, "seed": seed})
+
+
+def rows_of(games: str) -> list[Task]:
+    """A folder's games, by name."""
+    return [_task(name, "files", {"folder": games, "file": name}) for name in games_in(games)]
+
+
+def file_of(task: Task, tasks: TaskSet) -> Path:
+    """The file of a task's game; :class:`TaskError` where it is none of ``tasks``'s kind: a row chooses no path."""
+    extra = task.extra
+    if isinstance(tasks, GameTasks):
+        if extra.get("dials") != tasks.text:
+            raise TaskError(f"task {task.key}: extra_info.dials is {extra.get('dials')!r}, not {tasks.text!r}")
+        seed = extra.get("seed")
+        if type(seed) is not int or not 0 <= seed < 2**64:
+            raise TaskError(f"task {task.key}: extra_info.seed must be an integer from 0, not {seed!r}")
+        return game_file(tasks.folder, tasks.kind, tasks.dials, seed)
+    folder = tasks[0].extra["folder"]
+    path = games_in(folder).get(str(extra.get("file")))
+    if path is None:
+        raise TaskError(f"task {task.key}: extra_info.file is {extra.get('file')!r}, which is no game in {folder!r}")
+    return path
+
+
+def _task(key: str, kind: str, extra: Mapping[str, Any]) -> Task:
+    return Task(
+        key=key,
+        data_source=f"textworld/{kind}",
+        prompt=(user(f"TextWorld: {key}"),),
+        ground_truth=key,
+        ability="game",
+        extra=extra,
+    )
