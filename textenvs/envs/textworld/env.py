@@ -14,7 +14,7 @@ from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, PositiveInt, checked
 from ...task import Rows, Split, Task, TaskSet
 from .attacks import ATTACKS
-from .games import LEVELS, LiveGame
+from .games import LEVELS, LiveGame, cache_folder, dials_of
 from .tasks import GameTasks, file_of, rows_of
 
 #: Of a longer reply, only the end is read.
@@ -56,7 +56,8 @@ class TextWorld(TextEnv[TextWorldState]):
             with it, or ``.tw-pddl``, such as ALFWorld's.
         admissible: Whether every message ends with the commands that would do something.
         split: ``"train"`` (the default) or ``"test"``: games from other seeds.
-        seed: Which endless sequence of games, from 0 (the default). (Episodes are seeded by ``reset``.)
+        seed: Which sequence of games, from 0 (the default). (Episodes are seeded by ``reset``.)
+        count: How many games there are; by default endlessly many. A new game is compiled when it is first played.
         cache: Where generated games are kept, 0.5 MB each; by default what ``TEXTENVS_CACHE`` names, else
             ``~/.cache/textenvs``.
         max_assistant_turns: How many commands there are.
@@ -84,18 +85,22 @@ class TextWorld(TextEnv[TextWorldState]):
         admissible: bool = False,
         split: Split | None = None,
         seed: NonNegativeInt | None = None,
+        count: PositiveInt | None = None,
         cache: str | None = None,
         max_assistant_turns: PositiveInt | None = 50,
         **more: Any,
     ) -> None:
-        given = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed, "cache": cache}
+        given = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed}
+        given |= {"count": count, "cache": cache}
         tasks: TaskSet
         if games is not None:
             if left := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"games={games!r} are played as they are: leave out {', '.join(left)}")
             tasks = Rows(f"the games of {games}", rows_of(games))
         else:
-            tasks = GameTasks.of(game or "cooking", level or "easy", dials or {}, seed or 0, split or "train", cache)
+            kind = game or "cooking"
+            chosen = dials_of(kind, level or "easy", dials or {})
+            tasks = GameTasks(kind, chosen, cache_folder(cache), seed or 0, split or "train", count)
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, **more)
         self.admissible = admissible
         self._live: tuple[str, tuple[str, ...], LiveGame] | None = None

@@ -38,7 +38,7 @@ LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "cooking": {
         "easy": {"recipe": 1, "take": 1, "go": 1, "cook": True},
         "medium": {"recipe": 2, "take": 2, "go": 6, "open": True, "cook": True},
-        "hard": {"recipe": 3, "take": 3, "go": 9, "open": True, "cook": True, "cut": True, "drop": True},
+        "hard": {"recipe": 3, "take": 3, "go": 9, "open": True, "cook": True, "cut": True},
     },
     "custom": {
         "easy": {"rooms": 2, "objects": 5, "quest_length": 3},

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
 from ...messages import user
 from ...task import SPLITS, Endless, Split, Task, TaskError, TaskSet
-from .games import Kind, cache_folder, dials_of, dials_text, game_file, games_in, named
+from .games import Kind, dials_text, game_file, games_in, named
 
 
 @dataclass(frozen=True)
 class GameTasks(Endless):
-    """Generated games as an endless :class:`~textenvs.task.TaskSet`: one for every seed, for training even ones.
+    """Generated games: one for every seed, for training even ones; endless, or the first ``count``.
 
     A task's prompt only names its game: what a player reads first comes from the game itself.
     """
@@ -24,23 +22,24 @@ class GameTasks(Endless):
     folder: Path  # of the generated games
     seed: int = 0
     split: Split = "train"
+    count: int | None = None
     text: str = field(init=False)  # of the dials, as every task carries it
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "text", dials_text(self.kind, self.dials))
 
-    @classmethod
-    def of(
-        cls, kind: Kind, level: str, dials: Mapping[str, Any], seed: int, split: Split, cache: str | None
-    ) -> GameTasks:
-        return cls(kind, dials_of(kind, level, dials), cache_folder(cache), seed, split)
+    @property
+    def size(self) -> int | None:  # type: ignore[override]
+        return self.count
 
     @property
     def name(self) -> str:
         return f"TextWorld's {named(self.kind, self.dials)} ({self.split}, seed {self.seed})"
 
     def _generate(self, index: int) -> Task:
+        if self.count is not None and index >= self.count:
+            raise IndexError(f"{self.name}: index {index} is outside its {self.count} games")
         seed = self.seed * 2**32 + 2 * index + SPLITS.index(self.split)
         return _task(f"{named(self.kind, self.dials)}/{seed}", self.kind, {"dials": self.text, "seed": seed})
 
