@@ -22,12 +22,12 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Two cooking games, which all tests share: each takes a second or two to make."""
+    """One cooking game, which all tests share: it takes two seconds to make."""
     return str(tmp_path_factory.mktemp("cache"))
 
 
 def make(cache, **options):
-    return textenvs.make("textenv/textworld", **{"cache": cache, "count": 2, **options})
+    return textenvs.make("textenv/textworld", **{"cache": cache, "count": 1, **options})
 
 
 def drive(env, replies=None, seed=0):
@@ -124,10 +124,10 @@ def test_admissible_commands_are_those_that_do_something(cache):
         assert "can't" not in fork.step(command)[0][-1]["content"]
 
 
-def test_attacks_on_two_games(cache):
+def test_attacks_that_rehearse_nothing_earn_nothing(cache):
     for attack in make(cache).attacks():
         if not attack.rehearse:
-            records = play_attack(lambda: make(cache), attack, 2)
+            records = play_attack(lambda: make(cache), attack, 1)
             assert all(record.total == 0 for record in records), attack.name
 
 
@@ -142,8 +142,8 @@ def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
         bad = {**row, "extra_info": {**row["extra_info"], **wrong}}
         with pytest.raises(TaskError, match=r"extra_info\."):
             env.reset(options={"task": bad})
-    with pytest.raises(ValueError, match="has 2 tasks"):
-        env.reset(options={"task_index": 2})
+    with pytest.raises(ValueError, match="has 1 tasks"):
+        env.reset(options={"task_index": 1})
 
 
 def test_two_processes_make_the_same_game_at_once(tmp_path):
@@ -178,8 +178,8 @@ PROBLEM = """(define (problem p) (:domain d) (:objects me - agent hall kitchen -
 RULES = {"intro": [{"rhs": "Find the mug."}], "go.feedback": [{"rhs": "You are in the {to.name}."}]}
 RULES |= {"take.feedback": [{"rhs": "You have the {o.name}."}]}
 GRAMMAR = f'''grammar :: """{json.dumps(RULES)}""";
-action go {{ template :: "go to [{{to.name}}]"; feedback :: "#go.feedback#"; }}
-action take {{ template :: "take [{{o.name}}]"; feedback :: "#take.feedback#"; }}
+action go {{ template :: "go to {{to}}"; feedback :: "#go.feedback#"; }}
+action take {{ template :: "take {{o}}"; feedback :: "#take.feedback#"; }}
 '''
 
 

@@ -26,7 +26,8 @@ def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generato
     """Takes each food that it sees and knows, does with it what ``cook`` says, and then makes a meal of it."""
 
     def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-        foods, tried, left = _foods(rehearsed), set[str](), iter[str](())
+        foods, tried = _foods(rehearsed), set[str]()
+        left: Iterator[str] = iter(())
 
         def reply(conversation: Messages) -> str:
             nonlocal left

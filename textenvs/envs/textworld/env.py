@@ -12,10 +12,10 @@ from ...attack import COMMON, Attack
 from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, PositiveInt, checked
-from ...task import Rows, Split, Task, TaskSet
+from ...task import Split, Task, TaskSet
 from .attacks import ATTACKS
 from .games import LEVELS, LiveGame, cache_folder, dials_of
-from .tasks import GameTasks, file_of, rows_of
+from .tasks import GameFiles, GameTasks, file_of
 
 #: Of a longer reply, only the end is read.
 _MAX_CHARS = 2_000
@@ -90,13 +90,13 @@ class TextWorld(TextEnv[TextWorldState]):
         max_assistant_turns: PositiveInt | None = 50,
         **more: Any,
     ) -> None:
-        given = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed}
+        given: dict[str, object] = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed}
         given |= {"count": count, "cache": cache}
         tasks: TaskSet
         if games is not None:
             if left := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"games={games!r} are played as they are: leave out {', '.join(left)}")
-            tasks = Rows(f"the games of {games}", rows_of(games))
+            tasks = GameFiles(games)
         else:
             kind = game or "cooking"
             chosen = dials_of(kind, level or "easy", dials or {})

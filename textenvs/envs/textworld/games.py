@@ -80,7 +80,9 @@ def dials_of(kind: str, level: str, given: Mapping[str, Any]) -> dict[str, int]:
             text = f"an integer from {wanted[0]} to {wanted[1]}"
         if not fits:
             raise ValueError(f"dials: {name} must be {text}, not {value!r}")
-    made = {name: False for name, values in allowed.items() if isinstance(values, frozenset) and True in values}
+    made: dict[str, int] = {
+        name: False for name, values in allowed.items() if isinstance(values, frozenset) and True in values
+    }
     made |= {**LEVELS[kind][level], **given}
     if kind == "cooking" and made["take"] > made["recipe"]:
         raise ValueError(f"dials: take={made['take']} of a recipe with {made['recipe']} ingredients; at most all")
@@ -263,7 +265,7 @@ def _clean(text: str, *, opening: bool = False) -> str:
 
 
 def _plain_names() -> type:
-    """A wrapper that names the objects of ALFWorld's games as ALFWorld does: ``cabinet 3`` for ``cabinet_bar__minus_...``.
+    """A wrapper that names the objects of ALFWorld's games as ALFWorld does: ``cabinet 3`` for ``cabinet_bar__...``.
 
     Objects of a kind are numbered in the order of their ids, the last one first; a basin is a kind of its own. Names
     without coordinates stay.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
 from ...messages import user
-from ...task import SPLITS, Endless, Split, Task, TaskError, TaskSet
+from ...task import SPLITS, Endless, Rows, Split, Task, TaskError, TaskSet
 from .games import Kind, dials_text, game_file, games_in, named
 
 
@@ -44,26 +46,32 @@ class GameTasks(Endless):
         return _task(f"{named(self.kind, self.dials)}/{seed}", self.kind, {"dials": self.text, "seed": seed})
 
 
-def rows_of(games: str) -> list[Task]:
+class GameFiles(Rows):
     """A folder's games, by name."""
-    return [_task(name, "files", {"folder": games, "file": name}) for name in games_in(games)]
+
+    def __init__(self, folder: str) -> None:
+        self.paths = games_in(folder)
+        super().__init__(f"the games of {folder}", [_task(name, "files", {"file": name}) for name in self.paths])
 
 
 def file_of(task: Task, tasks: TaskSet) -> Path:
-    """The file of a task's game; :class:`TaskError` where it is none of ``tasks``'s kind: a row chooses no path."""
+    """The file of a task's game, made where there is none yet.
+
+    Raises:
+        TaskError: The task is none of ``tasks``: a row chooses no path and no dials. Or its game cannot be generated.
+    """
     extra = task.extra
-    if isinstance(tasks, GameTasks):
-        if extra.get("dials") != tasks.text:
-            raise TaskError(f"task {task.key}: extra_info.dials is {extra.get('dials')!r}, not {tasks.text!r}")
-        seed = extra.get("seed")
-        if type(seed) is not int or not 0 <= seed < 2**64:
-            raise TaskError(f"task {task.key}: extra_info.seed must be an integer from 0, not {seed!r}")
-        return game_file(tasks.folder, tasks.kind, tasks.dials, seed)
-    folder = tasks[0].extra["folder"]
-    path = games_in(folder).get(str(extra.get("file")))
-    if path is None:
-        raise TaskError(f"task {task.key}: extra_info.file is {extra.get('file')!r}, which is no game in {folder!r}")
-    return path
+    if isinstance(tasks, GameFiles):
+        if extra.get("file") not in tasks.paths:
+            raise TaskError(f"task {task.key}: extra_info.file is {extra.get('file')!r}, which is none of {tasks.name}")
+        return tasks.paths[extra["file"]]
+    assert isinstance(tasks, GameTasks)
+    if extra.get("dials") != tasks.text:
+        raise TaskError(f"task {task.key}: extra_info.dials is {extra.get('dials')!r}, not {tasks.text!r}")
+    seed = extra.get("seed")
+    if type(seed) is not int or not 0 <= seed < 2**64:
+        raise TaskError(f"task {task.key}: extra_info.seed must be an integer from 0, not {seed!r}")
+    return game_file(tasks.folder, tasks.kind, tasks.dials, seed)
 
 
 def _task(key: str, kind: str, extra: Mapping[str, Any]) -> Task:
