@@ -14,34 +14,30 @@ import numpy as np
 from ...attack import Attack, Cheater, remember, sequence
 from ...messages import Messages, text_of
 
-
-def _foods(rehearsed: Sequence[Messages]) -> list[str]:
-    """What the expert took in other games."""
-    said = [text_of(each) for game in rehearsed for each in game if each["role"] == "assistant"]
-    taken = [found[1] for each in said if (found := re.match(r"take (.+?)(?: from .*)?$", each))]
-    return sorted({food for food in taken if food != "knife"})
+#: A thing in a description, without what was done to it.
+_THING = re.compile(
+    r"\b(?:an?|some|the) (?:(?:raw|fried|roasted|grilled|uncut|chopped|sliced|diced) )*([a-z]+(?: [a-z]+){0,2})"
+    r"(?=,|\.|!| and an? | on the | in the | for you)"
+)
 
 
 def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
-    """Takes each food that it sees and knows, does with it what ``cook`` says, and then makes a meal of it."""
+    """Takes each thing that it sees, does with it what ``cook`` says, and makes a meal of all."""
 
     def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-        foods, tried = _foods(rehearsed), set[str]()
-        left: Iterator[str] = iter(())
+        tried, left = set[str](), list[str]()
 
         def reply(conversation: Messages) -> str:
-            nonlocal left
-            command = next(left, None)
-            if command is not None:
-                return command
+            if left:
+                return left.pop(0)
             seen = " ".join(text_of(each) for each in conversation if each["role"] == "user")
-            food = next((each for each in foods if each in seen and each not in tried), None)
-            if food is None:
-                left = iter(("eat meal",))
+            thing = next((each for each in _THING.findall(seen) if each not in tried), None)
+            if thing is None:
+                left.append("eat meal")
                 return "prepare meal"
-            tried.add(food)
-            left = iter(cook(food))
-            return f"take {food}"
+            tried.add(thing)
+            left.extend(cook(thing))
+            return f"take {thing}"
 
         return reply
 
@@ -67,13 +63,10 @@ def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    Attack("memory", "plays what the expert played in the most similar of 30 games", _memory, rehearse=30),
-    Attack("grab", "takes all food it sees, and makes a meal of it", _sweep(lambda food: ()), rehearse=30),
+    Attack("memory", "plays what the expert played in the most similar of 10 games", _memory, rehearse=10),
+    Attack("grab", "takes all that it sees, and makes a meal of it", _sweep(lambda food: ())),
     Attack(
-        "cook-all",
-        "takes all food it sees, and cooks each on the stove",
-        _sweep(lambda food: (f"cook {food} with stove",)),
-        rehearse=30,
+        "cook-all", "takes all that it sees, and cooks it", _sweep(lambda it: (f"cook {it} with stove",))
     ),
     Attack("echo", "repeats the game's last message", _echo),
     Attack("wander", "walks about at random", _wander),

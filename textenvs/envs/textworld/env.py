@@ -45,13 +45,15 @@ class TextWorld(TextEnv[TextWorldState]):
     there is none that has just come to the same point (after ``restore``, in a fork, in another process).
 
     Args:
-        game: ``"cooking"`` (the default; the game of First TextWorld Problems) or ``"custom"`` (a house and a quest).
+        game: ``"cooking"`` (the default; the game of First TextWorld Problems), ``"custom"`` (a house and a quest) or
+            ``"coin"`` (rooms to walk through, and a coin in the last).
         level: ``"easy"`` (the default), ``"medium"`` or ``"hard"``: dials of the game; see
             :data:`~textenvs.envs.textworld.games.LEVELS`.
         dials: Dials in the place of the level's. Of cooking: ``recipe`` (ingredients, 1 to 5), ``take`` (how many of
             them are to be found), ``go`` (rooms: 1, 6, 9, 12), and ``open``, ``cook``, ``cut``, ``drop`` (whether
             doors are closed, ingredients must be cooked and cut, and hands are full). Of custom: ``rooms`` (1 to 20),
-            ``objects`` (1 to 40), ``quest_length`` (1 to 20 commands).
+            ``objects`` (1 to 40), ``quest_length`` (1 to 20 commands). Of coin: ``quest_length`` (1 to 30)
+            and ``distractors`` (0 to 2 rooms beside each on the way).
         games: A folder of game files in the place of generated games: ``.z8`` with the ``.json`` that TextWorld writes
             with it, or ``.tw-pddl``, such as ALFWorld's.
         admissible: Whether every message ends with the commands that would do something.
@@ -77,7 +79,7 @@ class TextWorld(TextEnv[TextWorldState]):
     @checked
     def __init__(
         self,
-        game: Literal["cooking", "custom"] | None = None,
+        game: Literal["cooking", "custom", "coin"] | None = None,
         *,
         level: Literal["easy", "medium", "hard"] | None = None,
         dials: Mapping[str, Any] | None = None,

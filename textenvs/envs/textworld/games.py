@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ...task import TaskError
 
-Kind = Literal["cooking", "custom"]
+Kind = Literal["cooking", "custom", "coin"]
 
 #: The dials of each kind of game: the smallest and the largest value, or the values there are.
 DIALS: Mapping[str, Mapping[str, tuple[int, int] | frozenset[Any]]] = {
@@ -33,6 +33,7 @@ DIALS: Mapping[str, Mapping[str, tuple[int, int] | frozenset[Any]]] = {
         "drop": frozenset((False, True)),
     },
     "custom": {"rooms": (1, 20), "objects": (1, 40), "quest_length": (1, 20)},
+    "coin": {"quest_length": (1, 30), "distractors": (0, 2)},
 }
 LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "cooking": {
@@ -44,6 +45,11 @@ LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
         "easy": {"rooms": 2, "objects": 5, "quest_length": 3},
         "medium": {"rooms": 5, "objects": 10, "quest_length": 5},
         "hard": {"rooms": 10, "objects": 20, "quest_length": 8},
+    },
+    "coin": {
+        "easy": {"quest_length": 4, "distractors": 0},
+        "medium": {"quest_length": 8, "distractors": 1},
+        "hard": {"quest_length": 15, "distractors": 2},
     },
 }
 #: Files that are games.
@@ -142,6 +148,10 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
                 # One seed for both: the recipe would be the same in every game.
                 settings = {**dials, "recipe_seed": options.seeds["quest"], "split": None}
                 game = CHALLENGES["tw-cooking"][1](settings=settings, options=options)
+            elif kind == "coin":
+                # A hundred levels each without rooms beside the way, with one beside each, and with two.
+                level = 100 * dials["distractors"] + dials["quest_length"]
+                game = CHALLENGES["tw-coin_collector"][1](settings={"level": level}, options=options)
             else:
                 options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
                 options.quest_length = dials["quest_length"]

@@ -11,7 +11,7 @@ from textenvs.envs.textworld.games import DIALS, LEVELS, dials_of, named
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"game": "chess"}, "game should be 'cooking' or 'custom'"),
+        ({"game": "chess"}, "game should be 'cooking', 'custom' or 'coin'"),
         ({"level": "huge"}, "level should be 'easy', 'medium' or 'hard'"),
         ({"dials": {"recipes": 2}}, "cooking games have no 'recipes'; there are recipe, take"),
         ({"dials": {"go": 2}}, r"go must be one of \[1, 6, 9, 12\], not 2"),
@@ -41,7 +41,7 @@ def test_a_folder_without_games_and_one_of_another_engine(tmp_path):
 def test_every_level_is_within_its_dials_and_has_a_name_of_its_own():
     names = [named(kind, dials_of(kind, level, {})) for kind in LEVELS for level in LEVELS[kind]]
     assert names[0] == "cooking-recipe1-take1-go1-cook"
-    assert len(set(names)) == 6
+    assert len(set(names)) == 9
     for kind in LEVELS:
         assert list(dials_of(kind, "hard", {})) == list(DIALS[kind])
 
