@@ -65,9 +65,7 @@ def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
 ATTACKS: tuple[Attack, ...] = (
     Attack("memory", "plays what the expert played in the most similar of 10 games", _memory, rehearse=10),
     Attack("grab", "takes all that it sees, and makes a meal of it", _sweep(lambda food: ())),
-    Attack(
-        "cook-all", "takes all that it sees, and cooks it", _sweep(lambda it: (f"cook {it} with stove",))
-    ),
+    Attack("cook-all", "takes all that it sees, and cooks it", _sweep(lambda it: (f"cook {it} with stove",))),
     Attack("echo", "repeats the game's last message", _echo),
     Attack("wander", "walks about at random", _wander),
     sequence("meal", "prepares a meal and eats it", ["prepare meal", "eat meal"]),

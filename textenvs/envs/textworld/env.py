@@ -14,7 +14,7 @@ from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, PositiveInt, checked
 from ...task import Split, Task, TaskSet
 from .attacks import ATTACKS
-from .games import LEVELS, LiveGame, cache_folder, dials_of
+from .games import LEVELS, GameFault, LiveGame, cache_folder, dials_of
 from .tasks import GameFiles, GameTasks, file_of
 
 #: Of a longer reply, only the end is read.
@@ -121,11 +121,14 @@ class TextWorld(TextEnv[TextWorldState]):
         state, game = self.state, self._take()
         command = _command(visible_text(reply))
         refused = game.refusal(command)
+        if refused is None:
+            try:
+                said = game.move(command)
+                state.moves = (*state.moves, command)
+            except GameFault:
+                refused, game = "The game could not read that.", self._take()
         if refused is not None:
             said, state.invalid = refused, state.invalid + 1
-        else:
-            said = game.move(command)
-            state.moves = (*state.moves, command)
         earned, state.share = game.share - state.share, game.share
         over = game.won or game.lost
         if not over:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
+
 from ...task import TaskError
 
 Kind = Literal["cooking", "custom", "coin"]
@@ -141,7 +143,7 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
 
     for attempt in range(_ATTEMPTS):
         options = tw.GameOptions()
-        options.seeds = (seed * _ATTEMPTS + attempt) % 2**32
+        options.seeds = _seeds(seed * _ATTEMPTS + attempt)
         options.path, options.force_recompile = str(folder / "game.z8"), True
         try:
             if kind == "cooking":
@@ -169,6 +171,13 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
     )
 
 
+def _seeds(number: int) -> dict[str, int]:
+    """TextWorld's four seeds as it draws them from one; it takes no more than 32 bits itself."""
+    words = number if number < 2**32 else [number >> shift & 0xFFFFFFFF for shift in range(0, number.bit_length(), 32)]
+    rng = np.random.RandomState(words)  # noqa: NPY002
+    return {name: int(rng.randint(65635)) for name in ("map", "objects", "quest", "grammar")}
+
+
 def games_in(folder: str) -> dict[str, Path]:
     """The games in a folder and those below it, by relative name.
 
@@ -188,6 +197,10 @@ def games_in(folder: str) -> dict[str, Path]:
         if path.suffix == ".z8" and not path.with_suffix(".json").is_file():
             raise ValueError(f"games={folder!r}: {name} has no .json beside it, as TextWorld writes with every game")
     return found
+
+
+class GameFault(RuntimeError):
+    """TextWorld raised an exception on a command: a fault of the game's, not a rule of it."""
 
 
 class LiveGame:
@@ -231,10 +244,13 @@ class LiveGame:
         return self._state.policy_commands or ()
 
     def move(self, command: str) -> str:
-        """Send a command, and return what the game says."""
-        state, score, _ = self._game.step(command)
-        state["score"] = score
-        self._note(state)
+        """Send a command, and return what the game says. After a :class:`GameFault` the game may be in any state."""
+        try:
+            state, score, _ = self._game.step(command)
+            state["score"] = score
+            self._note(state)
+        except Exception as error:
+            raise GameFault(f"{command!r}: {type(error).__name__}: {error}") from error
         return _clean(state.feedback) or "Nothing happens."
 
     def refusal(self, command: str) -> str | None:
@@ -249,10 +265,10 @@ class LiveGame:
             return "Say one command."
         if self._planned:
             return "Nothing happens."
-        if _SEVERAL.search(command) or not command.isascii() or not command.isprintable() or len(command) > 100:
+        if _SEVERAL.search(command.lower()) or not command.isascii() or not command.isprintable() or len(command) > 100:
             return "That is not a command. Say one command, in a line of its own."
-        verb = command.split()[0]
-        if verb not in self.verbs and verb not in _SHORT and command not in _SHORT:
+        verb = command.split()[0].lower()
+        if verb not in self.verbs and verb not in _SHORT:
             return f"{verb!r} is not a verb of this game. There are: {', '.join(sorted(self.verbs))}."
         return None
 
