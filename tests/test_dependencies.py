@@ -11,6 +11,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: Whose packages require some under the GPL, and what has these extras.
+GAMES = ("textarena", "textworld", "dev", "docs", "bench")
 LOCKS = sorted(path.name for path in (ROOT / "requirements").glob("*.lock"))
 
 
@@ -70,9 +72,9 @@ def test_the_quick_installation_has_the_tested_versions():
     assert {name: everything.get(name) for name in pins("train.lock")} == pins("train.lock")
 
 
-def test_nothing_under_the_gpl_is_required_but_by_the_extra_textarena():
+def test_nothing_under_the_gpl_is_required_but_by_the_extras_of_games():
     """Walks what is installed, from the extras that a user may take; the LGPL suits a library that is imported."""
-    extras = [extra for extra in PROJECT["optional-dependencies"] if extra not in ("textarena", "dev", "docs", "bench")]
+    extras = [extra for extra in PROJECT["optional-dependencies"] if extra not in GAMES]
     seen, todo = set(), [(each.name, extra) for each in asked(tuple(extras)) for extra in ("", *each.extras)]
     while todo:
         name, extra = key = todo.pop()

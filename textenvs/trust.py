@@ -19,9 +19,21 @@ from .registry import list_environments
 
 #: Options of the environments that ship which a row may set: rewards, limits, and which tasks of those that are there.
 ROW_OPTIONS: frozenset[str] = frozenset(
-    ("accepts", "alpha", "ambiguous", "answer_format", "answers", "attempts", "bleu", "call_cost", "call_format")
+    (
+        "accepts",
+        "admissible",
+        "alpha",
+        "ambiguous",
+        "answer_format",
+        "answers",
+        "attempts",
+        "bleu",
+        "call_cost",
+        "call_format",
+    )
     + (
         "correct",
+        "count",
         "dataset",
         "domain",
         "env",

@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+from playable import PLAYABLE
 
 import textenvs
 from textenvs import TextEnv
@@ -23,7 +24,7 @@ def probe(env_id: str) -> TextEnv | None:
         return None  # the contract's test says what is missing
 
 
-ENVS = {env_id: env for env_id in textenvs.list_environments() if (env := probe(env_id)) is not None}
+ENVS = {env_id: env for env_id in PLAYABLE if (env := probe(env_id)) is not None}
 SANDBOXED = ("textenv/collab-code", "textenv/math-python")  # slow: each episode runs programs
 LEVELS = [(env_id, level) for env_id, env in ENVS.items() for level in env.levels or (None,)]
 CASES = [

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from playable import PLAYABLE
 
 import textenvs
 from textenvs.attack import always
@@ -14,7 +15,7 @@ from textenvs.messages import user
 EPISODES = 30
 FEWER = {"textenv/collab-code": 10, "textenv/math-python": 10}  # each runs programs in processes of their own
 
-every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
+every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 
 def returns(env_id, script):

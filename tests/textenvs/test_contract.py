@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playable import PLAYABLE as INSTALLED
 from served import registered, running
 
 import textenvs
@@ -35,10 +36,10 @@ def refusal(env_id: str) -> str | None:
     return None
 
 
-REFUSED = {env_id: text for env_id in textenvs.list_environments() if (text := refusal(env_id)) is not None}
+REFUSED = {env_id: text for env_id in INSTALLED if (text := refusal(env_id)) is not None}
 # An environment of a server, and what that server plays.
 REMOTE, PLAYED_THERE = "textenv/remote", "textenv/gsm8k-tool"
-PLAYABLE = [*(env_id for env_id in textenvs.list_environments() if env_id not in REFUSED), REMOTE]
+PLAYABLE = [*(env_id for env_id in INSTALLED if env_id not in REFUSED), REMOTE]
 every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 # An episode without a limit of its own must still end: this many replies are enough for any scripted one.

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playable import PLAYABLE
 from toy_envs import KINDS, AsyncGuess, BlockingGuess, Guess, ToyTasks
 
 import textenvs
 from textenvs.episodes import play_episodes
 
 kinds = pytest.mark.parametrize("kind", KINDS)
-every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
+every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 SAID = ("no", "tool", "quit", "fail", "other", "secret3word")
 
 

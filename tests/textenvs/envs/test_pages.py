@@ -40,6 +40,8 @@ def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown)
     if "SandboxUnavailable" in ran.stderr:  # a machine that cannot run programs says so, with the remedy
         assert "install bubblewrap" in ran.stderr
         pytest.skip("this machine has no sandbox")
+    if "pip install 'textenvs[textworld]'" in ran.stderr:
+        pytest.skip("TextWorld is not installed here")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == shown
 
@@ -53,7 +55,7 @@ def test_every_environment_has_a_table_of_its_attacks_on_a_page():
     for env_id, table in tables.items():
         try:
             env = textenvs.make(env_id)
-        except SandboxUnavailable:
+        except (SandboxUnavailable, ImportError):
             continue
         header, _, *rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
         assert [each.strip("| ") for each in header[2:]] == list(env.levels or ["solved, mean return"]), env_id

@@ -1,0 +1,209 @@
+"""textenv/textworld with the real package: generated games, a folder's, and planned ones as ALFWorld's are."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import textenvs
+from textenvs.envs.textworld import TextWorld
+from textenvs.envs.textworld.games import LiveGame, dials_of, game_file, games_in
+from textenvs.evaluate.baselines import play_attack
+from textenvs.task import Task, TaskError
+
+ROOT = Path(__file__).parents[3]
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """One cooking game, which all tests share: it takes two seconds to make."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+def make(cache, **options):
+    return textenvs.make("textenv/textworld", **{"cache": cache, "count": 1, **options})
+
+
+def drive(env, replies=None, seed=0):
+    """Play these replies, or the expert's, to the end; what was seen."""
+    seen, left = [env.reset(seed=seed, options={"task_index": 0})], iter(replies or ())
+    while not env.state.done:
+        seen.append(env.step(next(left) if replies else env.demonstration(RNG)))
+    return seen
+
+
+def said(env):
+    return [message["content"] for message in env.state.messages if message["role"] == "assistant"]
+
+
+def test_the_walkthrough_earns_the_whole_score_turn_by_turn(cache):
+    env = make(cache)
+    seen = drive(env)
+    rewards = [step[1] for step in seen[1:]]
+    assert env.state.stop == "solved"
+    assert sum(rewards) == pytest.approx(1.0)
+    assert sum(reward > 0 for reward in rewards) >= 3  # taken, prepared, eaten; and cooked, where it is raw
+    assert all(step[1] == step[-1]["terms"]["score"] for step in seen[1:])
+    assert env.conversation_score() == {"score": 1.0}
+    assert "$$" not in seen[0][0][0]["content"]
+    assert not any("\n\n" in m["content"] or "RESTART" in m["content"] for m in env.state.messages)
+
+
+def test_snapshots_forks_and_copies_play_on_alike_from_every_turn(cache):
+    env, other = make(cache), make(cache)
+    seen = drive(env)
+    actions = said(env)
+    for turn in range(len(actions)):
+        env.reset(seed=0, options={"task_index": 0})
+        for action in actions[:turn]:
+            env.step(action)
+        saved, fork, moved = env.snapshot(), env.fork(), pickle.loads(pickle.dumps(env))
+        other.restore(pickle.loads(pickle.dumps(saved)))
+        fork.fork().step("look")
+        for each in (fork, moved, other, env):
+            assert [each.step(action) for action in actions[turn:]] == seen[turn + 1 :]
+    assert len(pickle.dumps(env)) < 50_000
+
+
+def test_one_turn_is_one_command_and_the_interpreter_takes_none(cache):
+    env = make(cache)
+    expert = drive(env)
+    commands = said(env)
+    for joint in (". ", ", ", " then ", " and ", "; "):
+        env.reset(seed=0, options={"task_index": 0})
+        *_, reward, _, _, info = env.step(joint.join(commands))
+        assert (reward, info["metrics"]["invalid"], env.state.moves) == (0.0, 1.0, ())
+    hostile = ("", "undo", "restart", "save", "restore", "script", "again", "tw-extra-infos score", "print_state", "é")
+    for reply in hostile:
+        before = env.state.moves
+        assert env.step(reply)[1] == 0.0
+        assert env.state.moves == before
+    # A list's last line alone is a command, and a prompt before it is no part of it.
+    env.reset(seed=0, options={"task_index": 0})
+    env.step("I could do many things:\n" + "\n".join(f"> {command}" for command in commands[:2]) + "\n")
+    assert env.state.moves == (commands[1],)
+    assert drive(env, [f"Thinking aloud.\n> {command}." for command in commands])[-1][1:] == expert[-1][1:]
+
+
+def test_a_ruined_meal_ends_the_game_with_what_was_earned(cache):
+    env = make(cache)
+    drive(env)
+    take = next(each for each in said(env) if each.startswith("take "))
+    food = take.removeprefix("take ").partition(" from ")[0]
+    seen = drive(env, [take, f"cook {food} with oven", f"cook {food} with stove", f"cook {food} with oven"])
+    assert env.state.stop == "lost"
+    assert env.state.return_so_far == pytest.approx(env.state.share)
+    assert 0 < env.state.return_so_far < 1
+    assert seen[-1][2]
+
+
+def test_the_expert_comes_back_after_a_detour(cache):
+    env = make(cache)
+    env.reset(seed=0, options={"task_index": 0})
+    for _ in range(3):
+        env.step(env.careless_reply(np.random.default_rng(5)))
+    while not env.state.done:
+        env.step(env.demonstration(RNG))
+    assert env.state.stop == "solved"
+    assert any(each.startswith("examine cookbook") for each in said(env))
+
+
+def test_admissible_commands_are_those_that_do_something(cache):
+    env = make(cache, admissible=True)
+    conversation, _ = env.reset(seed=0, options={"task_index": 0})
+    text, _, listed = conversation[0]["content"].rpartition("\nCommands: ")
+    assert text == make(cache).reset(seed=0, options={"task_index": 0})[0][0]["content"]
+    for command in listed.split(", "):
+        fork = env.fork()
+        assert "can't" not in fork.step(command)[0][-1]["content"]
+
+
+def test_attacks_that_rehearse_nothing_earn_nothing(cache):
+    for attack in make(cache).attacks():
+        if not attack.rehearse:
+            records = play_attack(lambda: make(cache), attack, 1)
+            assert all(record.total == 0 for record in records), attack.name
+
+
+def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
+    sets = [make(cache, split=split, seed=seed, count=None).tasks for split in ("train", "test") for seed in (0, 1)]
+    seeds = {tasks[index].extra["seed"] for tasks in sets for index in range(50)}
+    assert len(seeds) == 200
+    row = make(cache).tasks[0].to_row()
+    env = make(cache)
+    assert env.reset(options={"task": row})[0] == env.reset(options={"task_index": 0})[0]
+    for wrong in ({"dials": "{}"}, {"seed": "../x"}):
+        bad = {**row, "extra_info": {**row["extra_info"], **wrong}}
+        with pytest.raises(TaskError, match=r"extra_info\."):
+            env.reset(options={"task": bad})
+    with pytest.raises(ValueError, match="has 1 tasks"):
+        env.reset(options={"task_index": 1})
+
+
+def test_two_processes_make_the_same_game_at_once(tmp_path):
+    """They end with one game, whole, and leave nothing beside it."""
+    code = (
+        "import sys, pathlib\n"
+        "from textenvs.envs.textworld.games import dials_of, game_file\n"
+        "game_file(pathlib.Path(sys.argv[1]), 'custom', dials_of('custom', 'easy', {}), 3)\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(2)]
+    assert [each.wait(100) for each in both] == [0, 0]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".z8"]
+    game = LiveGame(game_file(tmp_path, "custom", dials_of("custom", "easy", {}), 3))
+    assert len(game.walkthrough) == 3
+    env = TextWorld(games=str(tmp_path))
+    drive(env)
+    assert env.state.stop == "solved"
+    (tmp_path / "other.z8").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"other\.z8 has no \.json beside it"):
+        games_in(str(tmp_path))
+
+
+DOMAIN = """(define (domain d) (:requirements :adl :typing) (:types agent place thing)
+ (:predicates (at ?a - agent ?p - place) (in ?o - thing ?p - place) (held ?o - thing))
+ (:action go :parameters (?a - agent ?from - place ?to - place)
+  :precondition (at ?a ?from) :effect (and (not (at ?a ?from)) (at ?a ?to)))
+ (:action take :parameters (?a - agent ?o - thing ?p - place)
+  :precondition (and (at ?a ?p) (in ?o ?p)) :effect (and (held ?o) (not (in ?o ?p)))))"""
+PROBLEM = """(define (problem p) (:domain d) (:objects me - agent hall kitchen - place
+  mug_bar__plus_1 mug_bar__plus_2 - thing)
+ (:init (at me hall) (in mug_bar__plus_1 kitchen) (in mug_bar__plus_2 hall)) (:goal (held mug_bar__plus_1)))"""
+RULES = {"intro": [{"rhs": "Find the mug."}], "go.feedback": [{"rhs": "You are in the {to.name}."}]}
+RULES |= {"take.feedback": [{"rhs": "You have the {o.name}."}]}
+GRAMMAR = f'''grammar :: """{json.dumps(RULES)}""";
+action go {{ template :: "go to {{to}}"; feedback :: "#go.feedback#"; }}
+action take {{ template :: "take {{o}}"; feedback :: "#take.feedback#"; }}
+'''
+
+
+def test_a_planned_game_has_alfworlds_names_and_the_planner_as_its_expert(tmp_path):
+    (tmp_path / "one").mkdir()
+    data = {"pddl_domain": DOMAIN, "grammar": GRAMMAR, "pddl_problem": PROBLEM, "walkthrough": None, "solvable": True}
+    (tmp_path / "one" / "game.tw-pddl").write_text(json.dumps(data))
+    env = TextWorld(games=str(tmp_path), admissible=True)
+    opening = env.reset(seed=0)[0][0]["content"]
+    assert opening.startswith("Find the mug.\nCommands: ")
+    assert "mug 1" in opening  # the last of its kind has the number 1
+    assert env.step("dance")[0][-1]["content"].startswith("Nothing happens.")
+    while not env.state.done:
+        env.step(env.demonstration(RNG))
+    assert env.state.stop == "solved"
+    assert said(env)[-1] == "take mug 2"
+    assert isinstance(env.tasks[0], Task)
+
+
+def test_the_conversation_on_the_page(tmp_path):
+    page = (ROOT / "docs" / "environments" / "textworld.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("python - <<'END'\n")
+    script, _, rest = rest.partition("END\n```\n\n```text\n")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TEXTENVS_CACHE": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-"], input=script, env=environ, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == rest.partition("```")[0]

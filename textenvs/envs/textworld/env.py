@@ -1,0 +1,197 @@
+"""Text adventures of the TextWorld package: generated, of the user's own files, or ALFWorld's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ...attack import COMMON, Attack
+from ...env import EpisodeState, TextEnv, Turn
+from ...messages import Message, user, visible_text
+from ...options import NonNegativeInt, PositiveInt, checked
+from ...task import Split, Task, TaskSet
+from .attacks import ATTACKS
+from .games import LEVELS, GameFault, LiveGame, cache_folder, dials_of
+from .tasks import GameFiles, GameTasks, file_of
+
+#: Of a longer reply, only the end is read.
+_MAX_CHARS = 2_000
+
+
+@dataclass
+class TextWorldState(EpisodeState):
+    """The commands that the game was given, in order: together with its file, all there is to know about it."""
+
+    moves: tuple[str, ...] = ()
+    share: float = 0.0  # the game's score, as a share of the largest
+    invalid: int = 0  # replies that were no command of the game
+
+
+class TextWorld(TextEnv[TextWorldState]):
+    """A text adventure: find, take, open, cook; every reply is a command, and the game answers.
+
+    The reward has one term, ``score``: by how much the turn changed the game's own score, as a share of the largest. So
+    the return is the share of the score that was reached. The episode ends when the game is won, or lost for good (a
+    burned ingredient).
+
+    A command is the last line of a reply that is not empty. One turn is one command: several at once, and commands to
+    the interpreter (``undo``, ``restart``, ``save``), are answered and not sent to the game. So is what the game does
+    not know; it costs the turn.
+
+    The running game is no part of the state: the state has the commands, and a game is played again from its file where
+    there is none that has just come to the same point (after ``restore``, in a fork, in another process).
+
+    Args:
+        game: ``"cooking"`` (the default; the game of First TextWorld Problems), ``"custom"`` (a house and a quest) or
+            ``"coin"`` (rooms to walk through, and a coin in the last).
+        level: ``"easy"`` (the default), ``"medium"`` or ``"hard"``: dials of the game; see
+            :data:`~textenvs.envs.textworld.games.LEVELS`.
+        dials: Dials in the place of the level's. Of cooking: ``recipe`` (ingredients, 1 to 5), ``take`` (how many of
+            them are to be found), ``go`` (rooms: 1, 6, 9, 12), and ``open``, ``cook``, ``cut``, ``drop`` (whether
+            doors are closed, ingredients must be cooked and cut, and hands are full). Of custom: ``rooms`` (1 to 20),
+            ``objects`` (1 to 40), ``quest_length`` (1 to 20 commands). Of coin: ``quest_length`` (1 to 30)
+            and ``distractors`` (0 to 2 rooms beside each on the way).
+        games: A folder of game files in the place of generated games: ``.z8`` with the ``.json`` that TextWorld writes
+            with it, or ``.tw-pddl``, such as ALFWorld's.
+        admissible: Whether every message ends with the commands that would do something.
+        split: ``"train"`` (the default) or ``"test"``: games from other seeds.
+        seed: Which sequence of games, from 0 (the default). (Episodes are seeded by ``reset``.)
+        count: How many games there are; by default endlessly many. A new game is compiled when it is first played.
+        cache: Where generated games are kept, 0.5 MB each; by default what ``TEXTENVS_CACHE`` names, else
+            ``~/.cache/textenvs``.
+        max_assistant_turns: How many commands there are.
+        **more: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ValueError: A value outside the above, ``games`` together with what is about generated games, or a folder
+            without games.
+        ImportError: TextWorld is not installed (or, for ``.tw-pddl``, what it plans with).
+    """
+
+    state_type = TextWorldState
+    blocking = True  # a game that is not there yet is compiled
+    levels = tuple(LEVELS["cooking"])
+    attack_margin = 0.5
+
+    @checked
+    def __init__(
+        self,
+        game: Literal["cooking", "custom", "coin"] | None = None,
+        *,
+        level: Literal["easy", "medium", "hard"] | None = None,
+        dials: Mapping[str, Any] | None = None,
+        games: str | None = None,
+        admissible: bool = False,
+        split: Split | None = None,
+        seed: NonNegativeInt | None = None,
+        count: PositiveInt | None = None,
+        cache: str | None = None,
+        max_assistant_turns: PositiveInt | None = 50,
+        **more: Any,
+    ) -> None:
+        given: dict[str, object] = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed}
+        given |= {"count": count, "cache": cache}
+        tasks: TaskSet
+        if games is not None:
+            if left := [name for name, value in given.items() if value is not None]:
+                raise ValueError(f"games={games!r} are played as they are: leave out {', '.join(left)}")
+            tasks = GameFiles(games)
+        else:
+            kind = game or "cooking"
+            chosen = dials_of(kind, level or "easy", dials or {})
+            tasks = GameTasks(kind, chosen, cache_folder(cache), seed or 0, split or "train", count)
+        super().__init__(tasks, max_assistant_turns=max_assistant_turns, **more)
+        self.admissible = admissible
+        self._live: tuple[str, tuple[str, ...], LiveGame] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the running game: a copy, a fork or another process plays it again."""
+        return {**self.__dict__, "_live": None}
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        self._live = None
+        game = self._take()
+        self._keep(game)
+        return (user(self._shown(game.opening, game)),)
+
+    def respond(self, reply: Message) -> Turn:
+        state, game = self.state, self._take()
+        command = _command(visible_text(reply))
+        refused = game.refusal(command)
+        if refused is None:
+            try:
+                said = game.move(command)
+                state.moves = (*state.moves, command)
+            except GameFault:
+                refused, game = "The game could not read that.", self._take()
+        if refused is not None:
+            said, state.invalid = refused, state.invalid + 1
+        earned, state.share = game.share - state.share, game.share
+        over = game.won or game.lost
+        if not over:
+            self._keep(game)
+        return Turn(
+            messages=(user(said if over else self._shown(said, game)),),
+            terminated=over,
+            stop="solved" if game.won else "lost" if game.lost else None,
+            terms={"score": earned},
+            metrics={"share": game.share, "invalid": float(state.invalid)},
+        )
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """``score``: the share of the game's largest score that was reached."""
+        return {"score": self.state.share}
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """The next command of the game's walkthrough, or from where it was left, of TextWorld's own policy.
+
+        What the walkthrough reads (the cookbook, say) is read first, as far as it can be: the rest follows from it.
+        """
+        game, moves = self._peek(), self.state.moves
+        if moves == game.walkthrough[: len(moves)] and len(moves) < len(game.walkthrough):
+            return game.walkthrough[len(moves)]
+        unread = (each for each in game.walkthrough if each.startswith("examine ") and each not in moves)
+        ahead = [each for each in (*unread, *game.policy) if each in game.commands]
+        return ahead[0] if ahead else "look"
+
+    def careless_reply(self, rng: np.random.Generator) -> str:
+        """Any command that would do something."""
+        commands = self._peek().commands
+        return commands[int(rng.integers(len(commands)))] if commands else "look"
+
+    def secrets(self) -> Sequence[str]:
+        """The walkthrough, as a list."""
+        return () if self.state.task is None else (str(list(self._peek().walkthrough)),)
+
+    def attacks(self) -> Sequence[Attack]:
+        return (*COMMON, *ATTACKS)
+
+    def _shown(self, said: str, game: LiveGame) -> str:
+        return f"{said}\nCommands: {', '.join(game.commands)}" if self.admissible else said
+
+    def _take(self) -> LiveGame:
+        """The game as it stands after the state's commands; the caller owns it, and the cache is cleared."""
+        key, moves = self.task.key, self.state.moves
+        kept, self._live = self._live, None
+        if kept is not None and kept[:2] == (key, moves):
+            return kept[2]
+        game = LiveGame(file_of(self.task, self.tasks))
+        for move in moves:
+            game.move(move)
+        return game
+
+    def _keep(self, game: LiveGame) -> LiveGame:
+        self._live = (self.task.key, self.state.moves, game)
+        return game
+
+    def _peek(self) -> LiveGame:
+        return self._keep(self._take())
+
+
+def _command(text: str) -> str:
+    """The last line of a reply that is not empty, without a prompt before it."""
+    lines: Iterator[str] = (line.strip(" \t>*`") for line in reversed(text[-_MAX_CHARS:].splitlines()))
+    return " ".join(next((line for line in lines if line), "").removesuffix(".").split())

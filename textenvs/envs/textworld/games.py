@@ -1,0 +1,318 @@
+"""TextWorld's games: which can be generated, their files, and a running game.
+
+A game is made from its dials and its seed by TextWorld's generator and compiled by the Inform 7 that comes with the
+package, which takes one to three seconds; the file is kept. Nothing here reads or changes a global generator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from ...task import TaskError
+
+Kind = Literal["cooking", "custom", "coin"]
+
+#: The dials of each kind of game: the smallest and the largest value, or the values there are.
+DIALS: Mapping[str, Mapping[str, tuple[int, int] | frozenset[Any]]] = {
+    "cooking": {
+        "recipe": (1, 5),
+        "take": (0, 5),
+        "go": frozenset((1, 6, 9, 12)),
+        "open": frozenset((False, True)),
+        "cook": frozenset((False, True)),
+        "cut": frozenset((False, True)),
+        "drop": frozenset((False, True)),
+    },
+    "custom": {"rooms": (1, 20), "objects": (1, 40), "quest_length": (1, 20)},
+    "coin": {"quest_length": (1, 30), "distractors": (0, 2)},
+}
+LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
+    "cooking": {
+        "easy": {"recipe": 1, "take": 1, "go": 1, "cook": True},
+        "medium": {"recipe": 2, "take": 2, "go": 6, "open": True, "cook": True},
+        "hard": {"recipe": 3, "take": 3, "go": 9, "open": True, "cook": True, "cut": True},
+    },
+    "custom": {
+        "easy": {"rooms": 2, "objects": 5, "quest_length": 3},
+        "medium": {"rooms": 5, "objects": 10, "quest_length": 5},
+        "hard": {"rooms": 10, "objects": 20, "quest_length": 8},
+    },
+    "coin": {
+        "easy": {"quest_length": 4, "distractors": 0},
+        "medium": {"quest_length": 8, "distractors": 1},
+        "hard": {"quest_length": 15, "distractors": 2},
+    },
+}
+#: Files that are games.
+SUFFIXES = (".z8", ".tw-pddl")
+#: Where generated games are kept, if it is set.
+VARIABLE = "TEXTENVS_CACHE"
+#: A quest of the wanted length cannot be found from every seed: so many are tried, in a fixed order.
+_ATTEMPTS = 20
+_EXTRA = "this needs TextWorld: pip install 'textenvs[textworld]'"
+
+_generating = threading.Lock()  # TextWorld's generator keeps what it generates from in the process
+
+
+def textworld() -> ModuleType:
+    """The package; :class:`ImportError` names the extra."""
+    try:
+        import textworld
+    except ImportError as error:
+        raise ImportError(f"{_EXTRA} ({error})") from error
+    return textworld
+
+
+def dials_of(kind: str, level: str, given: Mapping[str, Any]) -> dict[str, int]:
+    """All dials of a game: a level's, with those that are given in their place. ``ValueError`` names a wrong one."""
+    allowed = DIALS[kind]
+    for name, value in given.items():
+        if name not in allowed:
+            raise ValueError(f"dials: {kind} games have no {name!r}; there are {', '.join(allowed)}")
+        wanted = allowed[name]
+        if isinstance(wanted, frozenset):
+            fits, text = value in wanted and type(value) is type(min(wanted)), f"one of {sorted(wanted)}"
+        else:
+            fits = type(value) is int and wanted[0] <= value <= wanted[1]
+            text = f"an integer from {wanted[0]} to {wanted[1]}"
+        if not fits:
+            raise ValueError(f"dials: {name} must be {text}, not {value!r}")
+    made: dict[str, int] = {
+        name: False for name, values in allowed.items() if isinstance(values, frozenset) and True in values
+    }
+    made |= {**LEVELS[kind][level], **given}
+    if kind == "cooking" and made["take"] > made["recipe"]:
+        raise ValueError(f"dials: take={made['take']} of a recipe with {made['recipe']} ingredients; at most all")
+    return {name: made[name] for name in allowed}
+
+
+def named(kind: str, dials: Mapping[str, int]) -> str:
+    """A game's kind and dials in a file's name: ``cooking-recipe1-take1-go1-cook``."""
+    parts = [f"{name}{value}" for name, value in dials.items() if type(value) is int]
+    return "-".join((kind, *parts, *(name for name, value in dials.items() if value is True)))
+
+
+def cache_folder(given: str | None) -> Path:
+    """Where generated games are kept: ``given``, else ``TEXTENVS_CACHE``, else the user's cache folder."""
+    base = given or os.environ.get(VARIABLE)
+    if base is None:
+        base = str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "textenvs"))
+    return Path(base).expanduser() / f"textworld-{textworld().__version__}"
+
+
+def game_file(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> Path:
+    """The file of a game, which is generated where there is none yet.
+
+    Several processes may ask for the same game at once: each generates it in a folder of its own, and the files then
+    get their names in one step, the game's last.
+
+    Raises:
+        TaskError: No game can be generated with these dials from this seed; the message says what to change.
+        OSError: The folder cannot be written.
+    """
+    path = folder / f"{named(kind, dials)}-{seed}.z8"
+    if path.is_file():
+        return path
+    with _generating:
+        if path.is_file():
+            return path
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
+            _generate(Path(made), kind, dials, seed)
+            for suffix in (".json", ".z8"):
+                os.replace(Path(made, f"game{suffix}"), path.with_suffix(suffix))
+    return path
+
+
+def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> None:
+    tw = textworld()
+    from textworld.challenges import CHALLENGES
+    from textworld.generator import CouldNotCompileGameError, compile_game
+    from textworld.generator.chaining import QuestGenerationError
+
+    for attempt in range(_ATTEMPTS):
+        options = tw.GameOptions()
+        options.seeds = _seeds(seed * _ATTEMPTS + attempt)
+        options.path, options.force_recompile = str(folder / "game.z8"), True
+        try:
+            if kind == "cooking":
+                # One seed for both: the recipe would be the same in every game.
+                settings = {**dials, "recipe_seed": options.seeds["quest"], "split": None}
+                game = CHALLENGES["tw-cooking"][1](settings=settings, options=options)
+            elif kind == "coin":
+                # A hundred levels each without rooms beside the way, with one beside each, and with two.
+                level = 100 * dials["distractors"] + dials["quest_length"]
+                game = CHALLENGES["tw-coin_collector"][1](settings={"level": level}, options=options)
+            else:
+                options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
+                options.quest_length = dials["quest_length"]
+                game = tw.generator.make_game(options)
+            path = Path(compile_game(game, options))
+            if LiveGame(path).solvable():
+                return
+            # Inform does not tell "locker" from "type 0 locker", and then asks which is meant.
+            failed: Exception = ValueError("its walkthrough does not solve it")
+        except (QuestGenerationError, CouldNotCompileGameError) as error:
+            failed = error
+    raise TaskError(
+        f"TextWorld could not generate {named(kind, dials)} from seed {seed}, nor from {_ATTEMPTS - 1} others: "
+        f"{type(failed).__name__}: {str(failed)[:300]}. Use a shorter quest, or more rooms and objects."
+    )
+
+
+def _seeds(number: int) -> dict[str, int]:
+    """TextWorld's four seeds as it draws them from one; it takes no more than 32 bits itself."""
+    words = number if number < 2**32 else [number >> shift & 0xFFFFFFFF for shift in range(0, number.bit_length(), 32)]
+    rng = np.random.RandomState(words)  # noqa: NPY002
+    return {name: int(rng.randint(65635)) for name in ("map", "objects", "quest", "grammar")}
+
+
+def games_in(folder: str) -> dict[str, Path]:
+    """The games in a folder and those below it, by relative name.
+
+    Raises:
+        ValueError: There is no folder, no game in it, or a game that TextWorld 1.7 does not play.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"games={folder!r} is not a folder; give one with {' or '.join(SUFFIXES)} files")
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    found = {path.relative_to(root).as_posix(): path for path in files if path.name.endswith(SUFFIXES)}
+    if not found:
+        glulx = any(path.suffix == ".ulx" for path in files)
+        why = "; TextWorld 1.7 does not play .ulx files any more: compile them as .z8" if glulx else ""
+        raise ValueError(f"games={folder!r} has no game of TextWorld ({', '.join(SUFFIXES)}){why}")
+    for name, path in found.items():
+        if path.suffix == ".z8" and not path.with_suffix(".json").is_file():
+            raise ValueError(f"games={folder!r}: {name} has no .json beside it, as TextWorld writes with every game")
+    return found
+
+
+class GameFault(RuntimeError):
+    """TextWorld raised an exception on a command: a fault of the game's, not a rule of it."""
+
+
+class LiveGame:
+    """A running game, decided by its file and its commands.
+
+    Attributes:
+        commands: The commands that would do something now, sorted.
+        share: The score as a share of the largest.
+        won: Whether it is won.
+        lost: Whether it is lost: nothing more can be done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        tw = textworld()
+        self._planned = path.name.endswith(".tw-pddl")
+        infos = tw.EnvInfos(
+            admissible_commands=True, policy_commands=True, verbs=True, max_score=True, extras=["walkthrough"]
+        )
+        self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
+        self._note(self._game.reset())
+        self.opening = _clean(self._state.feedback, opening=True)
+        self.walkthrough: tuple[str, ...] = tuple(self._state.get("extra.walkthrough") or self._state.policy_commands)
+        self.verbs = frozenset(self._state.get("verbs") or ())
+
+    def _note(self, state: Any) -> None:
+        self._state = state
+        self.commands: Sequence[str] = tuple(state.admissible_commands)
+        self.won, self.lost = bool(state.won), bool(state.lost)
+        most = state.get("max_score") or 1
+        self.share = min(1.0, max(0.0, (state.score or 0) / most))
+
+    def solvable(self) -> bool:
+        """Play the walkthrough, and say whether it wins."""
+        for command in self.walkthrough:
+            self.move(command)
+        return self.won
+
+    @property
+    def policy(self) -> Sequence[str]:
+        """What solves the game from here, by TextWorld; empty where it knows nothing."""
+        return self._state.policy_commands or ()
+
+    def move(self, command: str) -> str:
+        """Send a command, and return what the game says. After a :class:`GameFault` the game may be in any state."""
+        try:
+            state, score, _ = self._game.step(command)
+            state["score"] = score
+            self._note(state)
+        except Exception as error:
+            raise GameFault(f"{command!r}: {type(error).__name__}: {error}") from error
+        return _clean(state.feedback) or "Nothing happens."
+
+    def refusal(self, command: str) -> str | None:
+        """Why a command is not sent to the game, or ``None``.
+
+        One turn is one command. Inform would take several at once ("take key. go east", "take key and lamp"), and knows
+        commands that are no moves: some restart the game, and some write files.
+        """
+        if command in self.commands:
+            return None
+        if not command:
+            return "Say one command."
+        if self._planned:
+            return "Nothing happens."
+        if _SEVERAL.search(command.lower()) or not command.isascii() or not command.isprintable() or len(command) > 100:
+            return "That is not a command. Say one command, in a line of its own."
+        verb = command.split()[0].lower()
+        if verb not in self.verbs and verb not in _SHORT:
+            return f"{verb!r} is not a verb of this game. There are: {', '.join(sorted(self.verbs))}."
+        return None
+
+
+#: What stands between two commands, or between two objects of one.
+_SEVERAL = re.compile(r"[.,;:?!\"]|\b(?:then|and|all|everything|each)\b")
+#: Inform's other names of verbs and directions.
+_SHORT = frozenset(("get", "x", "l", "i", "north", "south", "east", "west", "n", "s", "e", "w"))
+#: The status line at the end of what the game says, and what it asks when it is over.
+_STATUS = re.compile(r"\n*>\s*(?:-=.*?=-\s*-?\d+/-?\d+)?\s*\Z", re.DOTALL)
+_QUESTION = re.compile(r"\n*Would you like to RESTART,.*\Z", re.DOTALL)
+
+
+def _clean(text: str, *, opening: bool = False) -> str:
+    """What the game says, without its banner, status line and empty lines."""
+    text = _QUESTION.sub("", _STATUS.sub("", text or ""))
+    if opening and "$$" in text:  # the banner is TextWorld's name in letters of these
+        text = text[text.rindex("$$") :].partition("\n")[2]
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _plain_names() -> type:
+    """A wrapper that names the objects of ALFWorld's games as ALFWorld does: ``cabinet 3`` for ``cabinet_bar__...``.
+
+    Objects of a kind are numbered in the order of their ids, the last one first; a basin is a kind of its own. Names
+    without coordinates stay.
+    """
+    from textworld.core import Wrapper
+
+    class PlainNames(Wrapper):  # type: ignore[misc]
+        def load(self, *given: Any) -> None:
+            super().load(*given)
+            infos = self.unwrapped._entity_infos
+            counts: Counter[str] = Counter()
+            for identifier in sorted(infos, reverse=True):
+                name, placed, _ = identifier.partition("_bar_")
+                if placed:
+                    name += "basin" if "basin" in identifier else ""
+                    counts[name] += 1
+                    infos[identifier].name = f"{name} {counts[name]}"
+
+    return PlainNames
+
+
+def dials_text(kind: str, dials: Mapping[str, int]) -> str:
+    """Kind and dials as a task carries them."""
+    return json.dumps({"game": kind, **dials}, sort_keys=True)
