@@ -27,6 +27,8 @@ class UserTurn:
     ends: bool = False  # it leaves: this is the end of the conversation
     why: str | None = None  # why it leaves, as ``info["stop"]`` will say; given when ``ends``, and only then
     metrics: Mapping[str, float] = field(default_factory=dict)
+    #: The conversation from the side of a model that plays the user, with what it replied to last; for records.
+    side: Messages = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean_text(self.text).strip())

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...attack import COMMON, Attack
+from ...chat.spec import SpecLike
 from ...env import EpisodeState, TextEnv, Turn
-from ...messages import Message, user
+from ...messages import Message, text_of
+from ...messages import user as user_message
 from ...options import Cost, Gain, Share, checked, make_of
 from ...task import Split, Task, TaskSet
+from ...users.base import take_turn
+from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
-from .user import Reading, Speech, is_right, read, respond
+from .user import Reading, Speech, is_right, read, respond, told_too_much
 
 # How many replies that are no use an impatient user of half the strength would stand; see Manner.patience.
 _PATIENCE = 4
@@ -60,6 +64,8 @@ class Clarify(TextEnv[ClarifyState]):
             replies that neither answer nor are told anything), ``"vague"``, ``"wordy"``, ``"forgetful"``,
             ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
             episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain user.
+        user: A language model that plays the user instead, as in the collab families. It is given the request with
+            what that leaves out; what is *needless* is as with the scripted user, and an answer is checked by rule.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         **options: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
@@ -87,6 +93,7 @@ class Clarify(TextEnv[ClarifyState]):
         question: Cost = -0.1,
         needless: Cost = -0.2,
         manner: MannerLike | None = None,
+        user: SpecLike | None = None,
         max_assistant_turns: int | None = 4,
         **options: Any,
     ) -> None:
@@ -101,6 +108,7 @@ class Clarify(TextEnv[ClarifyState]):
                 "times) pays as much as a question and the right answer; make the question cheaper or correct higher"
             )
         self.manners = make_of("manner", manners_of, manner)
+        self.player = None if user is None else make_of("user", LLMUser.of, user)
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
         self.weights = {"correct": correct, "wrong": wrong, "question": question, "needless": needless}
 
@@ -110,9 +118,9 @@ class Clarify(TextEnv[ClarifyState]):
         if self.state.manner == PLAIN:
             return task.prompt
         asked, mark, form = request.text.rpartition(" Answer with ")
-        return (user(self._say(request, asked) + mark + form),)
+        return (user_message(self._say(request, asked) + mark + form),)
 
-    def respond(self, reply: Message) -> Turn:
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         request, state = self._request, self.state
         reading = read(reply, request)
         if state.assistant_turns == 1:
@@ -126,15 +134,37 @@ class Clarify(TextEnv[ClarifyState]):
                 terms=self._terms("correct" if state.right else "wrong"),
                 metrics=self._metrics(request),
             )
+        if self.player is not None:
+            return self._respond_later(self.player, reading, request)
         speech = self._speech(reading, request)
+        left = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
+        return self._turn(reading, request, speech, "user_left" if left else None)
+
+    async def _respond_later(self, player: LLMUser, reading: Reading, request: Request) -> Turn:
+        state = self.state
+        said = " ".join(map(text_of, state.messages))
+        player = player.briefed(
+            state.manner.told(), lambda text: told_too_much(text, said, reading, request, state.told)
+        )
+        turn = await take_turn(player, state.messages, request.goal, self.np_random)
+        state.user_side = turn.side
+        told = tuple(
+            name for name in request.missing if name not in state.told and request.tells(name, turn.text, said)
+        )
+        rule = respond(reading, request, state.told, state.needless)
+        speech = Speech(turn.text, told, rule.needless)
+        heard = self._turn(reading, request, speech, "user_left" if turn.ends else None)
+        return replace(heard, metrics={**heard.metrics, **turn.metrics})
+
+    def _turn(self, reading: Reading, request: Request, speech: Speech, stop: str | None) -> Turn:
+        state = self.state
         state.told = (*state.told, *speech.told)
         state.asked = state.asked or reading.sort == "question"
         state.needless += speech.needless
-        left = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
         return Turn(
-            messages=(user(speech.text),),
-            terminated=left,
-            stop="user_left" if left else None,
+            messages=(user_message(speech.text),) if speech.text else (),
+            terminated=stop is not None,
+            stop=stop,
             terms=self._terms("question", *(["needless"] if speech.needless else [])),
             metrics=self._metrics(request),
         )

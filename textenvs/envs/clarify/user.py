@@ -20,6 +20,7 @@ from typing import Literal
 
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import normalize
+from ...users.guard import values_in
 from .tasks import Kind, Request
 
 _MARKED = re.compile(r"(?<!#)####(?!#)([^\n]*)")
@@ -93,6 +94,18 @@ def respond(reading: Reading, request: Request, told: Collection[str], needless:
         return Speech(f"{again or 'But '}I have told you that.", needless=True)
     more = " One thing at a time, please." if len(wanted) > 1 else ""
     return Speech(f"{request.telling(first)}{more}", told=(first.name,), needless=None in wanted)
+
+
+def told_too_much(text: str, said: str, reading: Reading, request: Request, told: Collection[str]) -> str | None:
+    """What is wrong with a model's message that tells the answer, or what it was not asked for; else ``None``."""
+    hidden = [name for name in request.missing if name not in told]
+    asked = frozenset().union(*reading.asked)
+    if any(request.tells(name, text, said) for name in hidden if name not in asked):
+        return "it tells what the assistant did not ask for"
+    answer = request.answer[-1]
+    if not request.kind.order and answer in values_in(text) - values_in(said):
+        return None if any(str(request.values[name]) == answer for name in hidden) else "it does the assistant's work"
+    return None
 
 
 def _asked_for(part: str, kind: Kind) -> frozenset[str]:

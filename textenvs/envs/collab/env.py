@@ -21,17 +21,18 @@ from ...data.sources import Source, open_source
 from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
 from ...judges import InteractivityJudge
-from ...messages import Message, user, visible_text
+from ...messages import Message, text_of, user, visible_text
 from ...options import PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
 from ...users.base import take_turn
+from ...users.guard import values_in
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
 from .tasks import LEVELS, Family, Goal, Level, Piece
-from .user import Accepts, Check, CollabUser, Memory, Reaction
+from .user import Accepts, Asked, Check, CollabUser, Memory, Reaction, tells
 
 TaskReward = Literal["final", "increment"]
 
@@ -81,8 +82,9 @@ class Collab(TextEnv[CollabState], ABC):
             ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
             episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain user.
         user: A language model that plays the user instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its
-            options (``{"model": ..., "base_url": ...}``) or a model's name. It is given the whole request; the row's
-            opening stays its first message. Episodes are then as repeatable as the model is.
+            options (``{"model": ..., "base_url": ...}``), with those of :class:`~textenvs.users.llm.LLMUser`, a
+            model's name, or a folder with a model. It is given the whole request; the row's opening stays its first
+            message. What tells a piece that was not asked for is not said. Episodes are as repeatable as the model is.
         judge: A language model that judges interactivity, once, when the conversation ends; given in the same way.
             Without one there is no such term: no rule measures it.
         interactivity: The weight of the judge's verdict, which is from 0 to 1.
@@ -131,7 +133,7 @@ class Collab(TextEnv[CollabState], ABC):
         self._user = partial(CollabUser, form=self.form, **behavior)  # type: ignore[arg-type]
         self.task_reward = task_reward
         self.manners = make_of("manner", manners_of, manner)
-        self.player = None if user is None else make_of("user", LLMUser, user)
+        self.player = None if user is None else make_of("user", LLMUser.of, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         source = open_source(tasks, self.family.reader, level=level, split=split, seed=seed)
         super().__init__(source, max_assistant_turns=max_assistant_turns, **options)
@@ -166,7 +168,7 @@ class Collab(TextEnv[CollabState], ABC):
 
     async def _respond_later(self, reply: Message, checking: Check | Awaitable[Check] | None) -> Turn:
         checked: Check | None = await settle(checking)
-        reaction = self._react(reply, checked) if self.player is None else await self._play_user(checked)
+        reaction = self._react(reply, checked) if self.player is None else await self._play_user(reply, checked)
         turn = self._turn(reply, checked, reaction)
         if self.judge is None:
             return turn
@@ -206,14 +208,34 @@ class Collab(TextEnv[CollabState], ABC):
             keep=(*(text for each in facts for text in each.get("texts", ())), self.form),
         )
 
-    async def _play_user(self, checked: Check | None) -> Reaction:
+    async def _play_user(self, reply: Message, checked: Check | None) -> Reaction:
         assert self.player is not None
-        goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
-        player = self.player.with_manner(self.state.manner.told())
-        turn = await take_turn(player, self.state.messages, goal, self.np_random)
-        right = self.state.right if checked is None else checked.right
-        stop = {"satisfied": "solved" if right else "user_left"}.get(turn.why or "", turn.why)
-        return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
+        state, goal = self.state, self.goal
+        asked = self.user.asked(visible_text(reply), state.memory)
+        said = " ".join([str(self.task.prompt[-1]["content"]), *map(text_of, state.messages)])
+        player = self.player.briefed(state.manner.told(), lambda text: self._told_too_much(text, said, asked))
+        goal_text = f"{goal.task_desc}\n\n{goal.single_turn_prompt}".strip()
+        turn = await take_turn(player, state.messages, goal_text, self.np_random)
+        state.user_side = turn.side
+        new = tuple(i for i in self.user.untold(state.memory) if tells(goal.pieces[i], turn.text, said))
+        memory = replace(state.memory, told=(*state.memory.told, *new), opened=state.memory.opened or asked.open)
+        right = state.right if checked is None else checked.right
+        left = "solved" if right else "user_left"
+        stop = {"satisfied": left, "user_left": left}.get(turn.why or "", turn.why)
+        return Reaction(turn.text, memory, stop, metrics=turn.metrics)
+
+    def _told_too_much(self, text: str, said: str, asked: Asked) -> str | None:
+        """What is wrong with a model's message that tells the answer, or pieces that it was not asked for.
+
+        As the scripted user, it may tell one piece of its choice in answer to the first open question.
+        """
+        truth, memory = str(self.task.ground_truth), self.state.memory
+        if values_in(truth) == {truth} and truth in values_in(text) - values_in(said):
+            return "it does the assistant's work"
+        pieces = [i for i in self.user.untold(memory) if i not in asked.pieces]
+        given = [i for i in pieces if tells(self.goal.pieces[i], text, said)]
+        free = 1 if asked.open and not asked.pieces and not memory.opened else 0
+        return "it tells what the assistant did not ask for" if len(given) > free else None
 
     def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
         state, before = self.state, self.state.score

@@ -25,7 +25,7 @@ from ...users.llm import LLMUser
 from ...users.manners import PLAIN, MannerLike, draw_manner, manners_of
 from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
-from .llm_customer import MANNER, PERSONA, goal_text, overhear
+from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
 from .reply_parser import MAX_CHARS, mentions
 from .scenario import Wish, scenario_of
 from .tasks import LEVELS, Level, ServiceDeskTasks
@@ -107,7 +107,9 @@ class ServiceDesk(ToolEnv[DeskState]):
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
         self.manners = make_of("manner", manners_of, manner)
-        self.player = None if user is None else make_of("user", partial(LLMUser, persona=PERSONA, manner=MANNER), user)
+        self.player = (
+            None if user is None else make_of("user", partial(LLMUser.of, persona=PERSONA, manner=MANNER), user)
+        )
         super().__init__(tasks, TOOLS, max_assistant_turns=max_assistant_turns, **options)
         self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
 
@@ -175,8 +177,9 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
         state, before = self.state, self.state.caller
-        player = player.with_manner(state.manner.told())
+        player = player.briefed(state.manner.told(), lambda text: told_too_much(state.story, before, words, text))
         turn = await take_turn(player, self._talk(), goal_text(state.story), self.np_random)
+        state.user_side = turn.side
         after = overhear(state.story, before, words, turn.text)
         if turn.ends:
             after = replace(after, wish=None, waiting=(), ended="closed" if turn.why == "satisfied" else "left")

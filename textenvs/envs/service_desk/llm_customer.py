@@ -84,6 +84,24 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
     )
 
 
+def told_too_much(scenario: Scenario, state: UserState, words: str, answer: str) -> str | None:
+    """What is wrong with a model's message that tells what a reply did not ask for; ``None`` if nothing is.
+
+    Guarded are who the customer is, and the number, the variant and the address of each wish. What the reply asks for a
+    yes to may be corrected with all of them.
+    """
+    heard = understand(words)
+    told = _told_of_self(scenario.persona, answer) - state.said
+    too_much = bool(told & {"email", "zip"}) and not heard.asks & {"email", "name", "zip", "identity"}
+    if not (heard.confirm or heard.guess):
+        for number, wish in enumerate(scenario.chain):
+            told = _told_of(wish, heard, answer) - heard.asks - set(wish.says)
+            told &= {"variant", "address", *(("order",) if mentions(answer, wish.order_id) else ())}
+            known = {slot for slot in told if f"{number}:{slot}" in state.said} if wish.order_id else told
+            too_much = too_much or bool(told - known and not heard.asks & {"items", "wish"})
+    return "it tells what the assistant did not ask for" if too_much else None
+
+
 def _is_settled(wish: Wish, heard: Heard, proposed: bool, told: bool) -> bool:
     """Whether the assistant's words are what the wish needed. What had to be *done* shows in the database."""
     if wish.switch == "confirm":
