@@ -64,6 +64,9 @@ class LLMUser:
     model: SpecLike
     persona: str = "An ordinary person who needs help."
     manner: str = PROMPTS["manner"]  # how it writes
+    #: "short" is for models fitted to such dialogues (:mod:`textenvs.users.dialogues`): nothing but the goal, and the
+    #: manner of the episode in the place of ``manner``; no persona.
+    prompt: Literal["rules", "short"] = "rules"
     #: Whether it may leave by itself: ``why`` is then "satisfied" or "gave_up" ("user_left" with ``format="text"``).
     may_end: bool = True
     #: "text" is for models that do not keep to JSON, and the default for a model that is a folder.
@@ -97,8 +100,22 @@ class LLMUser:
 
     def briefed(self, manner: str, guard: Callable[[str], str | None] | None = None) -> Self:
         """This user for one message: told to write in another manner as well, and held back by ``guard``."""
-        manner = f"{self.manner.strip()} {manner}" if manner else self.manner
+        if self.prompt == "rules":
+            manner = f"{self.manner.strip()} {manner}".strip()
         return replace(self, manner=manner, guard=guard)
+
+    def dialogue(self, talk: Messages, goal: str, *, left: bool) -> list[Message]:
+        """A conversation from this user's side, to be imitated; ``left`` says that its last words end it.
+
+        It is in text, whatever :attr:`format` says. Words of the assistant's that no user answers are left out.
+        """
+        heard = visible_conversation(talk)
+        while heard and heard[-1]["role"] != "user":
+            heard = heard[:-1]
+        said = self._request(heard, goal)
+        if left:
+            said[-1] = assistant(f"{text_of(said[-1])} {self.end_marker}")
+        return said
 
     async def speak(self, conversation: Messages, goal: str, rng: np.random.Generator) -> UserTurn:
         """Answer the assistant's last words, or open the conversation when it is empty.
@@ -146,11 +163,14 @@ class LLMUser:
         return _EndingReply if self.may_end else _Reply
 
     def _request(self, heard: Messages, goal: str) -> list[Message]:
-        rules = PROMPTS["rules"].format(goal=goal.strip(), persona=self.persona.strip(), manner=self.manner.strip())
-        rules += f"\n\n{PROMPTS[str(self.format)]}"
-        if self.may_end:
-            rules += f" {PROMPTS[f'{self.format}_end'].format(marker=self.end_marker)}"
-        request: list[Message] = [system(rules)]
+        if self.prompt == "short":
+            rules = PROMPTS["short"].format(goal=goal.strip(), manner=self.manner.strip())
+        else:
+            rules = PROMPTS["rules"].format(goal=goal.strip(), persona=self.persona.strip(), manner=self.manner.strip())
+            rules += f"\n\n{PROMPTS[str(self.format)]}"
+            if self.may_end:
+                rules += f" {PROMPTS[f'{self.format}_end'].format(marker=self.end_marker)}"
+        request: list[Message] = [system(rules.strip())]
         if not heard or heard[0]["role"] == "user":
             request.append(user(PROMPTS["curtain"]))
         for message in heard:

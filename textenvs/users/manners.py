@@ -26,6 +26,8 @@ _NUMBER = re.compile(r"(?<![\w.,@#-])\d+(?!\w|[.,]\d)")
 # Quotations, code and addresses are not respelt.
 _VERBATIM = re.compile(r"```.*?```|`[^`]*`|\"[^\"]*\"|\S*[\d_@#/=<>]\S*", re.DOTALL)
 _SPELLS: Mapping[str, Sequence[str]] = _TEXTS["non_native"]["spells"]
+#: Misspelt words.
+RESPELT = frozenset(word for spelt in _SPELLS.values() for word in spelt)
 _RESPELT = re.compile(rf"\b(?:{'|'.join([*_SPELLS, *_TEXTS['non_native']['drops']])})\b ?", re.IGNORECASE)
 
 

@@ -15,7 +15,7 @@ from ...messages import Message, text_of
 from ...messages import user as user_message
 from ...options import Cost, Gain, Share, checked, make_of
 from ...task import Split, Task, TaskSet
-from ...users.base import take_turn
+from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
@@ -142,11 +142,10 @@ class Clarify(TextEnv[ClarifyState]):
 
     async def _respond_later(self, player: LLMUser, reading: Reading, request: Request) -> Turn:
         state = self.state
-        said = " ".join(map(text_of, state.messages))
-        player = player.briefed(
-            state.manner.told(), lambda text: told_too_much(text, said, reading, request, state.told)
-        )
-        turn = await take_turn(player, state.messages, request.goal, self.np_random)
+        said = self._said()
+        view = self.user_view()
+        player = player.briefed(view.manner, self._entitled(reading, request).problem)
+        turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
         told = tuple(
             name for name in request.missing if name not in state.told and request.tells(name, turn.text, said)
@@ -155,6 +154,23 @@ class Clarify(TextEnv[ClarifyState]):
         speech = Speech(turn.text, told, rule.needless)
         heard = self._turn(reading, request, speech, "user_left" if turn.ends else None)
         return replace(heard, metrics={**heard.metrics, **turn.metrics})
+
+    def user_view(self) -> UserView:
+        request, state = self._request, self.state
+        words = [value for slot in request.kind.slots for value in slot.values if isinstance(value, str)]
+        return UserView(request.goal, state.messages, state.manner.told(), len(state.told), words)
+
+    def user_may(self, reply: Message) -> Entitled:
+        """Tell what the reply asks for."""
+        return self._entitled(read(reply, self._request), self._request)
+
+    def _entitled(self, reading: Reading, request: Request) -> Entitled:
+        said, hidden = self._said(), [name for name in request.missing if name not in self.state.told]
+        asked: frozenset[str] = frozenset().union(*reading.asked)
+        return Entitled(bool(asked & set(hidden)), lambda text: told_too_much(text, said, asked, hidden, request))
+
+    def _said(self) -> str:
+        return " ".join(map(text_of, self.state.messages))
 
     def _turn(self, reading: Reading, request: Request, speech: Speech, stop: str | None) -> Turn:
         state = self.state

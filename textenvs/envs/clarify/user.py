@@ -96,15 +96,15 @@ def respond(reading: Reading, request: Request, told: Collection[str], needless:
     return Speech(f"{request.telling(first)}{more}", told=(first.name,), needless=None in wanted)
 
 
-def told_too_much(text: str, said: str, reading: Reading, request: Request, told: Collection[str]) -> str | None:
-    """What is wrong with a model's message that tells the answer, or what it was not asked for; else ``None``."""
-    hidden = [name for name in request.missing if name not in told]
-    asked = frozenset().union(*reading.asked)
+def told_too_much(
+    text: str, said: str, asked: Collection[str], hidden: Collection[str], request: Request
+) -> str | None:
+    """What is wrong with a message that tells the answer, or a hidden slot that is not asked for; else ``None``."""
     if any(request.tells(name, text, said) for name in hidden if name not in asked):
         return "it tells what the assistant did not ask for"
-    answer = request.answer[-1]
-    if not request.kind.order and answer in values_in(text) - values_in(said):
-        return None if any(str(request.values[name]) == answer for name in hidden) else "it does the assistant's work"
+    answer, values = request.answer[-1], [str(request.values[name]) for name in hidden]
+    if not request.kind.order and answer not in values and answer in values_in(text) - values_in(said):
+        return "it does the assistant's work"
     return None
 
 

@@ -26,13 +26,13 @@ from ...options import PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
-from ...users.base import take_turn
+from ...users.base import Entitled, UserView, take_turn
 from ...users.guard import values_in
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
 from .tasks import LEVELS, Family, Goal, Level, Piece
-from .user import Accepts, Asked, Check, CollabUser, Memory, Reaction, tells
+from .user import Accepts, Check, CollabUser, Memory, Reaction, tells
 
 TaskReward = Literal["final", "increment"]
 
@@ -210,32 +210,42 @@ class Collab(TextEnv[CollabState], ABC):
 
     async def _play_user(self, reply: Message, checked: Check | None) -> Reaction:
         assert self.player is not None
-        state, goal = self.state, self.goal
-        asked = self.user.asked(visible_text(reply), state.memory)
-        said = " ".join([str(self.task.prompt[-1]["content"]), *map(text_of, state.messages)])
-        player = self.player.briefed(state.manner.told(), lambda text: self._told_too_much(text, said, asked))
-        goal_text = f"{goal.task_desc}\n\n{goal.single_turn_prompt}".strip()
-        turn = await take_turn(player, state.messages, goal_text, self.np_random)
+        state = self.state
+        said, memory = self._all_said(), state.memory
+        asked = self.user.asked(visible_text(reply), memory)
+        view = self.user_view()
+        player = self.player.briefed(view.manner, self.user_may(reply).problem)
+        turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
-        new = tuple(i for i in self.user.untold(state.memory) if tells(goal.pieces[i], turn.text, said))
-        memory = replace(state.memory, told=(*state.memory.told, *new), opened=state.memory.opened or asked.open)
+        new = tuple(i for i in self.user.untold(memory) if tells(self.goal.pieces[i], turn.text, said))
+        memory = replace(memory, told=(*memory.told, *new), opened=memory.opened or asked.open)
         right = state.right if checked is None else checked.right
         left = "solved" if right else "user_left"
         stop = {"satisfied": left, "user_left": left}.get(turn.why or "", turn.why)
         return Reaction(turn.text, memory, stop, metrics=turn.metrics)
 
-    def _told_too_much(self, text: str, said: str, asked: Asked) -> str | None:
-        """What is wrong with a model's message that tells the answer, or pieces that it was not asked for.
+    def user_view(self) -> UserView:
+        state = self.state
+        goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
+        return UserView(goal, state.messages, state.manner.told(), len(state.memory.told))
 
-        As the scripted user, it may tell one piece of its choice in answer to the first open question.
-        """
-        truth, memory = str(self.task.ground_truth), self.state.memory
-        if values_in(truth) == {truth} and truth in values_in(text) - values_in(said):
-            return "it does the assistant's work"
-        pieces = [i for i in self.user.untold(memory) if i not in asked.pieces]
-        given = [i for i in pieces if tells(self.goal.pieces[i], text, said)]
+    def user_may(self, reply: Message) -> Entitled:
+        """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""
+        said, memory, goal, truth = self._all_said(), self.state.memory, self.goal, str(self.task.ground_truth)
+        asked, untold = self.user.asked(visible_text(reply), memory), self.user.untold(memory)
+        said += f" {visible_text(reply)}"
         free = 1 if asked.open and not asked.pieces and not memory.opened else 0
-        return "it tells what the assistant did not ask for" if len(given) > free else None
+
+        def problem(text: str) -> str | None:
+            if values_in(truth) == {truth} and truth in values_in(text) - values_in(said):
+                return "it does the assistant's work"
+            given = [i for i in untold if i not in asked.pieces and tells(goal.pieces[i], text, said)]
+            return "it tells what the assistant did not ask for" if len(given) > free else None
+
+        return Entitled(bool(set(asked.pieces) & set(untold)), problem)
+
+    def _all_said(self) -> str:
+        return " ".join(map(text_of, self.state.messages))
 
     def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
         state, before = self.state, self.state.score

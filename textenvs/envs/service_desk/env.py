@@ -20,13 +20,13 @@ from ...options import Cost, Gain, Price, checked, make_of
 from ...task import Split, Task
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
-from ...users.base import take_turn
+from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, MannerLike, draw_manner, manners_of
 from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
-from .reply_parser import MAX_CHARS, mentions
+from .reply_parser import MAX_CHARS, mentions, understand
 from .scenario import Wish, scenario_of
 from .tasks import LEVELS, Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
@@ -177,8 +177,9 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
         state, before = self.state, self.state.caller
-        player = player.briefed(state.manner.told(), lambda text: told_too_much(state.story, before, words, text))
-        turn = await take_turn(player, self._talk(), goal_text(state.story), self.np_random)
+        view = self.user_view()
+        player = player.briefed(view.manner, lambda text: told_too_much(state.story, before, words, text))
+        turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
         after = overhear(state.story, before, words, turn.text)
         if turn.ends:
@@ -189,6 +190,16 @@ class ServiceDesk(ToolEnv[DeskState]):
                 self._check_refusal(wish)
         heard = self._turn([user_message(turn.text)] if turn.text else [])
         return replace(heard, metrics={**heard.metrics, **turn.metrics})
+
+    def user_view(self) -> UserView:
+        state = self.state
+        return UserView(goal_text(state.story), self._talk(), state.manner.told(), len(state.caller.said))
+
+    def user_may(self, reply: Message) -> Entitled:
+        """Tell what the reply asks for, and correct what it asks a yes to."""
+        words, state = self.said(reply), self.state
+        story, before = state.story, state.caller
+        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, before, words, text))
 
     def _check_refusal(self, wish: Wish) -> None:
         if wish.order_id and self.state.story.customer_id and wish.order_id not in self.state.seen:
