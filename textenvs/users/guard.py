@@ -9,7 +9,8 @@ _SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 _SMALL += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 _TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 _UNITS = {word: n for n, word in enumerate(_SMALL)}
-_WORD = re.compile(rf"\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_SMALL[1:10])}))?|({'|'.join(_SMALL)}))\b")
+_ALONE = [word for word in _SMALL if word != "one"]  # "one thing" states no number
+_WORD = re.compile(rf"\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_SMALL[1:10])}))?|({'|'.join(_ALONE)}))\b")
 
 
 def values_in(text: str) -> set[str]:

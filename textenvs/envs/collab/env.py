@@ -233,13 +233,18 @@ class Collab(TextEnv[CollabState], ABC):
         """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""
         said, memory, goal, truth = self._all_said(), self.state.memory, self.goal, str(self.task.ground_truth)
         asked, untold = self.user.asked(visible_text(reply), memory), self.user.untold(memory)
-        said += f" {visible_text(reply)}"
+        # Two pieces may have the same value: who tells one says nothing of the other.
+        said = " ".join([said, visible_text(reply), *(goal.pieces[i].sayings[0] for i in asked.pieces)])
         free = 1 if asked.open and not asked.pieces and not memory.opened else 0
 
         def problem(text: str) -> str | None:
             if values_in(truth) == {truth} and truth in values_in(text) - values_in(said):
                 return "it does the assistant's work"
-            given = [i for i in untold if i not in asked.pieces and tells(goal.pieces[i], text, said)]
+            given = {
+                frozenset(values_in(goal.pieces[i].sayings[0])) or i
+                for i in untold
+                if i not in asked.pieces and tells(goal.pieces[i], text, said)
+            }
             return "it tells what the assistant did not ask for" if len(given) > free else None
 
         return Entitled(bool(set(asked.pieces) & set(untold)), problem)

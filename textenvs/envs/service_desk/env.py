@@ -14,7 +14,7 @@ from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
-from ...messages import Message, Messages, assistant
+from ...messages import Message, Messages, assistant, text_of
 from ...messages import user as user_message
 from ...options import Cost, Gain, Price, checked, make_of
 from ...task import Split, Task
@@ -178,7 +178,7 @@ class ServiceDesk(ToolEnv[DeskState]):
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
         state, before = self.state, self.state.caller
         view = self.user_view()
-        player = player.briefed(view.manner, lambda text: told_too_much(state.story, before, words, text))
+        player = player.briefed(view.manner, self._entitled(words).problem)
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
         after = overhear(state.story, before, words, turn.text)
@@ -197,9 +197,11 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""
-        words, state = self.said(reply), self.state
-        story, before = state.story, state.caller
-        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, before, words, text))
+        return self._entitled(self.said(reply))
+
+    def _entitled(self, words: str) -> Entitled:
+        story, said = self.state.story, " ".join([*map(text_of, self._talk()), words])
+        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, said, words, text))
 
     def _check_refusal(self, wish: Wish) -> None:
         if wish.order_id and self.state.story.customer_id and wish.order_id not in self.state.seen:
