@@ -18,7 +18,10 @@ from textenvs.chat.local import folders_in, served, with_addresses
 from textenvs.cli import main
 from textenvs.evaluate.records import Record
 from textenvs.messages import user
+from trainers.builders.environments import backend_of, played
+from trainers.builders.errors import SetupError
 from trainers.chat_server import ChatServer
+from trainers.config import load_config
 from trainers.tiny import build_model, build_tokenizer, save
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
@@ -118,3 +121,20 @@ def test_model_that_cannot_be_served_fails_the_episode(tmp_path: Path) -> None:
     env.reset(seed=0)
     *_, truncated, info = env.step("How many?")
     assert (truncated, info["stop"], info["failed"]) == (True, "user_failed", True)
+
+
+@pytest.mark.parametrize("kind", ["inline", "process"])
+async def test_environments_of_a_run_reach_the_folder_that_plays_their_user(folder: Path, kind: str) -> None:
+    model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 900}
+    kwargs = {"user": model, "ambiguous": 1.0, "max_assistant_turns": 1}
+    words = [f"env.kwargs={json.dumps(kwargs)}", "env.id=textenv/clarify", f"env.backend={kind}", "env.workers=1"]
+    config, _ = load_config(words)
+    (component,) = played(config)
+    async with backend_of(config, component, validation=False) as backend, backend.lease() as env:
+        await env.reset(2, {})
+        *_, info = await env.step("What day, what hour, how many?")
+    assert info["failed"] is False
+    assert info["user_messages"][-1]["role"] == "assistant"
+    config, _ = load_config([*words[:2], "env.backend=ray", "env.workers=1"])
+    with pytest.raises(SetupError, match=r"env.kwargs: user is a folder.*base_url"):
+        backend_of(config, component, validation=False)

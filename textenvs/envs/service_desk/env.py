@@ -39,7 +39,7 @@ class ServiceDesk(ToolEnv[DeskState]):
     The assistant talks to a simulated customer and calls tools on the shop's database. The episode ends when the
     customer says goodbye (``stop`` is ``"solved"`` or ``"unsolved"``) or has had enough (``"user_left"``). It is solved
     when three things hold at the end; each is also a metric, 0 or 1, of every turn (with a language model as the
-    customer there are two more: ``user_leak`` and ``user_tries``):
+    customer there are three more: ``user_leak``, ``user_refused`` and ``user_tries``):
 
     * ``db``: the database is what the task's gold actions make of a fresh one;
     * ``told``: every wish was settled as it should be: done, refused for the right reason, told, handed over;
