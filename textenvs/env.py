@@ -203,7 +203,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
         Returns:
             ``(conversation, reward, terminated, truncated, info)``; ``info`` has ``terms`` (they sum to the reward),
-            ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies the task.
+            ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies the task; at
+            the end ``user_messages``, where a model plays the user.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -428,6 +429,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         }
         if failure is not None:
             info["failure"] = failure
+        if state.user_side and state.done:
+            info["user_messages"] = copy_messages(state.user_side)
         if self.render_mode == "human":
             self.render()
         assert turn.reward is not None

@@ -133,12 +133,14 @@ def _said(messages: Sequence[Message]) -> Messages:
 class EpisodeState:
     """All that changes during an episode. Subclass it for more; every field needs a default.
 
-    ``task`` and ``messages`` are immutable and shared between snapshots; everything else is copied.
+    ``task`` and the conversation's two sides are immutable and shared between snapshots; everything else is copied.
     """
 
     task: Task | None = None
     task_index: int = -1
     messages: Messages = ()
+    #: The conversation from the side of a model that plays the user; in ``info["user_messages"]`` of the last turn.
+    user_side: Messages = ()
     assistant_turns: int = 0
     user_turns: int = 0
     terminated: bool = False
@@ -157,4 +159,4 @@ StateT = TypeVar("StateT", bound=EpisodeState)
 
 def copy_state(state: StateT) -> StateT:
     """``copy.deepcopy`` with the task and the messages shared."""
-    return copy.deepcopy(state, {id(state.messages): state.messages, id(state.task): state.task})
+    return copy.deepcopy(state, {id(shared): shared for shared in (state.messages, state.user_side, state.task)})

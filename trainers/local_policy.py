@@ -8,21 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from textenvs.env import TextEnv
 from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stopped, ToolSchemas
 from textenvs.messages import Messages, user
 
-from .config.model import ModelSection, native_dtype
+from .chat_server import ChatServer, engine_policy
 from .engines.base import EngineError, Sampling
-from .engines.torch_engine import TorchEngine
-from .policy import load, resolve_device
-from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
+from .rollout.engine_policy import NoRoomError, Speaker
 from .rollout.environments import tools_of
-from .rollout.renderer import Renderer, RendererError
-
-_MOST_CONTEXT = 32768
+from .rollout.renderer import RendererError
 
 
 class LocalPolicy:
@@ -50,19 +44,15 @@ class LocalPolicy:
         device: str = "auto",
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        loaded = load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
-        renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs)
-        self._engine = TorchEngine(
-            loaded.model,
-            max_slots=concurrency,
-            max_context=min(loaded.model.config.max_position_embeddings, _MOST_CONTEXT),
-            device=resolve_device(device),
-            dtype=getattr(torch, native_dtype(model, device)),
-            stop_token_ids=renderer.stop_token_ids,
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_response_length)
+        self._policy = engine_policy(
+            model, sampling, concurrency=concurrency, device=device, chat_template_kwargs=chat_template_kwargs
         )
-        self._policy = EnginePolicy(
-            self._engine, renderer, Sampling(temperature=temperature, max_new_tokens=max_response_length)
-        )
+
+    @staticmethod
+    def serve(model: str) -> str:
+        """Start to serve a folder's model to this machine as chat completions; its address."""
+        return ChatServer(model).base_url
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
         """A player that remembers its episode as tokens; ``Stopped`` where the model cannot use the tools."""
@@ -92,4 +82,4 @@ class LocalPolicy:
 
     async def aclose(self) -> None:
         """End the engine."""
-        await self._engine.close()
+        await self._policy.engine.close()

@@ -59,7 +59,16 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_counts": np.int32,
 }
 #: Columns that older files lack; they mean that nothing was cut, no episode is a fork, and seeds are not known.
-_OPTIONAL = ("kept_ids", "kept_counts", "forked_from", "forked_turn", "task_index", "env_seed", "sampling_seed")
+_OPTIONAL = (
+    "user_messages",
+    "kept_ids",
+    "kept_counts",
+    "forked_from",
+    "forked_turn",
+    "task_index",
+    "env_seed",
+    "sampling_seed",
+)
 _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
 
 
@@ -132,6 +141,7 @@ class Trajectory:
         kept_counts: int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full
             vocabulary or not sampled. Empty as above.
         messages: The conversation, for people and for judges.
+        user_messages: The same from the side of a model that plays the user, its instructions first; empty without one.
         metrics: Numbers worth reporting.
         error: What went wrong, where the status is an error.
         forked_from: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was
@@ -165,6 +175,7 @@ class Trajectory:
     kept_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     kept_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     messages: Messages = ()
+    user_messages: Messages = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     forked_from: str = ""
@@ -411,7 +422,7 @@ def _to_arrow(name: str, value: Any) -> Any:
         return list(value.items())
     if name == "status":
         return str(value)
-    if name == "messages":
+    if name in ("messages", "user_messages"):
         from textenvs.messages import text_of
 
         return [{**message, "content": text_of(message)} for message in value]
@@ -425,7 +436,7 @@ def _from_arrow(name: str, value: Any) -> Any:
         return dict(value)
     if name == "status":
         return Status(value)
-    if name == "messages":
+    if name in ("messages", "user_messages"):
         return tuple(_message(row) for row in value)
     return value
 

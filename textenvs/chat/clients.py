@@ -11,6 +11,7 @@ import weakref
 from collections.abc import AsyncGenerator
 
 from .client import ChatClient, Statistics
+from .local import is_folder, served
 from .spec import ChatSpec, SpecLike
 
 # By loop: the clients by their specs' keys, and what closes them.
@@ -21,11 +22,13 @@ _inherited: list[object] = []
 
 
 async def client_for(spec: SpecLike) -> ChatClient:
-    """The running loop's client for ``spec``; equal specs have one.
+    """The running loop's client for ``spec``; equal specs have one. A model that is a folder is served first.
 
     It is closed when its loop ends in order, as ``asyncio.run`` does it, or by :func:`close_clients`.
     """
     spec = ChatSpec.of(spec)
+    if spec.base_url is None and is_folder(spec.model):
+        spec = await asyncio.to_thread(served, spec)
     loop = asyncio.get_running_loop()
     if loop not in _open:
         clients: dict[str, ChatClient] = {}

@@ -36,15 +36,24 @@ def import_from_here() -> None:
 
 
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words as keyword arguments; a value is JSON, or ``None``, ``True``, ``False``, or else text."""
+    """``key=value`` words as keyword arguments; a value is JSON, or ``None``, ``True``, ``False``, or else text.
+
+    ``user.model=NAME`` is an entry of the mapping ``user``.
+    """
     options: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
-        if not name.isidentifier():
+        *outer, last = name.split(".")
+        if not all(part.isidentifier() for part in (*outer, last)):
             raise CommandError(f"{word!r}: {name!r} is no option's name; options are key=value", 2)
-        if name in options:
+        place = options
+        for part in outer:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise CommandError(f"option {name!r} is an entry of {part!r}, which is given as a whole", 2)
+        if last in place:
             raise CommandError(f"option {name!r} is given twice", 2)
-        options[name] = _value(value)
+        place[last] = _value(value)
     return options
 
 

@@ -24,6 +24,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.parquet"
 SUMMARY = "summary.json"
 
+_MAY_LACK = ("user_messages", "notes")  # what a line leaves out where it is empty
 _SYNC_EVERY_S = 1.0  # only a machine that loses power loses what was written and not synced
 
 
@@ -61,6 +62,7 @@ class Record:
     cut_replies: int = 0  # replies that ended at the limit of their length
     cost: float | None = None  # in US dollars; ``None`` where it is not known
     messages: Messages = ()  # the conversation
+    user_messages: Messages = ()  # the same from the side of a model that plays the user; empty without one
     notes: tuple[Any, ...] = ()  # what the policy kept of each turn; empty where it kept nothing of any
 
     @property
@@ -74,29 +76,32 @@ class Record:
 
     def to_json(self) -> str:
         value = asdict(self)
-        if not self.notes:
-            del value["notes"]
+        for name in _MAY_LACK:
+            if not value[name]:
+                del value[name]
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> Self:
         """The inverse of :meth:`to_json`; a ``ValueError`` for what is no such line."""
         value = json.loads(line)
-        if not isinstance(value, dict) or {*value, "notes"} != {each.name for each in fields(cls)}:
+        if not isinstance(value, dict) or {*value, *_MAY_LACK} != {each.name for each in fields(cls)}:
             raise ValueError("not a record of an episode")
         value["turn_rewards"] = tuple(value["turn_rewards"])
         value["messages"] = copy_messages(value["messages"])
+        value["user_messages"] = copy_messages(value.get("user_messages", ()))
         value["notes"] = tuple(value.get("notes", ()))
         return cls(**value)
 
     def to_row(self) -> dict[str, Any]:
         """A flat row for a table: terms and metrics are columns, the conversation is JSON text."""
         row = asdict(self)
-        terms, metrics, messages, notes = (row.pop(name) for name in ("terms", "metrics", "messages", "notes"))
+        terms, metrics, messages = (row.pop(name) for name in ("terms", "metrics", "messages"))
+        more = {name: value for name in _MAY_LACK if (value := row.pop(name))}
         row |= {"turn_rewards": list(self.turn_rewards), "return": self.total}
         row |= {f"term/{name}": value for name, value in terms.items()}
         row |= {f"metric/{name}": value for name, value in metrics.items()}
-        texts = {"messages": messages, **({"notes": notes} if notes else {})}
+        texts = {"messages": messages, **more}
         return row | {name: json.dumps(value, ensure_ascii=False) for name, value in texts.items()}
 
 

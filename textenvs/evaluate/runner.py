@@ -270,6 +270,7 @@ class _Episode:
             cut_replies=old.cut_replies + reply.cut,
             cost=_add(old.cost, reply.cost),
             messages=conversation,
+            user_messages=info.get("user_messages", ()),
             notes=_noted(old, reply),
         )
 

@@ -70,6 +70,7 @@ PLAYED: dict[str, Column] = {
     "turn_terms": Column("turn", "terms", "the named parts of each turn's reward"),
     "metrics": Column("episode", "numbers", "of the environment"),
     "messages": Column("episode", "messages", "the conversation, in OpenAI's form"),
+    "user_messages": Column("episode", "messages", "the same from the side of a model that plays the user; else empty"),
 }
 
 #: What the learner made of it.

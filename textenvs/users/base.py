@@ -6,14 +6,14 @@ own generator. So one user serves any number of episodes, and forks of an episod
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from ..event_loop import settle
-from ..messages import Messages, clean_text, visible_conversation
+from ..messages import Message, Messages, clean_text, visible_conversation
 
 GoalT = TypeVar("GoalT")
 GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
@@ -27,6 +27,8 @@ class UserTurn:
     ends: bool = False  # it leaves: this is the end of the conversation
     why: str | None = None  # why it leaves, as ``info["stop"]`` will say; given when ``ends``, and only then
     metrics: Mapping[str, float] = field(default_factory=dict)
+    #: The conversation from the side of a model that plays the user, with what it replied to last; for records.
+    side: Messages = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean_text(self.text).strip())
@@ -52,6 +54,38 @@ class SimulatedUser(Protocol[GoalT_contra]):
         Raises:
             EnvironmentFailure: ``"user_failed"``: the user gave up.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class UserView:
+    """What an environment's user knows and has heard, scripted or not."""
+
+    goal: str  # as a model is told that plays this user
+    talk: Messages  # the conversation as far as it reaches the user
+    manner: str = ""  # how it behaves, in words; empty for a plain one
+    told: int = 0  # how many of the things that must be asked for it has told
+    values: Sequence[str] = ()  # words that state a fact, beside numbers, true or not
+
+
+@dataclass(frozen=True)
+class Entitled:
+    """What a reply entitles the user to say."""
+
+    asked: bool  # whether it asks for something that the user has not told yet
+    problem: Callable[[str], str | None]  # what is wrong with a message that tells too much; else ``None``
+
+
+@runtime_checkable
+class HasUser(Protocol):
+    """An environment whose user holds something back until it is asked for it."""
+
+    def user_view(self) -> UserView:
+        """The user as the episode stands."""
+        ...
+
+    def user_may(self, reply: Message) -> Entitled:
+        """What the user may say to ``reply``, which comes next (or was just added to the conversation)."""
         ...
 
 

@@ -8,10 +8,10 @@ words among them. What it answers and cannot be used is asked for again, and aft
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import yaml
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat.clients import client_for
 from ..chat.errors import ChatFailure
+from ..chat.local import is_folder
 from ..chat.spec import ChatSpec, SpecLike
 from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
@@ -55,27 +56,66 @@ class _EndingReply(_Reply):
 class LLMUser:
     """A user played by the model that ``model`` names. Plain data: it can be copied, pickled and shared.
 
-    Its metrics are ``user_tries`` (how often the model was asked) and ``user_leak`` (the share of the goal that it has
-    given away word by word so far, in all its messages together).
+    Its metrics are ``user_tries`` (how often the model was asked), ``user_refused`` (how many of its messages told too
+    much, and were not said) and ``user_leak`` (the share of the goal that it has given away word by word so far, in all
+    its messages together).
     """
 
     model: SpecLike
     persona: str = "An ordinary person who needs help."
     manner: str = PROMPTS["manner"]  # how it writes
+    #: "short" is for models fitted to such dialogues (:mod:`textenvs.users.dialogues`): nothing but the goal, and the
+    #: manner of the episode in the place of ``manner``; no persona.
+    prompt: Literal["rules", "short"] = "rules"
     #: Whether it may leave by itself: ``why`` is then "satisfied" or "gave_up" ("user_left" with ``format="text"``).
     may_end: bool = True
-    format: Literal["json", "text"] = "json"  # "text" is for models that do not keep to JSON
+    #: "text" is for models that do not keep to JSON, and the default for a model that is a folder.
+    format: Literal["json", "text"] | None = None
     end_marker: str = "[[END]]"  # what ends the conversation in ``format="text"``
     #: The largest share of the goal, in runs of four words, that all messages of a conversation may copy together; a
     #: message that goes beyond it is asked for again. Goals of fewer than 11 words are not guarded.
     leak_limit: Annotated[float, Field(gt=0, le=1)] | None = 0.5
     tries: PositiveInt = 3  # how often the model is asked for one message, at most
+    #: Says what is wrong with a message that must not be said, in words that quote nothing of it; else ``None``.
+    guard: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
     spec: ChatSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spec", ChatSpec.of(self.model))
+        if self.format is None:
+            object.__setattr__(self, "format", "text" if is_folder(self.spec.model) else "json")
         if not self.end_marker.strip():
             raise ValueError("end_marker must not be empty")
+
+    @classmethod
+    def of(cls, given: SpecLike, **defaults: Any) -> Self:
+        """The user that an environment's option ``user`` stands for.
+
+        A mapping has options of the spec (``model``, ``base_url``, ...) and of this class (``format``, ``tries``, ...).
+        """
+        if not isinstance(given, Mapping):
+            return cls(given, **defaults)
+        own = {name: given[name] for name in _OWN & given.keys()}
+        return cls({name: value for name, value in given.items() if name not in own}, **{**defaults, **own})
+
+    def briefed(self, manner: str, guard: Callable[[str], str | None] | None = None) -> Self:
+        """This user for one message: told to write in another manner as well, and held back by ``guard``."""
+        if self.prompt == "rules":
+            manner = f"{self.manner.strip()} {manner}".strip()
+        return replace(self, manner=manner, guard=guard)
+
+    def dialogue(self, talk: Messages, goal: str, *, left: bool) -> list[Message]:
+        """A conversation from this user's side, to be imitated; ``left`` says that its last words end it.
+
+        It is in text, whatever :attr:`format` says. Words of the assistant's that no user answers are left out.
+        """
+        heard = visible_conversation(talk)
+        while heard and heard[-1]["role"] != "user":
+            heard = heard[:-1]
+        said = self._request(heard, goal)
+        if left:
+            said[-1] = assistant(f"{text_of(said[-1])} {self.end_marker}")
+        return said
 
     async def speak(self, conversation: Messages, goal: str, rng: np.random.Generator) -> UserTurn:
         """Answer the assistant's last words, or open the conversation when it is empty.
@@ -91,24 +131,30 @@ class LLMUser:
         heard = visible_conversation(conversation)
         if heard and heard[-1]["role"] == "user":
             raise ValueError("LLMUser.speak: it is the assistant's turn")
-        before = leaked(heard, goal)
+        before, refused = leaked(heard, goal), 0
 
         def read(text: str) -> UserTurn:
+            nonlocal refused
             words, why = self._read_json(text) if self.format == "json" else self._read_text(text)
             if not words.strip() and why is None:
                 raise ValueError("it says nothing to the assistant")
             leak = leaked((*heard, user(words)), goal)
             if self.leak_limit is not None and leak > max(self.leak_limit, before):
+                refused += 1
                 raise ValueError("it copies out what you want; say only what is needed now, in other words")
-            return UserTurn(words, ends=why is not None, why=why, metrics={"user_leak": leak})
+            if self.guard is not None and (problem := self.guard(words)):
+                refused += 1
+                raise ValueError(problem)
+            side = (*request, assistant(text))
+            return UserTurn(words, ends=why is not None, why=why, metrics={"user_leak": leak}, side=side)
 
         request, sample = self._request(heard, goal), int(rng.integers(2**31))
-        client = await client_for(self.spec)
         try:
+            client = await client_for(self.spec)
             turn, tries = await ask(client, request, read, schema=self._schema, tries=self.tries, sample=sample)
         except ChatFailure as failure:
             raise EnvironmentFailure("user_failed", str(failure)) from failure
-        return replace(turn, metrics={**turn.metrics, "user_tries": float(tries)})
+        return replace(turn, metrics={**turn.metrics, "user_tries": float(tries), "user_refused": float(refused)})
 
     @property
     def _schema(self) -> type[_Reply] | None:
@@ -117,11 +163,14 @@ class LLMUser:
         return _EndingReply if self.may_end else _Reply
 
     def _request(self, heard: Messages, goal: str) -> list[Message]:
-        rules = PROMPTS["rules"].format(goal=goal.strip(), persona=self.persona.strip(), manner=self.manner.strip())
-        rules += f"\n\n{PROMPTS[self.format]}"
-        if self.may_end:
-            rules += f" {PROMPTS[f'{self.format}_end'].format(marker=self.end_marker)}"
-        request: list[Message] = [system(rules)]
+        if self.prompt == "short":
+            rules = PROMPTS["short"].format(goal=goal.strip(), manner=self.manner.strip())
+        else:
+            rules = PROMPTS["rules"].format(goal=goal.strip(), persona=self.persona.strip(), manner=self.manner.strip())
+            rules += f"\n\n{PROMPTS[str(self.format)]}"
+            if self.may_end:
+                rules += f" {PROMPTS[f'{self.format}_end'].format(marker=self.end_marker)}"
+        request: list[Message] = [system(rules.strip())]
         if not heard or heard[0]["role"] == "user":
             request.append(user(PROMPTS["curtain"]))
         for message in heard:
@@ -139,6 +188,9 @@ class LLMUser:
     def _read_text(self, text: str) -> tuple[str, str | None]:
         words, marker, _ = text.partition(self.end_marker)
         return words, "user_left" if marker and self.may_end else None
+
+
+_OWN = {each.name for each in fields(LLMUser)} - {"model", "spec", "guard"}
 
 
 def leaked(conversation: Messages, goal: str) -> float:

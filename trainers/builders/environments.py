@@ -12,6 +12,8 @@ import gymnasium
 import numpy as np
 
 import textenvs
+from textenvs.chat.errors import ChatFailure
+from textenvs.chat.local import folders_in, with_addresses
 from textenvs.data import TaskError
 from textenvs.env import TextEnv
 from textenvs.evaluate.baselines import has_script, play_policy, split_tasks
@@ -194,7 +196,7 @@ def backend_of(
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
     later = here and kind == "ray"
     return Backend(
-        EnvSpec(component.id, kwargs),
+        EnvSpec(component.id, _addressed(component, kwargs, kind)),
         "process" if later else kind,
         tools=component.tools(kwargs),
         workers=None if later or kind == "inline" else config.env.workers,
@@ -202,6 +204,17 @@ def backend_of(
         step_timeout=timeout,
         beside=beside,
     )
+
+
+def _addressed(component: Component, kwargs: Mapping[str, Any], backend: str) -> Mapping[str, Any]:
+    """``kwargs``, with the addresses at which this process serves the users and judges that are folders."""
+    if (folders := folders_in(kwargs)) and backend == "ray":
+        raise SetupError(
+            f"{component.key}.kwargs: {', '.join(folders)} is a folder, which environments on other machines cannot "
+            "reach: serve the model (vllm serve, for example) and give base_url, or use another env.backend"
+        )
+    with setup_errors(f"{component.key}.kwargs: ", ChatFailure):
+        return with_addresses(kwargs)
 
 
 def check_environments(config: PPOConfig) -> None:

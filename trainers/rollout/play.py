@@ -122,6 +122,7 @@ class _Progress:
     tokens: EpisodeTokens | None = None
     first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
+    user_messages: Messages = ()
     points: list[ForkPoint] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -345,6 +346,7 @@ class Player:
             tokens.reward(reward, terms)
             progress.messages = conversation
             progress.metrics.update(info.get("metrics") or {})
+            progress.user_messages = info.get("user_messages", ())
             stop = info.get("stop")
             if info.get("failed"):
                 cause = str(stop or "env_failed")
@@ -481,6 +483,7 @@ class Player:
             error=end.error,
             metrics=progress.metrics,
             messages=progress.messages,
+            user_messages=progress.user_messages,
             **_origin(episode),
         )
         return _cut(trajectory, self._max_context)

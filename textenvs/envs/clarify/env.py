@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...attack import COMMON, Attack
+from ...chat.spec import SpecLike
 from ...env import EpisodeState, TextEnv, Turn
-from ...messages import Message, user
-from ...options import Cost, Gain, Share, checked
+from ...messages import Message, text_of
+from ...messages import user as user_message
+from ...options import Cost, Gain, Share, checked, make_of
 from ...task import Split, Task, TaskSet
+from ...users.base import Entitled, UserView, take_turn
+from ...users.llm import LLMUser
+from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
-from .user import is_right, read, respond
+from .user import Reading, Speech, is_right, read, respond, told_too_much
+
+# How many replies that are no use an impatient user of half the strength would stand; see Manner.patience.
+_PATIENCE = 4
 
 
 @dataclass
@@ -25,6 +33,9 @@ class ClarifyState(EpisodeState):
     told: tuple[str, ...] = ()
     asked: bool = False
     needless: int = 0
+    useless: int = 0  # replies that neither answered nor were told anything
+    manner: Manner = PLAIN
+    mood: Mood = field(default_factory=Mood)
     right: bool = False
     first_was_good: bool = False  # the first reply asked for what was missing, or answered where nothing was
 
@@ -49,6 +60,12 @@ class Clarify(TextEnv[ClarifyState]):
         wrong: The reward of a wrong answer, at most 0.
         question: Added for every reply that is not an answer; at most 0.
         needless: Added for a needless question; at most 0.
+        manner: How the user behaves and puts things: ``"impatient"`` (it leaves, ``stop`` is ``"user_left"``, after two
+            replies that neither answer nor are told anything), ``"vague"``, ``"wordy"``, ``"forgetful"``,
+            ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
+            episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain user.
+        user: A language model that plays the user instead, as in the collab families. It is given the request with
+            what that leaves out; what is *needless* is as with the scripted user, and an answer is checked by rule.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         **options: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
@@ -75,6 +92,8 @@ class Clarify(TextEnv[ClarifyState]):
         wrong: Cost = -0.25,
         question: Cost = -0.1,
         needless: Cost = -0.2,
+        manner: MannerLike | None = None,
+        user: SpecLike | None = None,
         max_assistant_turns: int | None = 4,
         **options: Any,
     ) -> None:
@@ -88,14 +107,20 @@ class Clarify(TextEnv[ClarifyState]):
                 f"with correct={correct}, wrong={wrong} and question={question}, a guess (right once in {MIN_VALUES} "
                 "times) pays as much as a question and the right answer; make the question cheaper or correct higher"
             )
+        self.manners = make_of("manner", manners_of, manner)
+        self.player = None if user is None else make_of("user", LLMUser.of, user)
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
         self.weights = {"correct": correct, "wrong": wrong, "question": question, "needless": needless}
 
     def opening(self, task: Task) -> Sequence[Message]:
-        Request.from_task(task)  # or it cannot be played
-        return task.prompt
+        request = Request.from_task(task)  # or it cannot be played
+        self.state.manner = draw_manner(self.manners, self.np_random)
+        if self.state.manner == PLAIN:
+            return task.prompt
+        asked, mark, form = request.text.rpartition(" Answer with ")
+        return (user_message(self._say(request, asked) + mark + form),)
 
-    def respond(self, reply: Message) -> Turn:
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         request, state = self._request, self.state
         reading = read(reply, request)
         if state.assistant_turns == 1:
@@ -109,14 +134,80 @@ class Clarify(TextEnv[ClarifyState]):
                 terms=self._terms("correct" if state.right else "wrong"),
                 metrics=self._metrics(request),
             )
-        speech = respond(reading, request, state.told, state.needless)
+        if self.player is not None:
+            return self._respond_later(self.player, reading, request)
+        speech = self._speech(reading, request)
+        left = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
+        return self._turn(reading, request, speech, "user_left" if left else None)
+
+    async def _respond_later(self, player: LLMUser, reading: Reading, request: Request) -> Turn:
+        state = self.state
+        said = self._said()
+        view = self.user_view()
+        player = player.briefed(view.manner, self._entitled(reading, request).problem)
+        turn = await take_turn(player, view.talk, view.goal, self.np_random)
+        state.user_side = turn.side
+        told = tuple(
+            name for name in request.missing if name not in state.told and request.tells(name, turn.text, said)
+        )
+        rule = respond(reading, request, state.told, state.needless)
+        speech = Speech(turn.text, told, rule.needless)
+        heard = self._turn(reading, request, speech, "user_left" if turn.ends else None)
+        return replace(heard, metrics={**heard.metrics, **turn.metrics})
+
+    def user_view(self) -> UserView:
+        request, state = self._request, self.state
+        words = [value for slot in request.kind.slots for value in slot.values if isinstance(value, str)]
+        return UserView(request.goal, state.messages, state.manner.told(), len(state.told), words)
+
+    def user_may(self, reply: Message) -> Entitled:
+        """Tell what the reply asks for."""
+        return self._entitled(read(reply, self._request), self._request)
+
+    def _entitled(self, reading: Reading, request: Request) -> Entitled:
+        said, hidden = self._said(), [name for name in request.missing if name not in self.state.told]
+        asked: frozenset[str] = frozenset().union(*reading.asked)
+        return Entitled(bool(asked & set(hidden)), lambda text: told_too_much(text, said, asked, hidden, request))
+
+    def _said(self) -> str:
+        return " ".join(map(text_of, self.state.messages))
+
+    def _turn(self, reading: Reading, request: Request, speech: Speech, stop: str | None) -> Turn:
+        state = self.state
         state.told = (*state.told, *speech.told)
         state.asked = state.asked or reading.sort == "question"
         state.needless += speech.needless
         return Turn(
-            messages=(user(speech.text),),
+            messages=(user_message(speech.text),) if speech.text else (),
+            terminated=stop is not None,
+            stop=stop,
             terms=self._terms("question", *(["needless"] if speech.needless else [])),
             metrics=self._metrics(request),
+        )
+
+    def _speech(self, reading: Reading, request: Request) -> Speech:
+        """What the user says to a reply that is not an answer, in the manner of the episode."""
+        state = self.state
+        speech = respond(reading, request, state.told, state.needless)
+        if state.manner == PLAIN:
+            return speech
+        if speech.told and not speech.needless and state.manner.evades(state.mood, self.np_random):
+            state.mood = replace(state.mood, evaded=True)
+            return Speech(state.manner.evasion(self.np_random))
+        text = self._say(request, speech.text, speech.told)
+        told = tuple(request.telling(slot) for slot in request.kind.slots if slot.name in speech.told)
+        state.mood = replace(state.mood, told=(*state.mood.told, *told))
+        state.useless += not told
+        return replace(speech, text=text)
+
+    def _say(self, request: Request, text: str, told: Sequence[str] = ()) -> str:
+        return self.state.manner.say(
+            text,
+            self.np_random,
+            told=self.state.mood.told,
+            telling=bool(told),
+            hidden=" ".join([*map(str, request.values.values()), *request.answer]),
+            rivals=[str(value) for slot in request.kind.slots if slot.name in told for value in slot.values],
         )
 
     def conversation_score(self) -> Mapping[str, float]:

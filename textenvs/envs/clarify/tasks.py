@@ -13,6 +13,7 @@ no part in that, or it could be guessed from the split.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,6 +25,7 @@ from ...messages import user
 from ...task import Endless, Split, Task, TaskError
 from ...text import quoted
 from ...tools.calculator import as_text, evaluate
+from ...users.guard import values_in
 
 Level = Literal["easy", "medium"]
 Value = int | str
@@ -138,6 +140,21 @@ class Request:
 
     def telling(self, slot: Slot) -> str:
         return slot.tell.format(name=self.name, thing=self.thing, value=self.values[slot.name])
+
+    @property
+    def goal(self) -> str:
+        """What a model is told that plays the user."""
+        slots = [slot for slot in self.kind.slots if slot.name in self.missing]
+        hidden = [_DATA["goal"]["hidden"].format(ask=self.question(slot), tell=self.telling(slot)) for slot in slots]
+        return "\n".join([_DATA["goal"]["request"].format(self.text), *(hidden or [_DATA["goal"]["clear"]])])
+
+    def tells(self, name: str, text: str, said: str) -> bool:
+        """Whether ``text`` gives the value of a slot away that stands in nothing of what was ``said``."""
+        value = str(self.values[name])
+        if value.isdigit():
+            return value in values_in(text) - values_in(said)
+        whole = re.compile(rf"\b{re.escape(value)}\b", re.IGNORECASE)
+        return whole.search(text) is not None and whole.search(said) is None
 
     def to_task(self, key: str, data_source: str) -> Task:
         """The request as a task; :meth:`from_task` reads it back."""

@@ -20,6 +20,7 @@ from typing import Literal
 
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import normalize
+from ...users.guard import values_in
 from .tasks import Kind, Request
 
 _MARKED = re.compile(r"(?<!#)####(?!#)([^\n]*)")
@@ -93,6 +94,18 @@ def respond(reading: Reading, request: Request, told: Collection[str], needless:
         return Speech(f"{again or 'But '}I have told you that.", needless=True)
     more = " One thing at a time, please." if len(wanted) > 1 else ""
     return Speech(f"{request.telling(first)}{more}", told=(first.name,), needless=None in wanted)
+
+
+def told_too_much(
+    text: str, said: str, asked: Collection[str], hidden: Collection[str], request: Request
+) -> str | None:
+    """What is wrong with a message that tells the answer, or a hidden slot that is not asked for; else ``None``."""
+    if any(request.tells(name, text, said) for name in hidden if name not in asked):
+        return "it tells what the assistant did not ask for"
+    answer, values = request.answer[-1], [str(request.values[name]) for name in hidden]
+    if not request.kind.order and answer not in values and answer in values_in(text) - values_in(said):
+        return "it does the assistant's work"
+    return None
 
 
 def _asked_for(part: str, kind: Kind) -> frozenset[str]:

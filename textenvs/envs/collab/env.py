@@ -21,16 +21,18 @@ from ...data.sources import Source, open_source
 from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
 from ...judges import InteractivityJudge
-from ...messages import Message, user, visible_text
+from ...messages import Message, text_of, user, visible_text
 from ...options import PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
-from ...users.base import take_turn
+from ...users.base import Entitled, UserView, take_turn
+from ...users.guard import values_in
 from ...users.llm import LLMUser
+from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
-from .tasks import LEVELS, Family, Goal, Level
-from .user import Accepts, Check, CollabUser, Memory, Reaction
+from .tasks import LEVELS, Family, Goal, Level, Piece
+from .user import Accepts, Check, CollabUser, Memory, Reaction, tells
 
 TaskReward = Literal["final", "increment"]
 
@@ -41,6 +43,8 @@ class CollabState(EpisodeState):
 
     goal: Goal | None = None
     memory: Memory = field(default_factory=Memory)
+    manner: Manner = PLAIN
+    mood: Mood = field(default_factory=Mood)
     score: float = 0.0  # of what was delivered last
     right: bool = False  # whether that is what the user wants
     length: int = 0  # what the formula has counted so far
@@ -74,9 +78,13 @@ class Collab(TextEnv[CollabState], ABC):
         patience: After how many turns without progress the scripted user ends the talk.
         user_volunteers: A control for experiments only: the scripted user tells a piece in any turn that says
             something, as it did in version 1, so that asking does not pay.
+        manner: How the user behaves and puts things: ``"impatient"``, ``"vague"``, ``"wordy"``, ``"forgetful"``,
+            ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
+            episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain user.
         user: A language model that plays the user instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its
-            options (``{"model": ..., "base_url": ...}``) or a model's name. It is given the whole request; the row's
-            opening stays its first message. Episodes are then as repeatable as the model is.
+            options (``{"model": ..., "base_url": ...}``), with those of :class:`~textenvs.users.llm.LLMUser`, a
+            model's name, or a folder with a model. It is given the whole request; the row's opening stays its first
+            message. What tells a piece that was not asked for is not said. Episodes are as repeatable as the model is.
         judge: A language model that judges interactivity, once, when the conversation ends; given in the same way.
             Without one there is no such term: no rule measures it.
         interactivity: The weight of the judge's verdict, which is from 0 to 1.
@@ -112,6 +120,7 @@ class Collab(TextEnv[CollabState], ABC):
         answers: PositiveInt = 2,
         patience: PositiveInt = 3,
         user_volunteers: bool = False,
+        manner: MannerLike | None = None,
         user: SpecLike | None = None,
         judge: SpecLike | None = None,
         interactivity: Weight = 1.0,
@@ -123,7 +132,8 @@ class Collab(TextEnv[CollabState], ABC):
         behavior = {"answers": answers, "patience": patience, "accepts": accepts, "volunteers": user_volunteers}
         self._user = partial(CollabUser, form=self.form, **behavior)  # type: ignore[arg-type]
         self.task_reward = task_reward
-        self.player = None if user is None else make_of("user", LLMUser, user)
+        self.manners = make_of("manner", manners_of, manner)
+        self.player = None if user is None else make_of("user", LLMUser.of, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         source = open_source(tasks, self.family.reader, level=level, split=split, seed=seed)
         super().__init__(source, max_assistant_turns=max_assistant_turns, **options)
@@ -141,8 +151,13 @@ class Collab(TextEnv[CollabState], ABC):
         """The scripted expert's delivery, as it writes it."""
 
     def opening(self, task: Task) -> Sequence[Message]:
-        self.state.goal = self.family.goal(task)
-        return task.prompt
+        state = self.state
+        state.goal = self.family.goal(task)
+        state.manner = draw_manner(self.manners, self.np_random)
+        *before, last = task.prompt
+        if state.manner == PLAIN or not isinstance(last["content"], str):
+            return task.prompt
+        return (*before, {**last, "content": self._say(last["content"])})
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         found = self.find(visible_text(reply))
@@ -153,7 +168,7 @@ class Collab(TextEnv[CollabState], ABC):
 
     async def _respond_later(self, reply: Message, checking: Check | Awaitable[Check] | None) -> Turn:
         checked: Check | None = await settle(checking)
-        reaction = self._react(reply, checked) if self.player is None else await self._play_user(checked)
+        reaction = self._react(reply, checked) if self.player is None else await self._play_user(reply, checked)
         turn = self._turn(reply, checked, reaction)
         if self.judge is None:
             return turn
@@ -164,15 +179,78 @@ class Collab(TextEnv[CollabState], ABC):
         return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
-        return self.user.react(self.state.memory, visible_text(reply), checked, self.np_random)
+        state = self.state
+        before, manner = state.memory, state.manner
+        reaction = self.user.react(before, visible_text(reply), checked, self.np_random)
+        if manner == PLAIN:
+            return reaction
+        if reaction.asked_for and checked is None and manner.evades(state.mood, self.np_random):
+            state.mood = replace(state.mood, evaded=True)
+            return Reaction(manner.evasion(self.np_random), before, asked=True)
+        new = [self.goal.pieces[i] for i in reaction.memory.told if i not in before.told]
+        said = self._say(reaction.text, new)
+        told = tuple(saying for piece in new for saying in piece.sayings if saying in reaction.text)
+        state.mood = replace(state.mood, told=(*state.mood.told, *told))
+        return replace(reaction, text=said)
 
-    async def _play_user(self, checked: Check | None) -> Reaction:
+    def _say(self, text: str, told: Sequence[Piece] = ()) -> str:
+        """``text``, which tells these pieces, in the manner of the episode."""
+        state = self.state
+        asked_for: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in told]
+        facts: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in self.goal.pieces]
+        return state.manner.say(
+            text,
+            self.np_random,
+            told=state.mood.told,
+            telling=bool(told),
+            hidden=f"{self.goal.single_turn_prompt} {self.task.ground_truth}",
+            rivals=[value for each in asked_for if "rivals" in each for value in (*each["texts"], *each["rivals"])],
+            keep=(*(text for each in facts for text in each.get("texts", ())), self.form),
+        )
+
+    async def _play_user(self, reply: Message, checked: Check | None) -> Reaction:
         assert self.player is not None
+        state = self.state
+        said, memory = self._all_said(), state.memory
+        asked = self.user.asked(visible_text(reply), memory)
+        view = self.user_view()
+        player = self.player.briefed(view.manner, self.user_may(reply).problem)
+        turn = await take_turn(player, view.talk, view.goal, self.np_random)
+        state.user_side = turn.side
+        new = tuple(i for i in self.user.untold(memory) if tells(self.goal.pieces[i], turn.text, said))
+        memory = replace(memory, told=(*memory.told, *new), opened=memory.opened or asked.open)
+        right = state.right if checked is None else checked.right
+        left = "solved" if right else "user_left"
+        stop = {"satisfied": left, "user_left": left}.get(turn.why or "", turn.why)
+        return Reaction(turn.text, memory, stop, metrics=turn.metrics)
+
+    def user_view(self) -> UserView:
+        state = self.state
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
-        turn = await take_turn(self.player, self.state.messages, goal, self.np_random)
-        right = self.state.right if checked is None else checked.right
-        stop = {"satisfied": "solved" if right else "user_left"}.get(turn.why or "", turn.why)
-        return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
+        return UserView(goal, state.messages, state.manner.told(), len(state.memory.told))
+
+    def user_may(self, reply: Message) -> Entitled:
+        """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""
+        said, memory, goal, truth = self._all_said(), self.state.memory, self.goal, str(self.task.ground_truth)
+        asked, untold = self.user.asked(visible_text(reply), memory), self.user.untold(memory)
+        # Two pieces may have the same value: who tells one says nothing of the other.
+        said = " ".join([said, visible_text(reply), *(goal.pieces[i].sayings[0] for i in asked.pieces)])
+        free = 1 if asked.open and not asked.pieces and not memory.opened else 0
+
+        def problem(text: str) -> str | None:
+            if values_in(truth) == {truth} and truth in values_in(text) - values_in(said):
+                return "it does the assistant's work"
+            given = {
+                frozenset(values_in(goal.pieces[i].sayings[0])) or i
+                for i in untold
+                if i not in asked.pieces and tells(goal.pieces[i], text, said)
+            }
+            return "it tells what the assistant did not ask for" if len(given) > free else None
+
+        return Entitled(bool(set(asked.pieces) & set(untold)), problem)
+
+    def _all_said(self) -> str:
+        return " ".join(map(text_of, self.state.messages))
 
     def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
         state, before = self.state, self.state.score
@@ -218,7 +296,11 @@ class Collab(TextEnv[CollabState], ABC):
 
     @property
     def user(self) -> CollabUser:
-        return self._user(pieces=self.goal.pieces)
+        user = self._user(pieces=self.goal.pieces)
+        manner = self.state.manner
+        if manner == PLAIN:
+            return user
+        return replace(user, answers=1 if manner.vague else user.answers, patience=manner.patience(user.patience))
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 

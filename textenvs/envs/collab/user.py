@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from .tasks import PHRASES, Piece
+from ...users.guard import values_in
+from .tasks import PHRASES, Piece, content_words
 
 Accepts = Literal["right", "any"]
 
@@ -181,6 +182,24 @@ class CollabUser:
         if self.accepts == "any":
             return _pick("too_early", rng)
         return delivery.remark or _pick("wrong", rng)
+
+
+def tells(piece: Piece, text: str, said: str) -> bool:
+    """Whether a model's message gives a piece away that stands in nothing of what was ``said``.
+
+    By its values (numbers in digits or words; what a document must contain), where a piece has some, and else by three
+    in four of its content words.
+    """
+    for saying in piece.sayings:
+        if values := values_in(saying) - values_in(said):
+            if values <= values_in(text):
+                return True
+            continue
+        words = set(content_words(saying)) - set(content_words(said))
+        if words and len(words & set(content_words(text))) >= 0.75 * len(words):
+            return True
+    requirement: Mapping[str, Any] = dict(piece.requirement or {})
+    return any(fact.casefold() in text.casefold() for fact in requirement.get("texts", ()))
 
 
 def _pick(occasion: str, rng: np.random.Generator) -> str:

@@ -14,22 +14,23 @@ from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
-from ...messages import Message, Messages, assistant
+from ...messages import Message, Messages, assistant, text_of
 from ...messages import user as user_message
 from ...options import Cost, Gain, Price, checked, make_of
 from ...task import Split, Task
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
-from ...users.base import take_turn
+from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
+from ...users.manners import PLAIN, MannerLike, draw_manner, manners_of
 from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
-from .llm_customer import MANNER, PERSONA, goal_text, overhear
-from .reply_parser import MAX_CHARS, mentions
+from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
+from .reply_parser import MAX_CHARS, mentions, understand
 from .scenario import Wish, scenario_of
 from .tasks import LEVELS, Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
-from .user import TOO_LONG, begin, listen
+from .user import SLOTS, TOO_LONG, UserState, begin, listen
 
 
 class ServiceDesk(ToolEnv[DeskState]):
@@ -38,7 +39,7 @@ class ServiceDesk(ToolEnv[DeskState]):
     The assistant talks to a simulated customer and calls tools on the shop's database. The episode ends when the
     customer says goodbye (``stop`` is ``"solved"`` or ``"unsolved"``) or has had enough (``"user_left"``). It is solved
     when three things hold at the end; each is also a metric, 0 or 1, of every turn (with a language model as the
-    customer there are two more: ``user_leak`` and ``user_tries``):
+    customer there are three more: ``user_leak``, ``user_refused`` and ``user_tries``):
 
     * ``db``: the database is what the task's gold actions make of a fresh one;
     * ``told``: every wish was settled as it should be: done, refused for the right reason, told, handed over;
@@ -60,6 +61,9 @@ class ServiceDesk(ToolEnv[DeskState]):
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.
         tool_error: Added for every call that did not work; at most 0.
+        manner: How the customer behaves and puts things: ``"impatient"``, ``"vague"``, ``"wordy"``, ``"forgetful"``,
+            ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
+            episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain customer.
         user: A language model that plays the customer instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of
             its options (``{"model": ..., "base_url": ...}``) or a model's name. The row's opening stays its first
             message. Episodes are then as repeatable as the model is, and an episode is solved whichever way it ends,
@@ -91,6 +95,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         progress: Price = 0.0,
         turn: Cost = 0.0,
         tool_error: Cost = 0.0,
+        manner: MannerLike | None = None,
         user: SpecLike | None = None,
         max_assistant_turns: int | None = 40,
         **options: Any,
@@ -101,7 +106,10 @@ class ServiceDesk(ToolEnv[DeskState]):
             raise ValueError("give either tasks or kinds, not both: kinds is an option of generated tasks")
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
-        self.player = None if user is None else make_of("user", partial(LLMUser, persona=PERSONA, manner=MANNER), user)
+        self.manners = make_of("manner", manners_of, manner)
+        self.player = (
+            None if user is None else make_of("user", partial(LLMUser.of, persona=PERSONA, manner=MANNER), user)
+        )
         super().__init__(tasks, TOOLS, max_assistant_turns=max_assistant_turns, **options)
         self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
 
@@ -110,7 +118,11 @@ class ServiceDesk(ToolEnv[DeskState]):
         state.story, state.shop = scenario, scenario.database
         state.right = scenario.database.replay(scenario.gold)
         state.caller, _ = begin(scenario)  # the words are in the prompt
-        return task.prompt
+        state.manner = draw_manner(self.manners, self.np_random)
+        *before, last = task.prompt
+        if state.manner == PLAIN or not isinstance(last["content"], str):
+            return task.prompt
+        return (*before, {**last, "content": self._say(last["content"])})
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Bring the results back; the customer neither sees them nor what was written beside the calls."""
@@ -127,14 +139,48 @@ class ServiceDesk(ToolEnv[DeskState]):
                 return self._answer_by_model(self.player, words)
             state.caller = overhear(state.story, before, words, TOO_LONG)  # the model is not asked
             return self._turn([user_message(TOO_LONG)])
-        state.caller, answer = listen(state.story.persona, before, words)
+        state.caller, answer = self._listen(words)
         if before.wish and any(each.startswith("refused") for each in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
         return self._turn([user_message(answer)])
 
+    def _listen(self, words: str) -> tuple[UserState, str]:
+        """What the scripted customer makes of a reply, and answers in the manner of the episode."""
+        state, persona = self.state, self.state.story.persona
+        before, manner = state.caller, state.manner
+        if manner == PLAIN:
+            return listen(persona, before, words)
+        after, answer = listen(replace(persona, patience=manner.patience(persona.patience)), before, words)
+        told = (after.said - before.said) & set(SLOTS)
+        # A mere piece of information; a yes, a verdict and the next wish are never held back.
+        if told and replace(after, said=before.said, turns=before.turns) == before and after.wish is not None:
+            if manner.evades(state.mood, self.np_random):
+                state.mood = replace(state.mood, evaded=True)
+                return replace(before, turns=after.turns), manner.evasion(self.np_random)
+            said, state.mood = self._say(answer, True), replace(state.mood, told=(*state.mood.told, answer))
+            return after, said
+        return after, self._say(answer)
+
+    def _say(self, text: str, telling: bool = False) -> str:
+        state, chain = self.state, self.state.story.chain
+        facts = [value for wish in chain for value in (*wish.things, *wish.wanted)]
+        rivals = [(*wish.things, *wish.rejects) for wish in chain] + [(*w.wanted, *w.other_options) for w in chain]
+        return state.manner.say(
+            text,
+            self.np_random,
+            told=state.mood.told,
+            telling=telling,
+            hidden=" ".join([*facts, state.story.persona.zip_code, str(self.task.ground_truth)]),
+            rivals=next((group for group in rivals if any(mentions(text, value) for value in group)), ()),
+            keep=facts,
+        )
+
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
         state, before = self.state, self.state.caller
-        turn = await take_turn(player, self._talk(), goal_text(state.story), self.np_random)
+        view = self.user_view()
+        player = player.briefed(view.manner, self._entitled(words).problem)
+        turn = await take_turn(player, view.talk, view.goal, self.np_random)
+        state.user_side = turn.side
         after = overhear(state.story, before, words, turn.text)
         if turn.ends:
             after = replace(after, wish=None, waiting=(), ended="closed" if turn.why == "satisfied" else "left")
@@ -144,6 +190,18 @@ class ServiceDesk(ToolEnv[DeskState]):
                 self._check_refusal(wish)
         heard = self._turn([user_message(turn.text)] if turn.text else [])
         return replace(heard, metrics={**heard.metrics, **turn.metrics})
+
+    def user_view(self) -> UserView:
+        state = self.state
+        return UserView(goal_text(state.story), self._talk(), state.manner.told(), len(state.caller.said))
+
+    def user_may(self, reply: Message) -> Entitled:
+        """Tell what the reply asks for, and correct what it asks a yes to."""
+        return self._entitled(self.said(reply))
+
+    def _entitled(self, words: str) -> Entitled:
+        story, said = self.state.story, " ".join([*map(text_of, self._talk()), words])
+        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, said, words, text))
 
     def _check_refusal(self, wish: Wish) -> None:
         if wish.order_id and self.state.story.customer_id and wish.order_id not in self.state.seen:

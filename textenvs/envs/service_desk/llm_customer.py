@@ -6,7 +6,7 @@ The model only talks, and is asked for no verdict: the scripted customer's parse
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,26 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
         consents=frozenset(consents),
         outcomes=tuple(outcomes),
     )
+
+
+def told_too_much(scenario: Scenario, said: str, words: str, answer: str) -> str | None:
+    """What is wrong with an answer that tells what stands in nothing ``said`` and ``words`` do not ask for.
+
+    Guarded are the email address, the zip code, and the number, variant and address of each wish. What the assistant
+    asks a yes to may be corrected with the latter.
+    """
+    heard, persona = understand(words), scenario.persona
+    values: list[tuple[frozenset[str], Sequence[str]]] = []
+    if not heard.asks & {"email", "name", "zip", "identity"}:
+        values.append((frozenset(), (persona.email, persona.zip_code)))
+    if not (heard.confirm or heard.guess or heard.asks & {"items", "wish"}):
+        for wish in scenario.chain:
+            slots = {"order": (wish.order_id, wish.wrong_number), "variant": wish.wanted}
+            slots["address"] = () if wish.address is None else (wish.address.street,)
+            values += [(heard.asks & {slot} | set(wish.says) & {slot}, given) for slot, given in slots.items()]
+    told = [each for free, given in values if not free for each in given if each]
+    too_much = any(mentions(answer, each) and not mentions(said, each) for each in told)
+    return "it tells what the assistant did not ask for" if too_much else None
 
 
 def _is_settled(wish: Wish, heard: Heard, proposed: bool, told: bool) -> bool:

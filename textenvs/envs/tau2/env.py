@@ -123,7 +123,7 @@ class Tau2(ToolEnv[Tau2State]):
         self.instructions = _INSTRUCTIONS.format(policy=policy.strip())
         self.user_tools = Toolbox(tools_of(domain, "user"), max_calls_per_turn=1)
         self.user_format = make_format("hermes", self.user_tools.tools)
-        self.player = None if user is None else make_of("user", partial(LLMUser, **self._manner(root)), user)
+        self.player = None if user is None else make_of("user", partial(LLMUser.of, **self._manner(root)), user)
         self.judge = (
             None if judge is None else make_of("judge", partial(LLMJudge, instructions=_JUDGE, verdict=_Verdict), judge)
         )
@@ -188,6 +188,7 @@ class Tau2(ToolEnv[Tau2State]):
         assert self.player is not None
         for _ in range(USER_CALLS):
             turn = await take_turn(self.player, state.talk, goal, self.np_random)
+            state.user_side = turn.side
             parsed = self.user_format.parse(turn.text)
             state.talk = (*state.talk, user_message(turn.text))
             if not (parsed.calls or parsed.problems):

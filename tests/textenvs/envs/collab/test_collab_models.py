@@ -49,7 +49,14 @@ def test_a_model_plays_the_user(env_id):
         env.reset(seed=0)
         conversation, reward, terminated, truncated, info = env.step("<think>secret</think>What is it about?")
         assert (conversation[-1]["content"], reward, terminated) == ("It is about my garden.", 0.0, False)
-        assert set(info["metrics"]) == {"score", "delivered", "user_leak", "user_tries", *env.check_metrics}
+        assert set(info["metrics"]) == {
+            "score",
+            "delivered",
+            "user_leak",
+            "user_refused",
+            "user_tries",
+            *env.check_metrics,
+        }
         conversation, reward, terminated, truncated, info = env.step(env.solution(env.state.task))
         assert conversation[-1]["content"] == "Perfect, thanks!"
         assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(1.0), True, False, "solved")
@@ -123,7 +130,7 @@ def test_a_judge_who_fails_ends_the_episode_as_failed():
 
 
 async def test_user_and_judge_in_one_loop_and_in_forks():
-    user_answers = [says("One."), says("Two."), says("Three.", "satisfied"), says("Four.", "gave_up")]
+    user_answers = [says("Well."), says("Hm."), says("Yes.", "satisfied"), says("No.", "gave_up")]
     with FakeService() as service:
         service.answer = by_role(user_answers, judges(1.0))
         spec = {"model": "tiny", "base_url": service.url}

@@ -1,0 +1,137 @@
+"""What a user may say when, reports on users, and dialogues to fit models to."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import textenvs
+from textenvs.cli import main
+from textenvs.messages import text_of
+from textenvs.users.base import HasUser, UserView
+from textenvs.users.dialogues import dialogues
+from textenvs.users.guard import values_in
+from textenvs.users.manners import NAMES
+from textenvs.users.report import Heard, listen_to, reading_ease, summarize
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "chat"))
+from fake_service import FakeService  # noqa: E402
+
+IDS = (
+    "textenv/clarify",
+    "textenv/collab-math",
+    "textenv/collab-document",
+    "textenv/collab-code",
+    "textenv/service-desk",
+)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_scripted_users_never_tell_what_they_were_not_asked_for(env_id):
+    env = textenvs.make(env_id, manner="all")
+    assert isinstance(env, HasUser)
+    asked = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        env.reset(seed=seed)
+        while not env.state.done:
+            reply = env.demonstration(rng) if rng.random() < 0.7 else "Tell me more."
+            message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+            may, size = env.user_may(message), len(env.state.messages)
+            env.step(reply)
+            asked += may.asked
+            for said in env.state.messages[size:]:
+                if said["role"] == "user" and said in env.user_view().talk:
+                    assert may.problem(text_of(said)) is None, (reply, said)
+    assert asked
+
+
+@pytest.mark.parametrize(("env_id", "options"), [("textenv/clarify", {"ambiguous": 1.0}), ("textenv/collab-math", {})])
+def test_model_that_tells_too_much_is_asked_again(env_id, options):
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    with FakeService() as service:
+        model = {"model": "tiny", "base_url": service.url, "format": "text", "tries": 2, "leak_limit": None}
+        env = textenvs.make(env_id, user=model, **options)
+        env.reset(seed=1)
+        hidden = " ".join(
+            [env._request.telling(slot) for slot in env._request.kind.slots]
+            if "clarify" in env_id
+            else [piece.sayings[0] for piece in env.goal.pieces]
+        )
+        service.script(hidden, "Hm, what do you want to know?")
+        conversation, *_, info = env.step("Hello there.")
+        assert conversation[-1]["content"] == "Hm, what do you want to know?"
+        assert (info["metrics"]["user_refused"], info["metrics"]["user_tries"]) == (1.0, 2.0)
+        twin = env.fork()
+        twin.player = None
+        question = twin.demonstration(np.random.default_rng(0))
+        service.answer = hidden
+        *_, info = env.step(question if env_id == "textenv/clarify" else "Hello again.")
+        if env_id == "textenv/clarify":  # asked for, it may be told
+            assert info["stop"] is None
+            assert env.user_view().told == 1
+        else:
+            assert (info["stop"], info["failed"]) == ("user_failed", True)
+
+
+def test_numbers_in_words_are_values():
+    assert values_in("Twenty-one trays, nine of 3.5 kg; forty people") == {"21", "9", "3.5", "40"}
+
+
+def test_errors_are_told_apart():
+    heard, talk = Heard(), ({"role": "assistant", "content": "What day, and how many?"},)
+    before = UserView("You want 9 seats on Friday.", talk, values=("Friday", "Monday"))
+    for text, told in (
+        ("On Friday.", 1),
+        ("On Monday.", 0),
+        ("On Monday. No, wait. On Friday.", 1),
+        ("#### 9", 0),
+        ("On Friday.", 1),
+        ("I knwo nothing", 0),
+    ):
+        heard.listen(text, before, "it tells" if text == "#### 9" else None, asked=True, told=told)
+    assert heard.errors == {"contradiction": 1, "evasion": 3, "role": 1, "leak": 1, "repetition": 1}
+    assert (heard.corrected, heard.misspelt, heard.goal_kept) == (1, 1, False)
+    assert reading_ease(["The cat sat."]) == pytest.approx(206.835 - 1.015 * 3 - 84.6)
+    assert reading_ease([]) is None
+
+
+def test_report_of_manners_shows_each():
+    def figures(manner):
+        heard = asyncio.run(listen_to(lambda: textenvs.make("textenv/collab-math", manner=manner), 20, seed=1))
+        return summarize(heard)
+
+    found = {name: figures(name) for name in ("plain", *NAMES)}
+    clean = {"leaks": 0, "contradictions": 0, "failed": {}}
+    assert {name: {key: each[key] for key in clean} for name, each in found.items()} == dict.fromkeys(found, clean)
+    assert found["wordy"]["words_per_message"] > 2 * found["plain"]["words_per_message"]
+    assert found["changing_mind"]["corrected"] > 10 > found["plain"]["corrected"] == 0
+    assert found["non_native"]["misspelt_per_100_words"] > 5 + found["plain"]["misspelt_per_100_words"]
+    assert found["vague"]["messages"] > found["plain"]["messages"]
+    assert found["vague"]["questions_answered"] < found["plain"]["questions_answered"] == 1.0
+    assert found["plain"] == figures("plain")
+
+
+def test_dialogues_are_the_users_side(tmp_path, capsys):
+    env = textenvs.make("textenv/collab-math", manner="all")
+    rows = list(dialogues(env, 20, seed=3))
+    assert rows == list(dialogues(env, 20, seed=3))
+    for row in rows:
+        roles = [message["role"] for message in row["messages"]]
+        assert roles[:3] == ["system", "user", "assistant"]
+        assert roles[-1] == "assistant"
+    assert sum("[[END]]" in row["messages"][-1]["content"] for row in rows) > 0
+    file = tmp_path / "talks.jsonl"
+    assert main(["users", "dialogues", "textenv/clarify", "-n", "5", "-o", str(file)]) == 0
+    assert len(file.read_text().splitlines()) == 5
+    report = tmp_path / "report.json"
+    words = ["users", "report", "textenv/service-desk", "manner=wordy", "-n", "4", "-o", str(report)]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "per 100 messages" in shown
+    assert json.loads(report.read_text())["leaks"] == 0
+    assert main(["users", "report", "textenv/gsm8k", "-n", "2"]) == 2
+    assert main(["users", "dialogues", "textenv/clarify"]) == 2

@@ -1,0 +1,72 @@
+"""Models of this machine for simulated users and judges: a spec whose ``model`` is a folder.
+
+The first request for a folder loads its model, and serves it from this process to the ordinary client: there is one
+for all environments and event loops. What computes models is another package's, found by its entry point.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import ChatFailure
+from .spec import ChatSpec
+
+_addresses: dict[str, str] = {}
+_lock = threading.Lock()
+
+
+def is_folder(model: str) -> bool:
+    """Whether a spec's ``model`` is a folder with a model in it, and no name at a service."""
+    return (Path(model).expanduser() / "config.json").is_file()
+
+
+def served(spec: ChatSpec) -> ChatSpec:
+    """``spec``, with the address of its model where that is a folder; blocks while a model is loaded.
+
+    Its requests have a seed then, 0 where the spec has none, so that episodes can be repeated.
+
+    Raises:
+        ChatFailure: The model cannot be served here; the message says why.
+    """
+    if spec.base_url is not None or not is_folder(spec.model):
+        return spec
+    folder = str(Path(spec.model).expanduser().resolve())
+    with _lock:
+        if folder not in _addresses:
+            _addresses[folder] = _serve(folder)
+    return ChatSpec.of(spec, base_url=_addresses[folder], seed=spec.seed or 0)
+
+
+def folders_in(kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The users and judges among an environment's arguments that are folders, as options of a spec and of a user."""
+    given = {name: kwargs[name] for name in ("user", "judge") if name in kwargs}
+    options = {name: {"model": value} if isinstance(value, str) else value for name, value in given.items()}
+    return {
+        name: dict(value)
+        for name, value in options.items()
+        if isinstance(value, Mapping) and isinstance(value.get("model"), str) and is_folder(value["model"])
+    }
+
+
+def with_addresses(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """An environment's arguments, with the address of each user and judge that is a folder: for other processes."""
+    found = dict(kwargs)
+    for name, options in folders_in(kwargs).items():
+        given: dict[str, Any] = {key: options[key] for key in ("model", "base_url", "seed") if key in options}
+        found[name] = {**options, **served(ChatSpec.of(given)).to_dict()}
+    return found
+
+
+def _serve(folder: str) -> str:
+    points = [each for each in importlib.metadata.entry_points(group="textenvs.policies") if each.name == "local"]
+    try:
+        if not points:
+            raise ImportError("nothing installed here computes models; reinstall textenvs to have its entry points")
+        address: str = points[0].load().serve(folder)
+    except (ImportError, ValueError, OSError) as error:
+        raise ChatFailure(f"{folder}: {error} (models of this machine need the extras 'train' and 'serve')") from error
+    return address

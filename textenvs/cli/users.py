@@ -1,0 +1,86 @@
+"""``textenvs users``: how good a simulated user is, and dialogues to fit a model to that plays one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from ..chat.errors import BudgetExceeded, CacheError
+from ..data.files import write_rows
+from ..evaluate.summary import table
+from ..users.dialogues import dialogues
+from ..users.report import ERRORS, listen_to, summarize
+from .common import CommandError, open_environment, parse_options
+
+
+def run(arguments: argparse.Namespace) -> int:
+    options = parse_options(arguments.options)
+    work = {"report": _report, "dialogues": _dialogues}[arguments.action]
+    try:
+        return work(arguments, options)
+    except NotImplementedError as error:
+        raise CommandError(f"{arguments.id}: {error}", 2) from error
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error), 2) from error
+    except (BudgetExceeded, CacheError, RuntimeError, OSError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _dialogues(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
+    if arguments.out is None:
+        raise CommandError("users dialogues needs --out FILE, a .jsonl or .parquet file", 2)
+    env = open_environment(arguments.id, {"manner": "all", **options})
+    path = Path(arguments.out).expanduser()
+    rows = list(dialogues(env, arguments.episodes, seed=arguments.seed, others=arguments.others))
+    if path.suffix == ".parquet":
+        write_rows(rows, path)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+    print(f"{path}: {len(rows)} dialogues of the user of {arguments.id}; python -m trainers.sft sft.files={path} ...")
+    return 0
+
+
+def _report(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
+    open_environment(arguments.id, options).close()  # mistakes are named here
+
+    def make_env() -> Any:
+        return open_environment(arguments.id, options)
+
+    try:
+        heard = asyncio.run(
+            listen_to(
+                make_env,
+                arguments.episodes,
+                seed=arguments.seed,
+                others=arguments.others,
+                concurrency=arguments.concurrency,
+            )
+        )
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
+    found = {"id": arguments.id, "options": options, "seed": arguments.seed, **summarize(heard)}
+    if arguments.out is not None:
+        path = Path(arguments.out).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if arguments.json:
+        print(json.dumps(found, ensure_ascii=False))
+        return 0
+    errors = found.pop("errors_per_100_messages")
+    print(table([[name.replace("_", " "), _shown(value)] for name, value in found.items()]))
+    print()
+    rows = [[name.replace("_", " "), f"{errors[name]:.1f}", text] for name, text in ERRORS.items()]
+    print(table(rows, ["error", "per 100 messages", "the user"], right=[1]))
+    return 0
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {each}" for name, each in value.items()) or "none"
+    return "-" if value is None else str(value)

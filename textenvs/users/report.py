@@ -1,0 +1,206 @@
+"""How good a simulated user is: does it keep its goal, keep it to itself, and stay in its part; how does it write.
+
+Any user of an environment with a :class:`~textenvs.users.base.HasUser` is measured in the same way, by rules: scripted
+ones of any manner, and models. The errors are those that are found in users of tau2-bench: made-up facts, facts told
+too early, questions left unanswered, the agent's part taken over, talks ended too soon. Rules see values and marks and
+not meaning, so the figures are for comparing users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import numpy as np
+
+from ..env import TextEnv
+from ..messages import Message, text_of
+from .base import HasUser, UserView
+from .dialogues import Curious
+from .guard import values_in
+from .manners import RESPELT
+
+#: What may be wrong with a message of the user's, and how it is recognised.
+ERRORS: Mapping[str, str] = {
+    "leak": "tells what it was not asked for, or does the assistant's work",
+    "contradiction": "states a value that is not in its goal, and does not correct it in the same message",
+    "evasion": "is asked for something that it has not told, and tells nothing",
+    "role": "speaks as the assistant: with an answer's mark, or offering help",
+    "repetition": "says word for word what it said before",
+    "early_end": "leaves although the assistant has not answered",
+}
+_ROLE = re.compile(
+    r"####\s*\w|<document>|how (?:can|may) i (?:help|assist)|as an ai|\bi(?:'m| am) an? (?:ai|assistant)\b"
+)
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
+_VOWELS = re.compile(r"[aeiouy]+")
+_MOST_FAILURES = 8
+
+
+@dataclass
+class Heard:
+    """What is counted of one episode."""
+
+    errors: Counter[str] = field(default_factory=Counter)  # messages, by name of :data:`ERRORS`
+    corrected: int = 0  # messages that state another value first and correct it
+    refused: int = 0  # messages of a model that were held back because they told too much
+    tries: int = 0  # how often a model was asked
+    messages: list[str] = field(default_factory=list)  # what the user said, after the opening
+    words: int = 0
+    misspelt: int = 0  # words that no text of this package, the goal or the assistant has
+    asked: int = 0  # replies that asked for something that it had not told
+    stop: str | None = None
+    failure: str | None = None
+
+    @property
+    def goal_kept(self) -> bool:
+        """It stated its goal's values alone, stayed in its part, and did not leave too soon."""
+        return self.failure is None and not any(self.errors[name] for name in ("contradiction", "role", "early_end"))
+
+    def listen(self, text: str, before: UserView, problem: str | None, asked: bool, told: int) -> None:
+        """Count a message that answers the last of ``before.talk``; ``told`` is what the user has told by now."""
+        assistant = [text_of(message) for message in before.talk if message["role"] == "assistant"]
+        said = f"{before.goal} {' '.join(assistant)}"
+        foreign = _values(text, before.values) - _values(said, before.values)
+        withdrawn = bool(foreign) and bool(_values(text, before.values) & _values(before.goal, before.values))
+        found = {
+            "leak": problem is not None,
+            "contradiction": bool(foreign) and not withdrawn,
+            "evasion": asked and told <= before.told,
+            "role": _ROLE.search(text.lower()) is not None,
+            "repetition": text in self.messages,
+        }
+        self.errors.update(name for name, there in found.items() if there)
+        self.corrected += withdrawn
+        self.asked += asked
+        self.messages.append(text)
+        words = _WORD.findall(text.lower())
+        self.words += len(words)
+        self.misspelt += sum(word not in _dictionary() for word in words if word not in _WORD.findall(said.lower()))
+
+
+async def listen_to(
+    make_env: Callable[[], TextEnv[Any]], count: int, *, seed: int = 0, others: float = 0.25, concurrency: int = 16
+) -> list[Heard]:
+    """``count`` episodes with a policy that asks (:class:`~textenvs.users.dialogues.Curious`), heard by rules.
+
+    Raises:
+        TypeError: The environment has no user that holds something back.
+        RuntimeError: The first episodes all failed; says why.
+    """
+    heard = [Heard() for _ in range(count)]
+    left = iter(range(count))
+    failures = 0
+    curious = Curious(make_env(), others=others)
+
+    async def work() -> None:
+        nonlocal failures
+        env = make_env()
+        for number in left:
+            await _episode(env, heard[number], curious, np.random.default_rng((seed, number)))
+            failures = failures + 1 if heard[number].failure and failures >= 0 else -1
+            if failures >= _MOST_FAILURES:
+                raise RuntimeError(f"the first {failures} episodes failed; the last one: {heard[number].failure}")
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(min(concurrency, count)):
+            workers.create_task(work())
+    return heard
+
+
+async def _episode(env: TextEnv[Any], heard: Heard, curious: Curious, rng: np.random.Generator) -> None:
+    assert isinstance(env, HasUser)
+    await env.areset(seed=int(rng.integers(2**31)))
+    while not env.state.done:
+        action = curious.reply(env, rng)
+        reply: Message = {"role": "assistant", "content": action} if isinstance(action, str) else action
+        before, may = env.user_view(), env.user_may(reply)
+        size = len(env.state.messages)
+        *_, info = await env.astep(action)
+        view = env.user_view()
+        talk = (*before.talk, reply)
+        for message in env.state.messages[size:]:
+            if message["role"] == "user" and message in view.talk:
+                text = text_of(message)
+                heard.listen(
+                    text, UserView(before.goal, talk, told=before.told, values=before.values), may.problem(text),
+                    may.asked, view.told,
+                )  # fmt: skip
+        heard.refused += int(info["metrics"].get("user_refused", 0))
+        heard.tries += int(info["metrics"].get("user_tries", 0))
+    heard.stop = env.state.stop
+    heard.failure = info.get("failure")
+    answered = any(_is_answer(text_of(message)) for message in env.state.messages if message["role"] == "assistant")
+    if heard.stop in ("user_left", "gave_up") and not answered:
+        heard.errors["early_end"] += 1
+
+
+def summarize(heard: Sequence[Heard]) -> dict[str, Any]:
+    """The figures of a report: rates are of episodes, of messages or, for evasions, of questions, as they say."""
+    good = [each for each in heard if each.failure is None]
+    messages = [text for each in good for text in each.messages]
+    words, total = sum(each.words for each in good), max(1, len(messages))
+    errors = sum((each.errors for each in good), Counter[str]())
+    questions = sum(each.asked for each in good)
+    failed = Counter(each.stop for each in heard if each.failure is not None)
+    return {
+        "episodes": len(heard),
+        "failed": dict(failed),
+        "goal_kept": sum(each.goal_kept for each in good) / max(1, len(good)),
+        "leaks": errors["leak"],
+        "leaks_refused": sum(each.refused for each in heard),
+        "contradictions": errors["contradiction"],
+        "corrected": sum(each.corrected for each in good),
+        "messages": len(messages),
+        "messages_per_episode": len(messages) / max(1, len(good)),
+        "words_per_message": words / total,
+        "misspelt_per_100_words": 100 * sum(each.misspelt for each in good) / max(1, words),
+        "reading_ease": reading_ease(messages),
+        "questions": questions,
+        "questions_answered": 1 - errors["evasion"] / questions if questions else None,
+        "errors_per_100_messages": {name: 100 * errors[name] / total for name in ERRORS},
+        "stops": dict(Counter(each.stop for each in heard)),
+    }
+
+
+def reading_ease(texts: Sequence[str]) -> float | None:
+    """Flesch's reading ease (1948): 206.835 - 1.015 words per sentence - 84.6 syllables per word; higher is easier.
+
+    Syllables are runs of vowels, at least one a word. ``None`` where there are no words.
+    """
+    words = [word for text in texts for word in _WORD.findall(text.lower())]
+    if not words:
+        return None
+    sentences = sum(max(1, len(re.findall(r"[.!?]+(?:\s|$)", text))) for text in texts)
+    syllables = sum(max(1, len(_VOWELS.findall(word))) for word in words)
+    return 206.835 - 1.015 * len(words) / sentences - 84.6 * syllables / len(words)
+
+
+def _values(text: str, values: Sequence[str]) -> set[str]:
+    words = set(re.findall(r"\w+", text))
+    return values_in(text) | {value for value in values if value in words}
+
+
+def _is_answer(text: str) -> bool:
+    return "####" in text or "<document>" in text or "```" in text
+
+
+@cache
+def _dictionary() -> frozenset[str]:
+    """The words of all texts that environments and their scripts say, misspelt ones left out."""
+    found: set[str] = set()
+    folders: list[Traversable] = [files("textenvs")]
+    while folders:
+        for entry in folders.pop().iterdir():
+            if entry.is_dir():
+                folders.append(entry)
+            elif entry.name.endswith(".yaml"):
+                found.update(_WORD.findall(entry.read_text("utf-8").lower()))
+    return frozenset(found - RESPELT)
