@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import yaml
@@ -76,6 +76,10 @@ class LLMUser:
         object.__setattr__(self, "spec", ChatSpec.of(self.model))
         if not self.end_marker.strip():
             raise ValueError("end_marker must not be empty")
+
+    def with_manner(self, told: str) -> Self:
+        """This user, told to write in another manner as well."""
+        return replace(self, manner=f"{self.manner.strip()} {told}") if told else self
 
     async def speak(self, conversation: Messages, goal: str, rng: np.random.Generator) -> UserTurn:
         """Answer the assistant's last words, or open the conversation when it is empty.

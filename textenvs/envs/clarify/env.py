@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,15 @@ import numpy as np
 from ...attack import COMMON, Attack
 from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, user
-from ...options import Cost, Gain, Share, checked
+from ...options import Cost, Gain, Share, checked, make_of
 from ...task import Split, Task, TaskSet
+from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
-from .user import is_right, read, respond
+from .user import Reading, Speech, is_right, read, respond
+
+# How many replies that are no use an impatient user of half the strength would stand; see Manner.patience.
+_PATIENCE = 4
 
 
 @dataclass
@@ -25,6 +29,9 @@ class ClarifyState(EpisodeState):
     told: tuple[str, ...] = ()
     asked: bool = False
     needless: int = 0
+    useless: int = 0  # replies that neither answered nor were told anything
+    manner: Manner = PLAIN
+    mood: Mood = field(default_factory=Mood)
     right: bool = False
     first_was_good: bool = False  # the first reply asked for what was missing, or answered where nothing was
 
@@ -49,6 +56,10 @@ class Clarify(TextEnv[ClarifyState]):
         wrong: The reward of a wrong answer, at most 0.
         question: Added for every reply that is not an answer; at most 0.
         needless: Added for a needless question; at most 0.
+        manner: How the user behaves and puts things: ``"impatient"`` (it leaves, ``stop`` is ``"user_left"``, after two
+            replies that neither answer nor are told anything), ``"vague"``, ``"wordy"``, ``"forgetful"``,
+            ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
+            episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain user.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         **options: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
@@ -75,6 +86,7 @@ class Clarify(TextEnv[ClarifyState]):
         wrong: Cost = -0.25,
         question: Cost = -0.1,
         needless: Cost = -0.2,
+        manner: MannerLike | None = None,
         max_assistant_turns: int | None = 4,
         **options: Any,
     ) -> None:
@@ -88,12 +100,17 @@ class Clarify(TextEnv[ClarifyState]):
                 f"with correct={correct}, wrong={wrong} and question={question}, a guess (right once in {MIN_VALUES} "
                 "times) pays as much as a question and the right answer; make the question cheaper or correct higher"
             )
+        self.manners = make_of("manner", manners_of, manner)
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
         self.weights = {"correct": correct, "wrong": wrong, "question": question, "needless": needless}
 
     def opening(self, task: Task) -> Sequence[Message]:
-        Request.from_task(task)  # or it cannot be played
-        return task.prompt
+        request = Request.from_task(task)  # or it cannot be played
+        self.state.manner = draw_manner(self.manners, self.np_random)
+        if self.state.manner == PLAIN:
+            return task.prompt
+        asked, mark, form = request.text.rpartition(" Answer with ")
+        return (user(self._say(request, asked) + mark + form),)
 
     def respond(self, reply: Message) -> Turn:
         request, state = self._request, self.state
@@ -109,14 +126,42 @@ class Clarify(TextEnv[ClarifyState]):
                 terms=self._terms("correct" if state.right else "wrong"),
                 metrics=self._metrics(request),
             )
-        speech = respond(reading, request, state.told, state.needless)
+        speech = self._speech(reading, request)
         state.told = (*state.told, *speech.told)
         state.asked = state.asked or reading.sort == "question"
         state.needless += speech.needless
+        left = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
         return Turn(
             messages=(user(speech.text),),
+            terminated=left,
+            stop="user_left" if left else None,
             terms=self._terms("question", *(["needless"] if speech.needless else [])),
             metrics=self._metrics(request),
+        )
+
+    def _speech(self, reading: Reading, request: Request) -> Speech:
+        """What the user says to a reply that is not an answer, in the manner of the episode."""
+        state = self.state
+        speech = respond(reading, request, state.told, state.needless)
+        if state.manner == PLAIN:
+            return speech
+        if speech.told and not speech.needless and state.manner.evades(state.mood, self.np_random):
+            state.mood = replace(state.mood, evaded=True)
+            return Speech(state.manner.evasion(self.np_random))
+        text = self._say(request, speech.text, speech.told)
+        told = tuple(request.telling(slot) for slot in request.kind.slots if slot.name in speech.told)
+        state.mood = replace(state.mood, told=(*state.mood.told, *told))
+        state.useless += not told
+        return replace(speech, text=text)
+
+    def _say(self, request: Request, text: str, told: Sequence[str] = ()) -> str:
+        return self.state.manner.say(
+            text,
+            self.np_random,
+            told=self.state.mood.told,
+            telling=bool(told),
+            hidden=" ".join([*map(str, request.values.values()), *request.answer]),
+            rivals=[str(value) for slot in request.kind.slots if slot.name in told for value in slot.values],
         )
 
     def conversation_score(self) -> Mapping[str, float]:

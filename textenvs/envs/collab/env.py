@@ -28,8 +28,9 @@ from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
 from ...users.base import take_turn
 from ...users.llm import LLMUser
+from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
-from .tasks import LEVELS, Family, Goal, Level
+from .tasks import LEVELS, Family, Goal, Level, Piece
 from .user import Accepts, Check, CollabUser, Memory, Reaction
 
 TaskReward = Literal["final", "increment"]
@@ -41,6 +42,8 @@ class CollabState(EpisodeState):
 
     goal: Goal | None = None
     memory: Memory = field(default_factory=Memory)
+    manner: Manner = PLAIN
+    mood: Mood = field(default_factory=Mood)
     score: float = 0.0  # of what was delivered last
     right: bool = False  # whether that is what the user wants
     length: int = 0  # what the formula has counted so far
@@ -74,6 +77,9 @@ class Collab(TextEnv[CollabState], ABC):
         patience: After how many turns without progress the scripted user ends the talk.
         user_volunteers: A control for experiments only: the scripted user tells a piece in any turn that says
             something, as it did in version 1, so that asking does not pay.
+        manner: How the user behaves and puts things: ``"impatient"``, ``"vague"``, ``"wordy"``, ``"forgetful"``,
+            ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
+            episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain user.
         user: A language model that plays the user instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its
             options (``{"model": ..., "base_url": ...}``) or a model's name. It is given the whole request; the row's
             opening stays its first message. Episodes are then as repeatable as the model is.
@@ -112,6 +118,7 @@ class Collab(TextEnv[CollabState], ABC):
         answers: PositiveInt = 2,
         patience: PositiveInt = 3,
         user_volunteers: bool = False,
+        manner: MannerLike | None = None,
         user: SpecLike | None = None,
         judge: SpecLike | None = None,
         interactivity: Weight = 1.0,
@@ -123,6 +130,7 @@ class Collab(TextEnv[CollabState], ABC):
         behavior = {"answers": answers, "patience": patience, "accepts": accepts, "volunteers": user_volunteers}
         self._user = partial(CollabUser, form=self.form, **behavior)  # type: ignore[arg-type]
         self.task_reward = task_reward
+        self.manners = make_of("manner", manners_of, manner)
         self.player = None if user is None else make_of("user", LLMUser, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         source = open_source(tasks, self.family.reader, level=level, split=split, seed=seed)
@@ -141,8 +149,13 @@ class Collab(TextEnv[CollabState], ABC):
         """The scripted expert's delivery, as it writes it."""
 
     def opening(self, task: Task) -> Sequence[Message]:
-        self.state.goal = self.family.goal(task)
-        return task.prompt
+        state = self.state
+        state.goal = self.family.goal(task)
+        state.manner = draw_manner(self.manners, self.np_random)
+        *before, last = task.prompt
+        if state.manner == PLAIN or not isinstance(last["content"], str):
+            return task.prompt
+        return (*before, {**last, "content": self._say(last["content"])})
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         found = self.find(visible_text(reply))
@@ -164,12 +177,40 @@ class Collab(TextEnv[CollabState], ABC):
         return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
-        return self.user.react(self.state.memory, visible_text(reply), checked, self.np_random)
+        state = self.state
+        before, manner = state.memory, state.manner
+        reaction = self.user.react(before, visible_text(reply), checked, self.np_random)
+        if manner == PLAIN:
+            return reaction
+        if reaction.asked_for and checked is None and manner.evades(state.mood, self.np_random):
+            state.mood = replace(state.mood, evaded=True)
+            return Reaction(manner.evasion(self.np_random), before, asked=True)
+        new = [self.goal.pieces[i] for i in reaction.memory.told if i not in before.told]
+        said = self._say(reaction.text, new)
+        told = tuple(saying for piece in new for saying in piece.sayings if saying in reaction.text)
+        state.mood = replace(state.mood, told=(*state.mood.told, *told))
+        return replace(reaction, text=said)
+
+    def _say(self, text: str, told: Sequence[Piece] = ()) -> str:
+        """``text``, which tells these pieces, in the manner of the episode."""
+        state = self.state
+        asked_for: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in told]
+        facts: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in self.goal.pieces]
+        return state.manner.say(
+            text,
+            self.np_random,
+            told=state.mood.told,
+            telling=bool(told),
+            hidden=f"{self.goal.single_turn_prompt} {self.task.ground_truth}",
+            rivals=[value for each in asked_for if "rivals" in each for value in (*each["texts"], *each["rivals"])],
+            keep=(*(text for each in facts for text in each.get("texts", ())), self.form),
+        )
 
     async def _play_user(self, checked: Check | None) -> Reaction:
         assert self.player is not None
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
-        turn = await take_turn(self.player, self.state.messages, goal, self.np_random)
+        player = self.player.with_manner(self.state.manner.told())
+        turn = await take_turn(player, self.state.messages, goal, self.np_random)
         right = self.state.right if checked is None else checked.right
         stop = {"satisfied": "solved" if right else "user_left"}.get(turn.why or "", turn.why)
         return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
@@ -218,7 +259,11 @@ class Collab(TextEnv[CollabState], ABC):
 
     @property
     def user(self) -> CollabUser:
-        return self._user(pieces=self.goal.pieces)
+        user = self._user(pieces=self.goal.pieces)
+        manner = self.state.manner
+        if manner == PLAIN:
+            return user
+        return replace(user, answers=1 if manner.vague else user.answers, patience=manner.patience(user.patience))
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 

@@ -22,6 +22,7 @@ from ...tool_env import ToolEnv
 from ...tools import ToolResult
 from ...users.base import take_turn
 from ...users.llm import LLMUser
+from ...users.manners import PLAIN, MannerLike, draw_manner, manners_of
 from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear
@@ -29,7 +30,7 @@ from .reply_parser import MAX_CHARS, mentions
 from .scenario import Wish, scenario_of
 from .tasks import LEVELS, Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
-from .user import TOO_LONG, begin, listen
+from .user import SLOTS, TOO_LONG, UserState, begin, listen
 
 
 class ServiceDesk(ToolEnv[DeskState]):
@@ -60,6 +61,9 @@ class ServiceDesk(ToolEnv[DeskState]):
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.
         tool_error: Added for every call that did not work; at most 0.
+        manner: How the customer behaves and puts things: ``"impatient"``, ``"vague"``, ``"wordy"``, ``"forgetful"``,
+            ``"changing_mind"``, ``"non_native"``, a mapping of these to strengths from 0 to 1, a list of which each
+            episode draws one, or ``"all"``; see :mod:`textenvs.users.manners`. ``None`` is a plain customer.
         user: A language model that plays the customer instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of
             its options (``{"model": ..., "base_url": ...}``) or a model's name. The row's opening stays its first
             message. Episodes are then as repeatable as the model is, and an episode is solved whichever way it ends,
@@ -91,6 +95,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         progress: Price = 0.0,
         turn: Cost = 0.0,
         tool_error: Cost = 0.0,
+        manner: MannerLike | None = None,
         user: SpecLike | None = None,
         max_assistant_turns: int | None = 40,
         **options: Any,
@@ -101,6 +106,7 @@ class ServiceDesk(ToolEnv[DeskState]):
             raise ValueError("give either tasks or kinds, not both: kinds is an option of generated tasks")
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
+        self.manners = make_of("manner", manners_of, manner)
         self.player = None if user is None else make_of("user", partial(LLMUser, persona=PERSONA, manner=MANNER), user)
         super().__init__(tasks, TOOLS, max_assistant_turns=max_assistant_turns, **options)
         self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
@@ -110,7 +116,11 @@ class ServiceDesk(ToolEnv[DeskState]):
         state.story, state.shop = scenario, scenario.database
         state.right = scenario.database.replay(scenario.gold)
         state.caller, _ = begin(scenario)  # the words are in the prompt
-        return task.prompt
+        state.manner = draw_manner(self.manners, self.np_random)
+        *before, last = task.prompt
+        if state.manner == PLAIN or not isinstance(last["content"], str):
+            return task.prompt
+        return (*before, {**last, "content": self._say(last["content"])})
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Bring the results back; the customer neither sees them nor what was written beside the calls."""
@@ -127,13 +137,45 @@ class ServiceDesk(ToolEnv[DeskState]):
                 return self._answer_by_model(self.player, words)
             state.caller = overhear(state.story, before, words, TOO_LONG)  # the model is not asked
             return self._turn([user_message(TOO_LONG)])
-        state.caller, answer = listen(state.story.persona, before, words)
+        state.caller, answer = self._listen(words)
         if before.wish and any(each.startswith("refused") for each in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
         return self._turn([user_message(answer)])
 
+    def _listen(self, words: str) -> tuple[UserState, str]:
+        """What the scripted customer makes of a reply, and answers in the manner of the episode."""
+        state, persona = self.state, self.state.story.persona
+        before, manner = state.caller, state.manner
+        if manner == PLAIN:
+            return listen(persona, before, words)
+        after, answer = listen(replace(persona, patience=manner.patience(persona.patience)), before, words)
+        told = (after.said - before.said) & set(SLOTS)
+        # A mere piece of information; a yes, a verdict and the next wish are never held back.
+        if told and replace(after, said=before.said, turns=before.turns) == before and after.wish is not None:
+            if manner.evades(state.mood, self.np_random):
+                state.mood = replace(state.mood, evaded=True)
+                return replace(before, turns=after.turns), manner.evasion(self.np_random)
+            said, state.mood = self._say(answer, True), replace(state.mood, told=(*state.mood.told, answer))
+            return after, said
+        return after, self._say(answer)
+
+    def _say(self, text: str, telling: bool = False) -> str:
+        state, chain = self.state, self.state.story.chain
+        facts = [value for wish in chain for value in (*wish.things, *wish.wanted)]
+        rivals = [(*wish.things, *wish.rejects) for wish in chain] + [(*w.wanted, *w.other_options) for w in chain]
+        return state.manner.say(
+            text,
+            self.np_random,
+            told=state.mood.told,
+            telling=telling,
+            hidden=" ".join([*facts, state.story.persona.zip_code, str(self.task.ground_truth)]),
+            rivals=next((group for group in rivals if any(mentions(text, value) for value in group)), ()),
+            keep=facts,
+        )
+
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
         state, before = self.state, self.state.caller
+        player = player.with_manner(state.manner.told())
         turn = await take_turn(player, self._talk(), goal_text(state.story), self.np_random)
         after = overhear(state.story, before, words, turn.text)
         if turn.ends:

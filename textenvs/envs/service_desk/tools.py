@@ -15,6 +15,7 @@ from typing import Any
 
 from ...tool_env import ToolState
 from ...tools import tool
+from ...users.manners import PLAIN, Manner, Mood
 from .database import Action, CancelReason, Customer, Database, Order
 from .scenario import Persona, Scenario
 from .user import HANDOVER, UserState
@@ -31,6 +32,8 @@ class DeskState(ToolState):
     shop: Database = _EMPTY  # as it stands
     right: Database = _EMPTY  # as it should be in the end
     caller: UserState = UserState(wish=None)
+    manner: Manner = PLAIN
+    mood: Mood = Mood()
     # "email", "name", "zip": searches made with what the user said about themselves, whatever they found.
     tried: frozenset[str] = frozenset()
     identified: str = ""  # the id of the customer whom such a search found

@@ -1,0 +1,199 @@
+"""How a scripted user behaves and puts things, beside what it has to say: six manners, each a dial from 0 to 1.
+
+A manner changes the words of a user, and how soon it answers and leaves; never what it wants, what counts as solved,
+or what must be asked for before it is told. Numbers, names and quotations are never respelt. The words are
+``manners.yaml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from typing import Any, Self
+
+import numpy as np
+import yaml
+
+from ..options import Share, checked
+
+_TEXTS: Mapping[str, Mapping[str, Any]] = yaml.load(
+    files(__package__).joinpath("manners.yaml").read_text("utf-8"), yaml.CSafeLoader
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_NUMBER = re.compile(r"(?<![\w.,@#-])\d+(?!\w|[.,]\d)")
+# Quotations, code and addresses are not respelt.
+_VERBATIM = re.compile(r"```.*?```|`[^`]*`|\"[^\"]*\"|\S*[\d_@#/=<>]\S*", re.DOTALL)
+_SPELLS: Mapping[str, Sequence[str]] = _TEXTS["non_native"]["spells"]
+_RESPELT = re.compile(rf"\b(?:{'|'.join([*_SPELLS, *_TEXTS['non_native']['drops']])})\b ?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Mood:
+    """What a manner remembers of an episode."""
+
+    evaded: bool = False  # a question went unanswered: this happens once
+    told: tuple[str, ...] = ()  # what was told so far, in plain words
+
+
+@checked
+@dataclass(frozen=True)
+class Manner:
+    """How strong each manner is, from 0 (none) to 1; several may come together.
+
+    Raises:
+        ValueError: A strength outside of 0 to 1.
+    """
+
+    impatient: Share = 0.0  # stands half as many useless replies, and says so
+    vague: Share = 0.0  # evades the first question of an episode, tells one thing at a time
+    wordy: Share = 0.0  # small talk before and after
+    forgetful: Share = 0.0  # evades one question of an episode, repeats what it said
+    changing_mind: Share = 0.0  # says something else first and corrects it in the same message
+    non_native: Share = 0.0  # misspells common words and leaves out articles
+
+    @classmethod
+    def of(cls, given: str | Mapping[str, float] | Manner) -> Self:
+        """A manner by its name (``"wordy"``, or ``"plain"`` for none), or of the strengths in a mapping."""
+        if isinstance(given, cls):
+            return given
+        strengths = {} if given == "plain" else {given: 1.0} if isinstance(given, str) else given
+        if not isinstance(strengths, Mapping) or not set(strengths) <= set(NAMES):
+            raise ValueError(
+                f"a manner is 'plain', {', '.join(map(repr, NAMES))}, or a mapping of these, not {given!r}"
+            )
+        return cls(**strengths)
+
+    def told(self) -> str:
+        """What a language model is told that plays a user of this manner; empty for a plain one."""
+        return " ".join(_TEXTS[name]["told"] for name, strength in asdict(self).items() if strength)
+
+    def patience(self, replies: int) -> int:
+        """How many useless replies it stands, of the ``replies`` of a plain user."""
+        return max(1, round(replies * (1 - self.impatient / 2)))
+
+    def evades(self, mood: Mood, rng: np.random.Generator) -> bool:
+        """Whether a question goes unanswered, to be asked again; once an episode at most."""
+        chance = max(self.vague, self.forgetful / 2)
+        return chance > 0 and not mood.evaded and bool(rng.random() < chance)
+
+    def evasion(self, rng: np.random.Generator) -> str:
+        return self.say(_choose(_TEXTS["vague" if self.vague >= self.forgetful else "forgetful"]["evades"], rng), rng)
+
+    def say(
+        self,
+        text: str,
+        rng: np.random.Generator,
+        *,
+        told: Sequence[str] = (),
+        telling: bool = False,
+        hidden: str = "",
+        rivals: Sequence[str] = (),
+        keep: Sequence[str] = (),
+    ) -> str:
+        """``text`` in this manner; a plain one returns it as it is and draws nothing.
+
+        Args:
+            text: What it says.
+            rng: All chance comes from here.
+            told: What was told before, which may be said again.
+            telling: Whether ``text`` tells a fact, which may be corrected in the same message.
+            hidden: A text with all that only the user knows: what is said by mistake is nothing of it.
+            rivals: Values that the fact in ``text`` might have had, its own among them.
+            keep: Texts that are spelt as they are.
+        """
+        if self == PLAIN:
+            return text
+        if telling and _happens(self.changing_mind, rng) and (other := _other(text, hidden, rivals, rng)):
+            text = _choose(_TEXTS["changing_mind"]["instead"], rng).format(other=other, text=text)
+        if told and _happens(self.forgetful / 2, rng):
+            said = told[int(rng.integers(len(told)))]
+            text = f"{text} {_choose(_TEXTS['forgetful']['again'], rng).format(said=said)}"
+        if _happens(self.wordy, rng):
+            text = f"{_choose(_TEXTS['wordy']['before'], rng)} {text} {_choose(_TEXTS['wordy']['after'], rng)}"
+        if _happens(self.impatient / 2, rng):
+            text = f"{text} {_choose(_TEXTS['impatient']['after'], rng)}"
+        return _respelt(text, self.non_native, keep, rng) if self.non_native else text
+
+
+#: The manners, by which options name them.
+NAMES: tuple[str, ...] = tuple(field.name for field in fields(Manner))
+PLAIN = Manner()
+
+#: What an environment's option ``manner`` takes; see :func:`manners_of`.
+MannerLike = str | Mapping[str, float] | Sequence[str | Mapping[str, float]]
+
+
+def manners_of(given: MannerLike | None) -> tuple[Manner, ...]:
+    """The manners that an option ``manner`` stands for, of which each episode draws one; none for ``None``.
+
+    ``"all"`` is a plain user and one of each manner.
+
+    Raises:
+        ValueError: An empty list, or something that is not a manner.
+    """
+    if given is None:
+        return ()
+    if given == "all":
+        given = ["plain", *NAMES]
+    if isinstance(given, (str, Mapping)):
+        return (Manner.of(given),)
+    if not isinstance(given, Sequence) or not given:
+        raise ValueError(f"give a manner, a list of manners to draw from, or 'all', not {given!r}")
+    return tuple(map(Manner.of, given))
+
+
+def draw_manner(manners: Sequence[Manner], rng: np.random.Generator) -> Manner:
+    """The manner of an episode; nothing is drawn where there is no choice."""
+    if len(manners) < 2:
+        return manners[0] if manners else PLAIN
+    return manners[int(rng.integers(len(manners)))]
+
+
+def _happens(chance: float, rng: np.random.Generator) -> bool:
+    return chance > 0 and bool(rng.random() < chance)
+
+
+def _choose(choices: Sequence[str], rng: np.random.Generator) -> str:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _other(text: str, hidden: str, rivals: Sequence[str], rng: np.random.Generator) -> str | None:
+    """The first sentence of ``text`` that states a value, with one that is neither true nor hidden; else ``None``."""
+    for sentence in _SENTENCE_END.split(text):
+        for value in rivals:
+            found = re.search(rf"(?<!\w){re.escape(value)}(?!\w)", sentence)
+            others = [each for each in rivals if each != value and not _stands_in(each, f"{hidden} {text}")]
+            if found and others:
+                return sentence[: found.start()] + _choose(others, rng) + sentence[found.end() :]
+        if found := _NUMBER.search(sentence):
+            digits = len(found[0])
+            for _ in range(8):
+                number = str(rng.integers(10 ** (digits - 1), 10**digits))
+                if not _stands_in(number, f"{hidden} {text}"):
+                    return sentence[: found.start()] + number + sentence[found.end() :]
+    return None
+
+
+def _stands_in(value: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _respelt(text: str, strength: float, keep: Sequence[str], rng: np.random.Generator) -> str:
+    verbatim = [match.span() for match in _VERBATIM.finditer(text)]
+    for kept in filter(None, keep):
+        verbatim += [match.span() for match in re.finditer(re.escape(kept), text, re.IGNORECASE)]
+
+    def respell(match: re.Match[str]) -> str:
+        if rng.random() >= 0.6 * strength or any(
+            start < match.end() and match.start() < end for start, end in verbatim
+        ):
+            return match[0]
+        word = match[0].rstrip()
+        if word.lower() not in _SPELLS:
+            return ""
+        spelt = _choose(_SPELLS[word.lower()], rng)
+        return (spelt.capitalize() if word[0].isupper() else spelt) + match[0][len(word) :]
+
+    return _RESPELT.sub(respell, text)
