@@ -3,7 +3,7 @@
     python -m benchmarks.leaderboard [--only clarify,...] [--minutes M]                     # scripts and attacks
     python -m benchmarks.leaderboard --local FOLDER | --model NAME [--base-url URL] [...]   # a model
 
-What `textenvs evaluate` takes of a policy is passed on. Each evaluation is a folder in `--out`, and a row of the page
+All other options are passed on to `textenvs evaluate`. Each evaluation is a folder in `--out`, and a row of the page
 as soon as it is finished. The same command resumes: what is finished there is not played again. What cannot be made
 here is named and left out; `textenv/tau2` needs TAU2_DATA_DIR (docs/environments/tau2.md).
 """
@@ -11,6 +11,7 @@ here is named and left out; `textenv/tau2` needs TAU2_DATA_DIR (docs/environment
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from contextlib import closing
 from pathlib import Path
 
 from textenvs.cli import main as textenvs
-from textenvs.cli.policies import add_policy_arguments, check_policy_arguments, given_policy
 from textenvs.evaluate.baselines import has_script
 from textenvs.evaluate.policies import SCRIPTS
 from textenvs.registry import list_environments, make
@@ -26,7 +26,7 @@ from textenvs.registry import list_environments, make
 #: Of each policy: episodes, each of another task. A model's are fewer where a program or a long conversation is played.
 SCRIPTED, PLAYED = 100, 64
 FEWER_SCRIPTED = {"collab-code": 60, "math-python": 60}
-FEWER_PLAYED = {"collab-math": 32, "collab-document": 32, "collab-code": 32, "service-desk": 16, "tau2": 10}
+FEWER_PLAYED = dict.fromkeys(("collab-math", "collab-document", "collab-code", "service-desk", "tau2"), 16)
 #: In the place of an environment's defaults.
 OPTIONS = {"tau2": ("domain=retail", "domain=telecom split=small", "domain=mock")}
 
@@ -63,21 +63,20 @@ def evaluations(name: str, env_id: str, options: list[str], words: list[str]) ->
 
 def main() -> int:
     """Play what is missing; a row of the page each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAME,...", help="these environments")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no evaluation after so many")
     parser.add_argument("--out", type=Path, default=Path("outputs/leaderboard"), metavar="DIR")
     parser.add_argument("--rows", default="docs/leaderboard.jsonl", metavar="FILE")
     parser.add_argument("--name", metavar="NAME", help="what the model is called")
     parser.add_argument("--note", default="", metavar="TEXT", help="kept with the rows")
-    add_policy_arguments(parser)
-    arguments, words = parser.parse_args(), sys.argv[1:]
-    if given_policy(arguments):
-        check_policy_arguments(arguments)
-    own = argparse.ArgumentParser(add_help=False)
-    for flag in ("--only", "--minutes", "--out", "--rows", "--name", "--note"):
-        own.add_argument(flag)
-    words = own.parse_known_args(words)[1]
+    arguments, words = parser.parse_known_args()
+    players = [
+        Path(word).name for flag, word in itertools.pairwise(words) if flag in ("--model", "--local", "--policy")
+    ]
+    player = arguments.name or next(iter(players), "")
     ends, failed = time.monotonic() + 60 * arguments.minutes, 0
     for name, env_id, options in boards(arguments.only):
         try:
@@ -89,10 +88,12 @@ def main() -> int:
             if time.monotonic() > ends:
                 print("the minutes are over; the same command resumes", file=sys.stderr)
                 return 1
-            place = [name, *(word.partition("=")[2] for word in options), arguments.name or "" if words else "", policy]
+            place = [name, *(word.partition("=")[2] for word in options), player, policy]
             folder = arguments.out / "-".join(filter(None, place))
             began = time.process_time()
-            if textenvs(["evaluate", env_id, *options, *rest, "--out", str(folder), "--quiet"]):
+            if status := textenvs(["evaluate", env_id, *options, *rest, "--out", str(folder), "--quiet"]):
+                if status != 1:  # of a command that makes no sense, or an interrupt
+                    return status
                 failed += 1
                 continue
             named = ["--name", arguments.name] if arguments.name and words else []
