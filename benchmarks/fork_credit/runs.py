@@ -123,7 +123,7 @@ async def _trained(overrides: Sequence[str], family: Family) -> tuple[list[tuple
             phases = run.reporter.phases()
             with phases("rollout"):
                 batch = await run.collector.next_batch()
-            metrics = await iterate(run, batch, phases)
+            metrics, _ = await iterate(run, batch, phases)
             run.iteration += 1
             tokens += int(metrics["perf/sampled_tokens"])
             roots, forks = roots + len(batch.trajectories), forks + sum(map(len, batch.forks))

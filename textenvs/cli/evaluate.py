@@ -53,7 +53,7 @@ class _Evaluation:
         env = open_environment(arguments.id, self.options)
         try:
             indices = _choose(env, arguments)
-            policy, described = policy_of(env, arguments.id, arguments)
+            policy, described = policy_of(env, arguments.id, arguments, indices)
             tasks = {"name": env.tasks.name, "count": len(indices), "fingerprint": fingerprint(env.tasks, indices)}
         finally:
             env.close()

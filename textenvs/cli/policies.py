@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 from ..env import TextEnv
-from ..evaluate.baselines import has_script
+from ..evaluate.baselines import has_script, other_tasks, rehearsed
 from ..evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
+from ..text import nearest
 from .arguments import COMMANDS, add_arguments
 from .common import CommandError, import_from_here, parse_options
 
@@ -20,6 +22,7 @@ _GOES_WITH = {
     "chat_template": ("local",),
 }
 _NEEDS = {"model": ("openai",), "local": ("torch", "transformers")}
+_ATTACK = "attack:"
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,10 +51,13 @@ def given_policy(arguments: argparse.Namespace) -> list[str]:
     return [who for who in ("policy", "model", "local") if getattr(arguments, who) is not None]
 
 
-def policy_of(env: TextEnv[Any] | None, env_id: str, arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    """The policy that the arguments name, and what of it may change a result; a script needs the environment.
+def policy_of(
+    env: TextEnv[Any] | None, env_id: str, arguments: argparse.Namespace, played: Sequence[int] = ()
+) -> tuple[Policy, dict[str, Any]]:
+    """The policy that the arguments name, and what of it may change a result; scripts and attacks need the environment.
 
-    ``arguments.concurrency`` is how many replies may be wanted at a time.
+    ``arguments.concurrency`` is how many replies may be wanted at a time. ``played`` are the indices of the tasks to
+    play, which an attack does not rehearse.
     """
     try:
         if arguments.model is not None:
@@ -63,12 +69,29 @@ def policy_of(env: TextEnv[Any] | None, env_id: str, arguments: argparse.Namespa
             if env is None or not has_script(env, name):
                 raise CommandError(f"{env_id} has no script {name!r}", 2)
             return ScriptedPolicy(name), {"script": name}
+        if name.startswith(_ATTACK):
+            return _attack(env, env_id, name.removeprefix(_ATTACK), arguments, played)
         import_from_here()
         return FunctionPolicy(load_function(name)), {"function": name}
     except ImportError as error:
         raise CommandError(str(error)) from error
     except ValueError as error:
         raise CommandError(str(error), 2) from error
+
+
+def _attack(
+    env: TextEnv[Any] | None, env_id: str, name: str, arguments: argparse.Namespace, played: Sequence[int]
+) -> tuple[Policy, dict[str, Any]]:
+    attacks = {} if env is None else {attack.name: attack for attack in env.attacks()}
+    if env is None or name not in attacks:
+        raise CommandError(f"{env_id} has no attack {name!r}; {nearest(name, attacks, 'see `textenvs describe`')}", 2)
+    attack, others = attacks[name], []
+    if attack.rehearse:
+        others = other_tasks(env.tasks, played, attack.rehearse, arguments.seed) if played else []
+        if not (others and has_script(env, "expert")):
+            needs = "an expert, and tasks that are not played (a smaller --num-tasks)"
+            raise CommandError(f"attack {name!r} sees the expert play other tasks: it needs {needs}", 2)
+    return rehearsed(env, attack, others, arguments.seed), {"attack": name}
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:

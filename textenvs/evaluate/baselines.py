@@ -6,7 +6,7 @@ there is nothing to learn; an attack near it, that the reward can be had without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from ..attack import Attack
 from ..env import TextEnv
 from ..event_loop import wait_for
+from ..task import TaskSet
 from .plan import Job, choose_tasks, jobs
 from .policies import AttackPolicy, Policy, Script, ScriptedPolicy
 from .records import Record
@@ -42,8 +43,13 @@ def play_attack(
     """
     env = make_env()
     indices, others = split_tasks(env, episodes, attack.rehearse, seed)
+    return play_policy(env, rehearsed(env, attack, others, seed), jobs(indices, 1, seed))
+
+
+def rehearsed(env: TextEnv[Any], attack: Attack, others: Sequence[int], seed: int) -> AttackPolicy:
+    """The attack as a policy that has seen the expert play the tasks ``others``; ``env`` is left as it is."""
     earlier = play_policy(env.fork(), ScriptedPolicy("expert"), jobs(others, 1, seed + 1_000_003)) if others else []
-    return play_policy(env, AttackPolicy(attack, [record.messages for record in earlier]), jobs(indices, 1, seed))
+    return AttackPolicy(attack, [record.messages for record in earlier])
 
 
 def split_tasks(env: TextEnv[Any], episodes: int, others: int, seed: int) -> tuple[list[int], list[int]]:
@@ -59,10 +65,19 @@ def split_tasks(env: TextEnv[Any], episodes: int, others: int, seed: int) -> tup
     if size is not None:
         most = max(1, size // 2, size - others)
         played = sorted(int(index) for index in rng.permutation(played)[:most])
-        left = sorted(set(range(size)) - set(played))
-        return played, sorted(int(index) for index in rng.permutation(left)[:others])
-    more = choose_tasks(env.tasks, episodes + others, seed + 1_000_003)
-    return played, [index for index in more if index not in set(played)][:others]
+    return played, other_tasks(env.tasks, played, others, seed, rng)
+
+
+def other_tasks(
+    tasks: TaskSet, played: Sequence[int], count: int, seed: int, rng: np.random.Generator | None = None
+) -> list[int]:
+    """Indices of ``count`` tasks that are not among ``played``; fewer where there are no more."""
+    if tasks.size is None:
+        more = choose_tasks(tasks, len(played) + count, seed + 1_000_003)
+        return [index for index in more if index not in set(played)][:count]
+    left = sorted(set(range(tasks.size)) - set(played))
+    rng = np.random.default_rng([seed, 7]) if rng is None else rng
+    return sorted(int(index) for index in rng.permutation(left)[:count])
 
 
 def same_tasks(records: Iterable[Record], others: Iterable[Record]) -> list[Record]:

@@ -1,0 +1,117 @@
+"""`textenvs leaderboard` and `--policy attack:NAME`: rows from evaluations, and the page that they make."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import textenvs
+from textenvs.cli import main
+from textenvs.evaluate.baselines import play_attack
+from textenvs.evaluate.leaderboard import command_of, page, read_rows, row_of
+from textenvs.evaluate.records import read_folder
+from textenvs.evaluate.summary import summarize
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "textenvs" / "chat"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evaluate(out, *words, env="textenv/clarify", tasks="6"):
+    return main(["evaluate", env, *words, "--num-tasks", tasks, "--out", out, "--quiet"])
+
+
+def test_the_page_in_the_docs_is_made_of_the_rows_there():
+    rows = read_rows(ROOT / "docs" / "leaderboard.jsonl")
+    text = (ROOT / "docs" / "leaderboard.md").read_text("utf-8")
+    assert text == page(rows), "run `textenvs leaderboard` and commit docs/leaderboard.md"
+    played = {row["environment"]["id"] for row in rows}
+    missing = [env_id for env_id in textenvs.list_environments(with_arguments=True) if env_id not in played]
+    assert all(f"`{env_id}` was not played" in text for env_id in missing)
+
+
+def test_an_attack_by_name_plays_what_the_audit_plays():
+    attack = next(each for each in textenvs.make("textenv/clarify").attacks() if each.name == "memory")
+    assert evaluate("memory", "--policy", "attack:memory") == 0
+    played = play_attack(lambda: textenvs.make("textenv/clarify"), attack, 6)
+    assert [record.messages for record in read_folder("memory")[1]] == [record.messages for record in played]
+
+
+def test_an_attack_that_is_not_there_or_has_nothing_to_rehearse_is_refused(here, capsys):
+    assert evaluate("out", "--policy", "attack:memry") == 2
+    assert "textenv/clarify has no attack 'memry'; did you mean memory?" in capsys.readouterr().err
+    rows = [{"question": f"What is {i} + 1?", "answer": f"#### {i + 1}"} for i in range(3)]
+    (here / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("tasks=rows.jsonl", "--policy", "attack:memoriser")
+    assert evaluate("out", *words, env="textenv/gsm8k", tasks="3") == 2
+    assert "tasks that are not played" in capsys.readouterr().err
+    assert evaluate("out", *words, env="textenv/gsm8k", tasks="2") == 0
+
+
+def test_rows_are_what_evaluate_reports_and_their_commands_play_the_same_again(here):
+    for name, words in {
+        "expert": ("--policy", "expert"),
+        "silence": ("--policy", "attack:silence"),
+        "copy": ("--policy", "attack:copy", 'kinds=["taxi"]', "--seed", "3", "--samples", "2"),
+    }.items():
+        assert evaluate(name, *words) == 0
+    assert main(["leaderboard", "expert", "silence", "copy", "--rows", "board.jsonl"]) == 0
+    rows = read_rows(here / "board.jsonl")
+    assert [row["name"] for row in rows] == ["expert", "attack:silence", "attack:copy"]  # without options first
+    for row in rows:
+        program, *words = shlex.split(command_of(row))
+        assert program == "textenvs"
+        folder = f"again-{row['name']}"
+        assert main([*words, "--out", folder, "--quiet"]) == 0
+        assert row_of(folder) == row
+        wanted = summarize(read_folder(folder)[1])["all"]["return"]
+        assert row["return"] == pytest.approx(wanted, abs=1e-4)
+    text = (here / "board.md").read_text()
+    assert text.count("## textenv/clarify") == 2
+    assert "| null | 6 |" in text
+    assert "| best attack: silence | 6 |" in text
+    before = (here / "board.jsonl").read_bytes(), text
+    assert main(["leaderboard", "silence", "--rows", "board.jsonl"]) == 0
+    assert ((here / "board.jsonl").read_bytes(), (here / "board.md").read_text()) == before
+
+
+def test_a_model_behind_an_address_is_a_row_without_the_address(here):
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    from fake_service import FakeService
+
+    with FakeService("#### 3") as service:
+        words = ("--model", "tiny|1", "--base-url", service.url, "--temperature", "0.5", "--max-response-length", "9")
+        assert evaluate("model", *words, env="textenv/gsm8k") == 0
+    assert main(["leaderboard", "model", "--rows", "board.jsonl", "--note", "a\nstand-in"]) == 0
+    assert main(["leaderboard", "model", "--rows", "board.jsonl", "--name", "other"]) == 0
+    text = (here / "board.md").read_text()
+    assert "| `textenv/gsm8k` |  |  |  |  |  | " in text
+    assert "tiny\\|1 (a stand-in) | 6 |" in text
+    assert "--base-url ADDRESS --temperature 0.5 --max-response-length 9 --num-tasks 6" in text
+    assert service.url not in text + (here / "board.jsonl").read_text()
+    assert len(read_rows(here / "board.jsonl")) == 2
+    assert main(["leaderboard", "model", "--rows", "board.jsonl", "--name", "expert"]) == 1
+
+
+def test_what_is_no_finished_evaluation_and_no_row_leaves_the_files_alone(here, capsys):
+    assert evaluate("done", "--policy", "expert") == evaluate("half", "--policy", "random") == 0
+    episodes = here / "half" / "episodes.jsonl"
+    episodes.write_text("".join(episodes.read_text().splitlines(keepends=True)[:2]))
+    assert main(["leaderboard", "done", "--rows", "board.jsonl"]) == 0
+    before = (here / "board.jsonl").read_bytes()
+    for folders, said in ((["done", "half"], "2 of 6 episodes are finished"), (["absent"], "no folder that")):
+        assert main(["leaderboard", *folders, "--rows", "board.jsonl"]) == 1
+        assert said in capsys.readouterr().err
+        assert (here / "board.jsonl").read_bytes() == before
+    assert main(["leaderboard", "--rows", "none.jsonl"]) == 2
+    for line in ("{", "[]", '{"name": "x"}', before.decode().replace('"value"', '"valu"').strip()):
+        (here / "board.jsonl").write_bytes(before + line.encode() + b"\n")
+        assert main(["leaderboard", "done", "--rows", "board.jsonl"]) == 1
+        assert "line 2 is no row of the leaderboard" in capsys.readouterr().err

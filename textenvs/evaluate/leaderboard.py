@@ -1,0 +1,252 @@
+"""Scores of many policies on many environments: rows from evaluations, kept as JSON lines, and the page made of them.
+
+A row is what one folder of ``textenvs evaluate --out`` came to, with all that its command needs. Its key is the
+environment, its options and the policy's name; a row with the same key replaces the earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..registry import describe, list_environments
+from ..text import printable
+from .records import FolderError, read_folder, write_text
+from .summary import summarize
+
+Row = dict[str, Any]
+
+_FIELDS = {
+    "name",
+    "note",
+    "environment",
+    "policy",
+    "tasks",
+    "samples",
+    "seed",
+    "episodes",
+    "failed",
+    "success",
+    "return",
+}
+_COLUMNS = ("expert", "careless", "best attack", "random", "null")
+_SCRIPT, _ATTACK, _MODEL = range(3)
+_NULL = "silence"  # the attack that says nothing
+
+_HEAD = """# Scores
+
+Written by `textenvs leaderboard` from [leaderboard.jsonl](leaderboard.jsonl); do not edit. *Expert*, *careless* and
+*random* are the scripts of each environment, *null* says nothing, and the *best attack* is, of those that the
+environment ships ([audit](audit.md)), the one with the highest mean return; it is chosen by these same episodes. All
+else are models. *Solved* is the share of episodes that the environment ended as solved, with Wilson's interval; mean
+returns have a bootstrap's. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)).
+
+All scripts and attacks, and then a model, on every environment:
+
+    python -m benchmarks.leaderboard
+    python -m benchmarks.leaderboard --model NAME --base-url http://localhost:8000/v1    (or --local FOLDER)
+
+Both add their rows to this page. One environment alone:
+
+    textenvs evaluate textenv/clarify --model NAME --base-url http://localhost:8000/v1 --num-tasks 64 --out outputs/row
+    textenvs leaderboard outputs/row --note "server and machine"
+"""
+
+
+def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Row:
+    """The row of a folder of ``textenvs evaluate --out``.
+
+    ``name`` is for models and functions; by default it is theirs. A service's address and an absolute path of a
+    model's folder are not kept.
+
+    Raises:
+        FolderError: The folder has no evaluation, or one that is not finished, or every episode of it failed; or the
+            name is that of a script.
+    """
+    manifest, records = read_folder(folder)
+    planned = manifest["tasks"]["count"] * manifest["samples"]
+    if len(records) != planned:
+        raise FolderError(f"{folder}: {len(records)} of {planned} episodes are finished; run its command again first")
+    numbers = summarize(records)["all"]
+    if "success" not in numbers:
+        raise FolderError(f"{folder}: every episode failed; `textenvs evaluate ... --retry-failed` plays them again")
+    policy = {name: value for name, value in manifest["policy"].items() if value not in (None, {})}
+    if "base_url" in policy:
+        policy["base_url"] = "ADDRESS"
+    if "local" in policy and Path(policy["local"]).expanduser().is_absolute():
+        policy["local"] = Path(policy["local"]).name
+    own = policy.get("script") or (f"attack:{policy['attack']}" if "attack" in policy else None)
+    if own is None:
+        name = name or policy.get("function") or policy.get("model") or Path(policy["local"]).name
+        if name in _COLUMNS or name.startswith("attack:"):
+            raise FolderError(
+                f"{folder}: a model called {name!r} would be mistaken for a script; give it another --name"
+            )
+    return {
+        "name": own or name,
+        "note": " ".join(note.split()),
+        **manifest,
+        "policy": policy,
+        **{key: numbers[key] for key in ("episodes", "failed")},
+        **{key: {end: _rounded(value) for end, value in numbers[key].items()} for key in ("success", "return")},
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file, none where there is no file; ``ValueError`` names a line that is no row."""
+    rows: list[Row] = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines() if path.exists() else (), start=1):
+        try:
+            row = json.loads(line)
+            if set(row) != _FIELDS:
+                raise ValueError(f"its fields are not {', '.join(sorted(_FIELDS))}")
+            page([row])
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"{path}: line {number} is no row of the leaderboard: {error}; remove it") from error
+        rows.append(row)
+    return rows
+
+
+def merge(rows: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """All of them in the order of the page; of rows with the same key, the last."""
+    return sorted({_key(row): row for row in (*rows, *new)}.values(), key=_order)
+
+
+def write(rows: Sequence[Row], path: Path) -> Path:
+    """Write the rows, then the page beside them, whose path is returned; each whole or not at all."""
+    text = page(rows)
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows))
+    return write_text(path.with_suffix(".md"), text)
+
+
+def command_of(row: Row) -> str:
+    """The command line that plays the row's episodes again."""
+    environment, policy = row["environment"], row["policy"]
+    words = ["textenvs", "evaluate", environment["id"], *_pairs(environment["options"])]
+    if "script" in policy:
+        words += ["--policy", policy["script"]]
+    elif "attack" in policy:
+        words += ["--policy", f"attack:{policy['attack']}"]
+    elif "function" in policy:
+        words += ["--policy", policy["function"]]
+    else:
+        words += ["--local", policy["local"]] if "local" in policy else ["--model", policy["model"]]
+        length = policy.get("max_response_length", policy.get("max_tokens"))
+        given = {"base-url": policy.get("base_url"), "temperature": policy.get("temperature")}
+        for name, value in {**given, "max-response-length": length}.items():
+            words += [] if value is None else [f"--{name}", str(value)]
+        for flag, values in (("--chat-template", policy.get("chat_template_kwargs", {})), ("--chat", _extra(policy))):
+            words += [word for pair in _pairs(values) for word in (flag, pair)]
+        words += ["--no-request-seed"] if policy.get("request_seed") is False else []
+    words += ["--num-tasks", str(row["tasks"]["count"])]
+    for name, usual in (("samples", 1), ("seed", 0)):
+        words += [] if row[name] == usual else [f"--{name}", str(row[name])]
+    return shlex.join(words)
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The page, a function of the rows and of the registry: an overview, and a table for each environment."""
+    rows = sorted(rows, key=_order)
+    boards: dict[str, list[Row]] = {}
+    for row in rows:
+        boards.setdefault(_board(row), []).append(row)
+    columns = (*_COLUMNS, *dict.fromkeys(row["name"] for row in rows if _kind(row) == _MODEL))
+    lines = [_HEAD, "## Solved", "", _line(["", *columns]), _line(["---"] * (1 + len(columns)))]
+    known = list_environments(with_arguments=True)
+    played = {row["environment"]["id"]: row["environment"]["version"] for row in rows}
+    for name, board in boards.items():
+        shown = _shown(board)
+        lines.append(
+            _line([f"`{name}`", *(_share(shown[each]["success"]) if each in shown else "" for each in columns)])
+        )
+    lines += ["", *(f"`{env_id}` was not played{_needs(env_id)}." for env_id in known if env_id not in played)]
+    for name, board in boards.items():
+        lines += ["", f"## {name}", ""]
+        environment = board[0]["environment"]
+        now = describe(environment["id"]).version if environment["id"] in known else None
+        if old := sorted({row["environment"]["version"] for row in board} - {now}, key=str):
+            lines += [f"Rows of version {', '.join(map(str, old))} are here; it is version {now} now.", ""]
+        lines += [_line(["", "episodes", "solved", "mean return", "command"]), "|---|--:|--:|--:|---|"]
+        best = sorted(_shown(board).items(), key=lambda item: -item[1]["return"]["value"])
+        lines += [_line(_cells(label, row)) for label, row in best]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(label: str, row: Row) -> Iterator[str]:
+    said = f"{label}: {row['policy']['attack']}" if label == "best attack" else label
+    yield said + (f" ({row['note']})" if row["note"] else "")
+    yield str(row["episodes"]) + (f" ({row['failed']} failed)" if row["failed"] else "")
+    yield _share(row["success"])
+    value, low, high = (row["return"][name] for name in ("value", "low", "high"))
+    yield f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
+    yield f"`{command_of(row)}`"
+
+
+def _shown(board: Sequence[Row]) -> dict[str, Row]:
+    """The rows of one environment by their columns."""
+    found = {row["name"]: row for row in board if _kind(row) != _ATTACK}
+    if attacks := [row for row in board if _kind(row) == _ATTACK]:
+        found["best attack"] = max(attacks, key=lambda row: row["return"]["value"])
+        silent = [row for row in attacks if row["policy"]["attack"] == _NULL]
+        found |= {"null": silent[0]} if silent else {}
+    return found
+
+
+def _board(row: Row) -> str:
+    """The environment and its options: what is compared on the same tasks."""
+    return " ".join([row["environment"]["id"], *_pairs(row["environment"]["options"])])
+
+
+def _needs(env_id: str) -> str:
+    spec = describe(env_id)
+    needs = [f"{name}=..." for name in spec.requires]
+    needs += [f"`pip install 'textenvs[{','.join(spec.extras)}]'`"] if spec.extras else []
+    return f": it needs {' and '.join(needs)}" if needs else ""
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return _board(row), row["name"]
+
+
+def _kind(row: Row) -> int:
+    return _SCRIPT if "script" in row["policy"] else _ATTACK if "attack" in row["policy"] else _MODEL
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    known = list_environments(with_arguments=True)
+    env_id = row["environment"]["id"]
+    return known.index(env_id) if env_id in known else len(known), _board(row), _kind(row), row["name"]
+
+
+def _extra(policy: Mapping[str, Any]) -> dict[str, Any]:
+    return {"extra": policy["extra"]} if policy.get("extra") else {}
+
+
+def _pairs(options: Mapping[str, Any]) -> list[str]:
+    """``key=value`` as the command line reads it: JSON, or text that is nothing else."""
+    return [f"{name}={value if _plain(value) else json.dumps(value)}" for name, value in options.items()]
+
+
+def _plain(value: Any) -> bool:
+    if not isinstance(value, str) or value in ("None", "True", "False"):
+        return False
+    try:
+        json.loads(value)
+    except ValueError:
+        return True
+    return False
+
+
+def _share(estimate: Mapping[str, Any]) -> str:
+    return f"{estimate['value']:.1%} ({100 * estimate['low']:.0f} to {100 * estimate['high']:.0f})"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(printable(cell).replace('|', chr(92) + '|') for cell in cells)} |"
