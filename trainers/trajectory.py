@@ -107,70 +107,51 @@ class Trajectory:
 
     Two trajectories are equal when all their fields are, arrays bit for bit.
 
-    Args:
-        token_ids: int32 ``[T]``.
-        action_mask: bool ``[T]``; true where the policy sampled the token.
-        logprobs: float32 ``[T]``; natural log, of the policy that sampled the token, at the sampling temperature over
-            the full vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, where
-            ``kept_counts`` says so; 0 elsewhere.
-        weight_version: int32 ``[T]``; the weights that sampled the token; -1 elsewhere.
-        turn_id: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere.
-        turn_rewards: float64 ``[K]``.
-        turn_terms: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones.
-        terminated: The task is over; the return ends here.
-        truncated: A budget ran out (or the episode was cut short); the return would have gone on. Where both are set,
-            as Gymnasium allows, ``terminated`` counts.
-        status: How it ended, including failures.
-        stop: The environment's own word for why it ended, if it had one.
-        episode_id: Unique within a run.
-        group_id: Episodes of the same task drawn together share it.
-        task_key: The task's stable name.
-        data_source: The task's source.
-        segment_starts: int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty.
-        kept_ids: int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, of one token
-            after another (the sampling mask). Empty where that was not recorded.
-        kept_counts: int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full
-            vocabulary or not sampled. Empty as above.
-        messages: The conversation, for people and for judges.
-        metrics: Numbers worth reporting.
-        error: What went wrong, where the status is an error.
-        forked_from: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was
-            played from the opening on. What both have in common is context here, with action mask 0.
-        forked_turn: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and
-            ``turn_id`` counts them from 0.
-        task_index: The option that the environment was reset with; ``None`` where it was another.
-        env_seed: Of the environment's reset.
-        sampling_seed: The seeds of the engine are derived from it; see :class:`trainers.rollout.play.Episode`.
-
     Raises:
         ValueError: An invariant of the module's docstring does not hold; the message says which, and for which episode.
     """
 
-    token_ids: NDArray[np.int32]
-    action_mask: NDArray[np.bool_]
+    token_ids: NDArray[np.int32]  #: int32 ``[T]``
+    action_mask: NDArray[np.bool_]  #: bool ``[T]``; true where the policy sampled the token
+    #: Float32 ``[T]``; natural log, of the policy that sampled the token, at the sampling temperature over the full
+    #: vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, where ``kept_counts`` says
+    #: so; 0 elsewhere
     logprobs: NDArray[np.float32]
-    weight_version: NDArray[np.int32]
-    turn_id: NDArray[np.int32]
-    turn_rewards: NDArray[np.float64]
+    weight_version: NDArray[np.int32]  #: int32 ``[T]``; the weights that sampled the token; -1 elsewhere
+    turn_id: NDArray[np.int32]  #: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere
+    turn_rewards: NDArray[np.float64]  #: float64 ``[K]``
+    #: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones
     turn_terms: tuple[Mapping[str, float], ...] = ()
-    terminated: bool = False
+    terminated: bool = False  #: the task is over; the return ends here
+    #: A budget ran out (or the episode was cut short); the return would have gone on. Where both are set, as Gymnasium
+    #: allows, ``terminated`` counts.
     truncated: bool = False
-    status: Status = Status.COMPLETED
-    stop: str | None = None
-    episode_id: str = ""
-    group_id: str = ""
-    task_key: str = ""
-    data_source: str = ""
+    status: Status = Status.COMPLETED  #: how it ended, including failures
+    stop: str | None = None  #: the environment's own word for why it ended, if it had one
+    episode_id: str = ""  #: unique within a run
+    group_id: str = ""  #: episodes of the same task drawn together share it
+    task_key: str = ""  #: the task's stable name
+    data_source: str = ""  #: the task's source
+    #: Int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty
     segment_starts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
+    #: Int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, of one token after
+    #: another (the sampling mask). Empty where that was not recorded.
     kept_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full vocabulary or not
+    #: sampled. Empty as above.
     kept_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    messages: Messages = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    error: str | None = None
+    messages: Messages = ()  #: the conversation, for people and for judges
+    metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
+    error: str | None = None  #: what went wrong, where the status is an error
+    #: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was played from the
+    #: opening on. What both have in common is context here, with action mask 0.
     forked_from: str = ""
+    #: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and ``turn_id`` counts
+    #: them from 0.
     forked_turn: int = 0
-    task_index: int | None = None
-    env_seed: int | None = None
+    task_index: int | None = None  #: the option that the environment was reset with; ``None`` where it was another
+    env_seed: int | None = None  #: of the environment's reset
+    #: The seeds of the engine are derived from it; see :class:`trainers.rollout.play.Episode`
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:

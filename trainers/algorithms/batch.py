@@ -28,51 +28,42 @@ Bools = NDArray[np.bool_]
 class ActionBatch:
     """Episodes without their observations.
 
-    Args:
-        token_offsets: int ``[E + 1]``; episode ``e`` has the action tokens ``token_offsets[e]:token_offsets[e + 1]``.
-        turn_offsets: int ``[E + 1]``; likewise its turns.
-        turn_index: int ``[N]``; the turn of each token within its episode, from 0.
-        turn_rewards: float ``[K]``.
-        terminated: bool ``[E]``; the task was over: nothing more could have been earned.
-        truncated: bool ``[E]``; a budget ran out. Ignored where ``terminated`` is true as well.
-        group: int ``[E]``, at least 0; episodes of the same task drawn together share it.
-        values: float ``[N]``; a critic's value of the state *before* each token: its output at the position that
-            predicts the token.
-        bootstrap: float ``[E]``; the value of the state that each truncated episode ended in: the critic's output at
-            the episode's last position. Read for truncated episodes only.
-        penalty: float ``[N]``; subtracted from each token's reward (``beta * kl``, for a KL penalty in the reward).
-        anchor: int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
-            :func:`anchor_states`.
-        greedy: float ``[E]``; the total reward that greedy decoding earned on each episode's task.
-        terms: float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`.
-        forked_from: int ``[E]``; the episode of the batch that each was forked from, -1 for one from the opening on.
-        forked_turn: int ``[E]``; the turn, counted from the opening, before which it was forked, 0 where it was not.
-            It has the turns from there on alone.
-        budgeted: bool ``[E]``; a budget of the environment's own ended it, which is part of the state.
-        score_norms: float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
-            :func:`.baselines.score_norms`.
-
     Raises:
         ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
             or a number that would be used is not finite. The message names the array and the episode.
     """
 
+    #: Int ``[E + 1]``; episode ``e`` has the action tokens ``token_offsets[e]:token_offsets[e + 1]``
     token_offsets: Ints
-    turn_offsets: Ints
-    turn_index: Ints
-    turn_rewards: Floats
-    terminated: Bools
-    truncated: Bools
-    group: Ints
+    turn_offsets: Ints  #: int ``[E + 1]``; likewise its turns
+    turn_index: Ints  #: int ``[N]``; the turn of each token within its episode, from 0
+    turn_rewards: Floats  #: float ``[K]``
+    terminated: Bools  #: bool ``[E]``; the task was over: nothing more could have been earned
+    truncated: Bools  #: bool ``[E]``; a budget ran out. Ignored where ``terminated`` is true as well.
+    group: Ints  #: int ``[E]``, at least 0; episodes of the same task drawn together share it
+    #: Float ``[N]``; a critic's value of the state *before* each token: its output at the position that predicts the
+    #: token
     values: Floats | None = None
+    #: Float ``[E]``; the value of the state that each truncated episode ended in: the critic's output at the episode's
+    #: last position. Read for truncated episodes only.
     bootstrap: Floats | None = None
+    #: Float ``[N]``; subtracted from each token's reward (``beta * kl``, for a KL penalty in the reward)
     penalty: Floats | None = None
+    #: Int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
+    #: :func:`anchor_states`
     anchor: Ints | None = None
-    greedy: Floats | None = None
+    greedy: Floats | None = None  #: float ``[E]``; the total reward that greedy decoding earned on each episode's task
+    #: Float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`
     terms: Floats | None = None
+    #: Int ``[E]``; the episode of the batch that each was forked from, -1 for one from the opening on
     forked_from: Ints | None = None
+    #: Int ``[E]``; the turn, counted from the opening, before which it was forked, 0 where it was not. It has the turns
+    #: from there on alone.
     forked_turn: Ints | None = None
+    #: Bool ``[E]``; a budget of the environment's own ended it, which is part of the state
     budgeted: Bools | None = None
+    #: Float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
+    #: :func:`.baselines.score_norms`
     score_norms: Floats | None = None
 
     @classmethod

@@ -29,15 +29,10 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, eq=False)
 class TokenLoss:
-    """Losses and what to report about them.
+    """Losses and what to report about them."""
 
-    Args:
-        loss: ``[n]``, differentiable.
-        stats: Name to ``[n]``, detached; see :func:`summarize`.
-    """
-
-    loss: Tensor
-    stats: Mapping[str, Tensor]
+    loss: Tensor  #: ``[n]``, differentiable
+    stats: Mapping[str, Tensor]  #: name to ``[n]``, detached; see :func:`summarize`
 
 
 def ppo_clip(

@@ -14,41 +14,29 @@ Truncated = Literal["count", "drop"]
 
 @dataclass(frozen=True, eq=False)
 class MadeOf:
-    """What advantages are made of, before the batch is normalised; see :func:`.explain.made_of`.
+    """What advantages are made of, before the batch is normalised; see :func:`.explain.made_of`."""
 
-    Args:
-        returns: float ``[N]``; what is compared.
-        baseline: float ``[N]``; with what, NaN where the policy is not trained; ``None`` where there is no one number.
-        unscaled: float ``[N]``; their difference.
-        by_fork: float ``[K]``; the value of the state that each turn began in, by its forks; NaN where there are none.
-    """
-
-    returns: Floats
+    returns: Floats  #: float ``[N]``; what is compared
+    #: Float ``[N]``; with what, NaN where the policy is not trained; ``None`` where there is no one number
     baseline: Floats | None
-    unscaled: Floats
+    unscaled: Floats  #: float ``[N]``; their difference
+    #: Float ``[K]``; the value of the state that each turn began in, by its forks; NaN where there are none
     by_fork: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Advantages:
-    """What an estimator makes of a batch of ``N`` action tokens.
+    """What an estimator makes of a batch of ``N`` action tokens."""
 
-    Args:
-        advantages: float ``[N]``; 0 where ``policy_mask`` is false.
-        policy_mask: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out).
-        returns: float ``[N]``; what the critic should have said; ``None`` without a critic.
-        value_mask: bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic.
-        weights: float ``[N]``, at least 0; what each token counts in the loss, where episodes share a state; ``None``
-            counts every token as 1. See :mod:`~trainers.algorithms.fork`.
-        made_of: For people, where it was asked for.
-    """
-
-    advantages: Floats
-    policy_mask: Bools
-    returns: Floats | None = None
+    advantages: Floats  #: float ``[N]``; 0 where ``policy_mask`` is false
+    policy_mask: Bools  #: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out)
+    returns: Floats | None = None  #: float ``[N]``; what the critic should have said; ``None`` without a critic
+    #: Bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic
     value_mask: Bools | None = None
+    #: Float ``[N]``, at least 0; what each token counts in the loss, where episodes share a state; ``None`` counts
+    #: every token as 1. See :mod:`~trainers.algorithms.fork`.
     weights: Floats | None = None
-    made_of: MadeOf | None = None
+    made_of: MadeOf | None = None  #: for people, where it was asked for
 
 
 def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:

@@ -32,27 +32,16 @@ from .errors import SetupError, setup_errors
 
 @dataclass(frozen=True)
 class Component:
-    """An environment to train and to validate in: the only one, or one of a mixture.
+    """An environment to train and to validate in: the only one, or one of a mixture."""
 
-    Args:
-        name: In ``env.mixture``; empty for the only one.
-        id: Of the environment.
-        kwargs: Its arguments.
-        val_kwargs: Laid over these for validation.
-        files: Tasks to train on, in place of the environment's own.
-        val_files: Likewise to validate on.
-        weight: Relative to the others'.
-        success_reward: See :class:`~trainers.rollout.curriculum.Component`.
-    """
-
-    name: str
-    id: str
-    kwargs: Mapping[str, Any]
-    val_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    files: Sequence[str] | None = None
-    val_files: Sequence[str] | None = None
-    weight: float = 1.0
-    success_reward: float | None = None
+    name: str  #: in ``env.mixture``; empty for the only one
+    id: str  #: of the environment
+    kwargs: Mapping[str, Any]  #: its arguments
+    val_kwargs: Mapping[str, Any] = field(default_factory=dict)  #: laid over these for validation
+    files: Sequence[str] | None = None  #: tasks to train on, in place of the environment's own
+    val_files: Sequence[str] | None = None  #: likewise to validate on
+    weight: float = 1.0  #: relative to the others'
+    success_reward: float | None = None  #: see :class:`~trainers.rollout.curriculum.Component`
 
     @property
     def key(self) -> str:

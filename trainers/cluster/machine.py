@@ -16,23 +16,14 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan is for: this machine, or one that is not here (:meth:`described`).
+    """What the plan is for: this machine, or one that is not here (:meth:`described`)."""
 
-    Args:
-        gpus: That torch sees here, or that each of the machines has.
-        gpu_bytes: Memory of the smallest; ``None`` where it is not known.
-        gpu_free: What is free on the fullest, likewise.
-        ram_bytes: What processes can still take of the main memory, likewise.
-        world: Processes that were started together, as by torchrun: ranks of a learner that is in this process.
-        nodes: Machines that are not here; ``None`` is this one, to which Ray may add others.
-    """
-
-    gpus: int = 0
-    gpu_bytes: int | None = None
-    gpu_free: int | None = None
-    ram_bytes: int | None = None
-    world: int = 1
-    nodes: int | None = None
+    gpus: int = 0  #: that torch sees here, or that each of the machines has
+    gpu_bytes: int | None = None  #: memory of the smallest; ``None`` where it is not known
+    gpu_free: int | None = None  #: what is free on the fullest, likewise
+    ram_bytes: int | None = None  #: what processes can still take of the main memory, likewise
+    world: int = 1  #: processes that were started together, as by torchrun: ranks of a learner that is in this process
+    nodes: int | None = None  #: machines that are not here; ``None`` is this one, to which Ray may add others
 
     @classmethod
     def described(cls, text: str) -> Machine:

@@ -59,31 +59,19 @@ CERTAIN = frozenset(
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the memory of a model depends on.
+    """What the memory of a model depends on."""
 
-    Args:
-        parameters: All, tied ones once.
-        layers: Blocks.
-        hidden: Width.
-        kv_width: Numbers of keys (as many of values) that a token has in a layer.
-        vocab: Tokens.
-        heads: Of queries, in a layer.
-        kv_heads: Of keys and values.
-        intermediate: Units of a feed-forward layer; 0 where layers differ or do not say.
-        outside: Parameters outside the blocks: embeddings, head and the last norm.
-        linear: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all
-            layers: the parameters of an adapter of rank 1.
-    """
-
-    parameters: int
-    layers: int
-    hidden: int
-    kv_width: int
-    vocab: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    outside: int
+    parameters: int  #: all, tied ones once
+    layers: int  #: blocks
+    hidden: int  #: width
+    kv_width: int  #: numbers of keys (as many of values) that a token has in a layer
+    vocab: int  #: tokens
+    heads: int  #: of queries, in a layer
+    kv_heads: int  #: of keys and values
+    intermediate: int  #: units of a feed-forward layer; 0 where layers differ or do not say
+    outside: int  #: parameters outside the blocks: embeddings, head and the last norm
+    #: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all layers:
+    #: the parameters of an adapter of rank 1
     linear: tuple[tuple[str, int], ...] = ()
 
 

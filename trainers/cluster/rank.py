@@ -27,15 +27,10 @@ _NO_LIMIT = timedelta(days=1)  # of a collective operation: who watches the rank
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank raised.
+    """What a rank raised."""
 
-    Args:
-        error: The exception, where it can be pickled.
-        text: Its traceback.
-    """
-
-    error: BaseException | None
-    text: str
+    error: BaseException | None  #: the exception, where it can be pickled
+    text: str  #: its traceback
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

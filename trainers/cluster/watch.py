@@ -21,34 +21,22 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A sign of life.
+    """A sign of life."""
 
-    Args:
-        still: Seconds for which the rank's thread has stood at the same place.
-        waiting: Whether that place is inside a collective operation, where it waits for other ranks.
-        where: The place, for people.
-    """
-
-    still: float
-    waiting: bool
-    where: str
+    still: float  #: seconds for which the rank's thread has stood at the same place
+    waiting: bool  #: whether that place is inside a collective operation, where it waits for other ranks
+    where: str  #: the place, for people
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a call ended.
+    """How a call ended."""
 
-    Args:
-        kind: ``done``; ``raised``: by all ranks, which can go on; ``broken``: the group is of no use any more.
-        rank: Whose error it is, for ``raised``, and for ``broken`` where an error is the cause.
-        ranks: Whose fault it is, where it is broken.
-        said: What happened to them, in words, for ``broken``.
-    """
-
+    #: ``done``; ``raised``: by all ranks, which can go on; ``broken``: the group is of no use any more
     kind: Literal["done", "raised", "broken"]
-    rank: int | None = None
-    ranks: tuple[int, ...] = ()
-    said: str = ""
+    rank: int | None = None  #: whose error it is, for ``raised``, and for ``broken`` where an error is the cause
+    ranks: tuple[int, ...] = ()  #: whose fault it is, where it is broken
+    said: str = ""  #: what happened to them, in words, for ``broken``
 
 
 class Watch:

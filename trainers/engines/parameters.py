@@ -37,17 +37,11 @@ Sums = dict[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Parameters:
-    """Names and shapes of a model's parameters, as they stand in its checkpoint.
+    """Names and shapes of a model's parameters, as they stand in its checkpoint."""
 
-    Args:
-        shapes: By name.
-        tied: Whether the output layer is the embedding.
-        kv_heads: Key and value heads of a layer.
-    """
-
-    shapes: Mapping[str, torch.Size]
-    tied: bool
-    kv_heads: int
+    shapes: Mapping[str, torch.Size]  #: by name
+    tied: bool  #: whether the output layer is the embedding
+    kv_heads: int  #: key and value heads of a layer
 
     def check(self, weights: Mapping[str, Tensor] | Sequence[TensorSpec]) -> None:
         """Refuse weights that are not exactly this model's.
@@ -88,18 +82,13 @@ def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
 
 @dataclass(frozen=True)
 class ChecksumRule:
-    """How a server's checksums come about.
+    """How a server's checksums come about."""
 
-    Args:
-        kind: ``bits``: the sum of the bit patterns of all numbers, modulo 2^64, which no padding and no fusion changes;
-            ``sha256``: the first 64 bits of the SHA-256 of the bytes.
-        ranks: Tensor-parallel ranks.
-        kv_heads: Key and value heads of a layer.
-    """
-
+    #: ``bits``: the sum of the bit patterns of all numbers, modulo 2^64, which no padding and no fusion changes;
+    #: ``sha256``: the first 64 bits of the SHA-256 of the bytes
     kind: Literal["bits", "sha256"] = "bits"
-    ranks: int = 1
-    kv_heads: int = 1
+    ranks: int = 1  #: tensor-parallel ranks
+    kv_heads: int = 1  #: key and value heads of a layer
 
 
 class Checksums:

@@ -34,25 +34,15 @@ _WORD_S = 5.0  # for the server's own word on what rank 0 noticed already
 
 @dataclass(frozen=True)
 class Wants:
-    """What a receiver wants. All of it can be sent to another process.
+    """What a receiver wants. All of it can be sent to another process."""
 
-    Args:
-        workers: Of the engine, which share the model.
-        backend: Of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own.
-        dtype: In which they compute, and weights travel; ``None`` takes the source's.
-        rule: Of their checksums; ``None`` wants none.
-        bucket_bytes: Of weights that travel at once, at most; a larger tensor travels alone.
-        timeout_s: Seconds for joining, and for each bucket.
-        address: Where rank 0 listens; ``None`` is its machine's own address.
-    """
-
-    workers: int = 1
-    backend: str = "gloo"
-    dtype: torch.dtype | None = None
-    rule: ChecksumRule | None = None
-    bucket_bytes: int = 256 * 2**20
-    timeout_s: float = 600.0
-    address: str | None = None
+    workers: int = 1  #: of the engine, which share the model
+    backend: str = "gloo"  #: of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own
+    dtype: torch.dtype | None = None  #: in which they compute, and weights travel; ``None`` takes the source's
+    rule: ChecksumRule | None = None  #: of their checksums; ``None`` wants none
+    bucket_bytes: int = 256 * 2**20  #: of weights that travel at once, at most; a larger tensor travels alone
+    timeout_s: float = 600.0  #: seconds for joining, and for each bucket
+    address: str | None = None  #: where rank 0 listens; ``None`` is its machine's own address
 
 
 class Receiver(ABC):
@@ -241,19 +231,12 @@ class LocalSource(WeightSource):
 
 
 class AdapterSource(NamedTuple):
-    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.adapters`).
+    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.adapters`)."""
 
-    Args:
-        name: Of the base: publications with the same have the same.
-        base: The model's tensors.
-        adapter: By peft's names; see :func:`trainers.engines.adapters.pairs_of`.
-        scale: See :func:`trainers.engines.adapters.merge`.
-    """
-
-    name: str
-    base: WeightSource
-    adapter: WeightSource
-    scale: float
+    name: str  #: of the base: publications with the same have the same
+    base: WeightSource  #: the model's tensors
+    adapter: WeightSource  #: by peft's names; see :func:`trainers.engines.adapters.pairs_of`
+    scale: float  #: see :func:`trainers.engines.adapters.merge`
 
     def merged(self, device: torch.device | str | None = None) -> LocalSource:
         """Of sources in this process: merged weights, multiplied on ``device`` one at a time, as they are read.

@@ -35,28 +35,18 @@ _BROKEN = "\ufffd"
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What the learner made of a batch of ``N`` action tokens in ``K`` turns.
+    """What the learner made of a batch of ``N`` action tokens in ``K`` turns."""
 
-    Args:
-        columns: Per-token columns of the schema, and ``learner_logprobs``; float ``[N]``, NaN where nothing was
-            computed.
-        paid: The episodes as the estimator saw them.
-        unscaled: float ``[N]``; the advantages before the batch was normalised.
-        mask: bool ``[N]``; the tokens that the policy is trained on.
-        by_fork: float ``[K]``; see :class:`~trainers.algorithms.returns.MadeOf`.
-        greedy: What a greedy episode earned, by group.
-        first_step: float ``[N]``; the number of the optimizer step in which the token was first computed.
-        steps: Numbers of each optimizer step, by name.
-    """
-
+    #: Per-token columns of the schema, and ``learner_logprobs``; float ``[N]``, NaN where nothing was computed
     columns: Mapping[str, NDArray[np.floating]]
-    paid: Sequence[Trajectory]
-    unscaled: Floats
-    mask: NDArray[np.bool_]
-    by_fork: Floats | None = None
-    greedy: Mapping[str, float] = field(default_factory=dict)
+    paid: Sequence[Trajectory]  #: the episodes as the estimator saw them
+    unscaled: Floats  #: float ``[N]``; the advantages before the batch was normalised
+    mask: NDArray[np.bool_]  #: bool ``[N]``; the tokens that the policy is trained on
+    by_fork: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.returns.MadeOf`
+    greedy: Mapping[str, float] = field(default_factory=dict)  #: what a greedy episode earned, by group
+    #: Float ``[N]``; the number of the optimizer step in which the token was first computed
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
-    steps: Sequence[Mapping[str, float]] = ()
+    steps: Sequence[Mapping[str, float]] = ()  #: numbers of each optimizer step, by name
 
 
 class EpisodeFiles:

@@ -49,28 +49,23 @@ _LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 @dataclass(frozen=True)
 class Batch:
-    """What the trainer gets.
+    """What the trainer gets."""
 
-    Args:
-        number: Of this batch in the run, from 0.
-        version: The weights it is to be trained on: no token is more than ``staleness`` versions older.
-        groups: Groups in order of admission, each of them siblings of one task (fewer where some failed for good).
-        stats: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before.
-        problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
-        greedy: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
-        credited: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``.
-        forks: The forks of each group's episodes, group by group, with ``Collector(forks=...)``.
-        choices: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`.
-    """
-
-    number: int
-    version: int
+    number: int  #: of this batch in the run, from 0
+    version: int  #: the weights it is to be trained on: no token is more than ``staleness`` versions older
+    #: Groups in order of admission, each of them siblings of one task (fewer where some failed for good)
     groups: list[list[Trajectory]]
+    #: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before
     stats: dict[str, float]
+    #: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message
     problems: Mapping[str, str] = field(default_factory=dict)
+    #: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
     greedy: Mapping[str, Trajectory] = field(default_factory=dict)
+    #: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``
     credited: Mapping[str, Trajectory] = field(default_factory=dict)
+    #: The forks of each group's episodes, group by group, with ``Collector(forks=...)``
     forks: list[list[Trajectory]] = field(default_factory=list)
+    #: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`
     choices: list[Choice] = field(default_factory=list)
 
     @property

@@ -48,18 +48,12 @@ _STARTS = 64  # of each component; the oldest one goes
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a mixture.
+    """A part of a mixture."""
 
-    Args:
-        name: Unique.
-        tasks: From the number of a group, counted within the component, to a task.
-        weight: Relative to the others', above 0.
-        success_reward: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``).
-    """
-
-    name: str
-    tasks: Callable[[int], int]
-    weight: float = 1.0
+    name: str  #: unique
+    tasks: Callable[[int], int]  #: from the number of a group, counted within the component, to a task
+    weight: float = 1.0  #: relative to the others', above 0
+    #: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``)
     success_reward: float | None = None
 
     def succeeded(self, trajectory: Trajectory) -> bool:
@@ -72,20 +66,14 @@ class Component:
 class CurriculumRules:
     """How components and starts are chosen.
 
-    Args:
-        kind: ``fixed`` weights, or moved by their ``signal``.
-        floor: With ``signal``, this part of the shares stays as the weights have it, in (0, 1].
-        memory: Groups that a component's estimates go back, about: the mean of so many, then a moving average.
-        reverse_share: Share of groups that begin in the middle of an episode, in [0, 1).
-
     Raises:
         ValueError: A value outside its range.
     """
 
-    kind: CurriculumKind = "fixed"
-    floor: float = 0.1
-    memory: int = 32
-    reverse_share: float = 0.0
+    kind: CurriculumKind = "fixed"  #: ``fixed`` weights, or moved by their ``signal``
+    floor: float = 0.1  #: with ``signal``, this part of the shares stays as the weights have it, in (0, 1]
+    memory: int = 32  #: groups that a component's estimates go back, about: the mean of so many, then a moving average
+    reverse_share: float = 0.0  #: share of groups that begin in the middle of an episode, in [0, 1)
 
     def __post_init__(self) -> None:
         if self.kind not in ("fixed", "signal"):
@@ -96,21 +84,13 @@ class CurriculumRules:
 
 @dataclass(frozen=True)
 class Start:
-    """A state in the middle of an episode, as what leads to it.
+    """A state in the middle of an episode, as what leads to it."""
 
-    Args:
-        task: Its index.
-        env_seed: Of the episode's reset.
-        replies: The sampled tokens of each reply before the last one.
-        contexts: A digest of what the model sees after each of these, to know the state by.
-        turn: How many of the replies are played; at least 1.
-    """
-
-    task: int
-    env_seed: int
-    replies: Sequence[Sequence[int]]
-    contexts: Sequence[str]
-    turn: int
+    task: int  #: its index
+    env_seed: int  #: of the episode's reset
+    replies: Sequence[Sequence[int]]  #: the sampled tokens of each reply before the last one
+    contexts: Sequence[str]  #: a digest of what the model sees after each of these, to know the state by
+    turn: int  #: how many of the replies are played; at least 1
 
     @classmethod
     def of(cls, trajectory: Trajectory, task: int, env_seed: int) -> Start:

@@ -30,51 +30,33 @@ _REMEMBERED = 8  # batches; what a turn's variance was before is forgotten
 
 @dataclass(frozen=True)
 class ForkPoint:
-    """An episode before a reply of the policy's: all that is needed to play on from there, in any equal environment.
+    """An episode before a reply of the policy's: all that is needed to play on from there, in any equal environment."""
 
-    Args:
-        episode_id: Of the root.
-        turn: The number of the reply.
-        samples: How many forks are to be made.
-        state: The environment's snapshot.
-        tokens: At the generation point.
-        messages: The conversation so far.
-        opening: Tokens of the opening.
-        limit: Tokens that the context may have.
-        names: ``group_id``, ``task_key`` and ``data_source``.
-        rewards: The root's rewards that come later.
-    """
-
-    episode_id: str
-    turn: int
-    samples: int
-    state: Any
-    tokens: EpisodeTokens
-    messages: Messages
-    opening: int
-    limit: int
-    names: Mapping[str, str]
-    rewards: PendingRewards
+    episode_id: str  #: of the root
+    turn: int  #: the number of the reply
+    samples: int  #: how many forks are to be made
+    state: Any  #: the environment's snapshot
+    tokens: EpisodeTokens  #: at the generation point
+    messages: Messages  #: the conversation so far
+    opening: int  #: tokens of the opening
+    limit: int  #: tokens that the context may have
+    names: Mapping[str, str]  #: ``group_id``, ``task_key`` and ``data_source``
+    rewards: PendingRewards  #: the root's rewards that come later
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForkRules:
     """Where and how often roots are forked.
 
-    Args:
-        samples: Forks at each state that is chosen, at least 1.
-        where: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
-        budget: Tokens that the forks of a batch are expected to sample at most; ``None`` for no limit.
-        gamma: The estimator's discount a turn, in what a reply leads to.
-
     Raises:
         ValueError: A value outside its range.
     """
 
-    samples: int = 1
+    samples: int = 1  #: forks at each state that is chosen, at least 1
+    #: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
     where: Where = "every"
-    budget: int | None = None
-    gamma: float = 1.0
+    budget: int | None = None  #: tokens that the forks of a batch are expected to sample at most; ``None`` for no limit
+    gamma: float = 1.0  #: the estimator's discount a turn, in what a reply leads to
 
     def __post_init__(self) -> None:
         if self.samples < 1 or (self.budget is not None and self.budget < 1):

@@ -125,44 +125,35 @@ class _Group:
 class GroupRules:
     """What a group and a batch are, and what may be in flight.
 
-    Args:
-        group_size: Episodes of one task that are compared with each other, at least 1.
-        groups_per_batch: Groups a batch, at least 1.
-        staleness: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
-        window: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from
-            running ahead: see (*).
-        surplus: S, at least 0: so many groups more are in flight than the batches need. The first that are complete are
-            taken, and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away,
-            that of long episodes above all: what is trained on is shorter than what is played. Not with a window.
-        retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
-            as two siblings are left (one, in groups of one), and is dropped otherwise.
-        max_running: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the
-            capacity has (forks take the places of siblings that have ended). ``"auto"`` (of the collector) looks for as
-            many as the engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
-        greedy: Each group has one more episode, number ``group_size``, to be played greedily: what the others are
-            compared with, and not among those to train on. A group whose greedy episode cannot be had is dropped.
-        filter_zero_variance: Drop groups whose episodes (a greedy one among them) all have the same total reward, and
-            admit others instead.
-        filter_by_term: These have the same sum of every term of the reward, not only the same total.
-        max_consecutive_filtered: Raise when more groups than this were filtered with none kept in between.
-        max_consecutive_errors: Raise when this many episodes in a row ended unusable.
-
     Raises:
         ValueError: A value outside its range.
     """
 
-    group_size: int
-    groups_per_batch: int
-    staleness: int = 0
+    group_size: int  #: episodes of one task that are compared with each other, at least 1
+    groups_per_batch: int  #: groups a batch, at least 1
+    staleness: int = 0  #: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
+    #: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from running
+    #: ahead: see (*).
     window: int = 1
+    #: S, at least 0: so many groups more are in flight than the batches need. The first that are complete are taken,
+    #: and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away, that of long
+    #: episodes above all: what is trained on is shorter than what is played. Not with a window.
     surplus: int = 0
+    #: How often one sibling is played again after a failure. After that its group goes on without it, as long as two
+    #: siblings are left (one, in groups of one), and is dropped otherwise.
     retries: int = 1
+    #: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the capacity has
+    #: (forks take the places of siblings that have ended). ``"auto"`` (of the collector) looks for as many as the
+    #: engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
     max_running: int | Literal["auto"] | None = None
+    #: Each group has one more episode, number ``group_size``, to be played greedily: what the others are compared with,
+    #: and not among those to train on. A group whose greedy episode cannot be had is dropped.
     greedy: bool = False
+    #: Drop groups whose episodes (a greedy one among them) all have the same total reward, and admit others instead
     filter_zero_variance: bool = False
-    filter_by_term: bool = False
-    max_consecutive_filtered: int = 64
-    max_consecutive_errors: int = 32
+    filter_by_term: bool = False  #: these have the same sum of every term of the reward, not only the same total
+    max_consecutive_filtered: int = 64  #: raise when more groups than this were filtered with none kept in between
+    max_consecutive_errors: int = 32  #: raise when this many episodes in a row ended unusable
 
     def __post_init__(self) -> None:
         if isinstance(self.max_running, str) and self.max_running != "auto":

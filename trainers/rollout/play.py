@@ -33,34 +33,22 @@ from .tasks import derive_seed
 
 @dataclass(frozen=True)
 class Episode:
-    """What to play.
+    """What to play."""
 
-    Args:
-        episode_id: Unique within a run.
-        group_id: Shared by the siblings of a group.
-        options: For the environment's reset, for example ``{"task_index": 3}``.
-        env_seed: For the environment's reset.
-        sampling: How to sample; its own seed is not used.
-        sampling_seed: Each turn's seed is derived from it and the turn's number.
-        training: Whether it is for training; rewards that come later may leave others alone.
-        begin: Where a fork begins, in place of a reset.
-        start: Where the episode begins, otherwise than at its opening; its seed is ``env_seed``.
-        window: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it
-            begins with randomness of ``env_seed``, no reward comes later in it, and the environment scores its
-            conversation. ``None`` for an episode.
-        forks: How many forks are to be made of this episode before its reply at a turn; ``None`` for none.
-    """
-
-    episode_id: str
-    group_id: str
-    options: Mapping[str, Any]
-    env_seed: int
-    sampling: Sampling
-    sampling_seed: int
-    training: bool = True
-    begin: ForkPoint | None = None
-    start: Start | None = None
+    episode_id: str  #: unique within a run
+    group_id: str  #: shared by the siblings of a group
+    options: Mapping[str, Any]  #: for the environment's reset, for example ``{"task_index": 3}``
+    env_seed: int  #: for the environment's reset
+    sampling: Sampling  #: how to sample; its own seed is not used
+    sampling_seed: int  #: each turn's seed is derived from it and the turn's number
+    training: bool = True  #: whether it is for training; rewards that come later may leave others alone
+    begin: ForkPoint | None = None  #: where a fork begins, in place of a reset
+    start: Start | None = None  #: where the episode begins, otherwise than at its opening; its seed is ``env_seed``
+    #: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it begins with
+    #: randomness of ``env_seed``, no reward comes later in it, and the environment scores its conversation. ``None``
+    #: for an episode.
     window: int | None = None
+    #: How many forks are to be made of this episode before its reply at a turn; ``None`` for none
     forks: Callable[[int], int] | None = None
 
 
@@ -68,30 +56,26 @@ class Episode:
 class EpisodeLimits:
     """What an episode may take.
 
-    Args:
-        max_context: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the
-            engine can hold, which is the limit in any case.
-        max_response_tokens: At most this many tokens after the opening, those of the environment included (verl's
-            ``max_response_length``); ``None`` for no limit but the context.
-        generation_timeout: Seconds for one reply; ``None`` for no limit.
-        episode_timeout: Seconds for an episode, once it has its environment; ``None`` for no limit.
-        reward_timeout: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit.
-        partial: A reply that a weight update (``mode="abort"``) cut goes on from its tokens under the new weights, in
-            the same turn; otherwise its episode ends as aborted, and is played again from the start. The staleness
-            bound holds either way, because it holds from a group's admission on.
-        partial_max_age: With ``partial``, an episode whose oldest token would then be more versions old than this ends
-            as aborted all the same (``cause_aborted_too_old``); ``None`` for no limit.
-
     Raises:
         ValueError: A limit that is not positive, or ``partial_max_age`` without ``partial``.
     """
 
+    #: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the engine can hold,
+    #: which is the limit in any case
     max_context: int | None = None
+    #: At most this many tokens after the opening, those of the environment included (verl's ``max_response_length``);
+    #: ``None`` for no limit but the context
     max_response_tokens: int | None = None
-    generation_timeout: float | None = None
-    episode_timeout: float | None = None
+    generation_timeout: float | None = None  #: seconds for one reply; ``None`` for no limit
+    episode_timeout: float | None = None  #: seconds for an episode, once it has its environment; ``None`` for no limit
+    #: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit
     reward_timeout: float | None = 600.0
+    #: A reply that a weight update (``mode="abort"``) cut goes on from its tokens under the new weights, in the same
+    #: turn; otherwise its episode ends as aborted, and is played again from the start. The staleness bound holds either
+    #: way, because it holds from a group's admission on.
     partial: bool = False
+    #: With ``partial``, an episode whose oldest token would then be more versions old than this ends as aborted all the
+    #: same (``cause_aborted_too_old``); ``None`` for no limit
     partial_max_age: int | None = None
 
     def __post_init__(self) -> None:

@@ -42,44 +42,26 @@ from .stats import Timeline
 
 @dataclass(frozen=True)
 class TurnContext:
-    """An episode as it stands after a turn.
+    """An episode as it stands after a turn."""
 
-    Args:
-        episode_id: Unique within a run.
-        group_id: Shared by the siblings of a group.
-        task_key: The task's stable name.
-        data_source: The task's source.
-        messages: The whole conversation, as the environment tells it.
-        reply: What the policy said in this turn.
-        reward: What the environment gave for it.
-        terms: The named parts of that.
-        over: Whether the episode ends with this turn, be it by the environment or by a budget of tokens.
-        stop: The environment's word for why, if it is over.
-        futures: Plays the episode on, in forks of it; ``None`` unless a score :attr:`needs_futures`.
-        spec: How the environment is made; its ``tasks`` have the row that is played.
-        task_index: Which of them, where the episode was asked to play one.
-        training: Whether it is an episode to train on; otherwise it is one of an evaluation.
-        response_tokens: From the opening to the end of the reply, those of the environment included: what
-            ``max_response_tokens`` limits.
-        cut: Whether the reply had no end when it reached its limit of tokens.
-    """
-
-    episode_id: str
-    group_id: str
-    task_key: str
-    data_source: str
-    messages: Messages
-    reply: str
-    reward: float
-    terms: Mapping[str, float]
-    over: bool
-    stop: str | None
+    episode_id: str  #: unique within a run
+    group_id: str  #: shared by the siblings of a group
+    task_key: str  #: the task's stable name
+    data_source: str  #: the task's source
+    messages: Messages  #: the whole conversation, as the environment tells it
+    reply: str  #: what the policy said in this turn
+    reward: float  #: what the environment gave for it
+    terms: Mapping[str, float]  #: the named parts of that
+    over: bool  #: whether the episode ends with this turn, be it by the environment or by a budget of tokens
+    stop: str | None  #: the environment's word for why, if it is over
+    #: Plays the episode on, in forks of it; ``None`` unless a score :attr:`needs_futures`
     futures: Futures | None = None
-    spec: EnvSpec | None = None
-    task_index: int | None = None
-    training: bool = True
+    spec: EnvSpec | None = None  #: how the environment is made; its ``tasks`` have the row that is played
+    task_index: int | None = None  #: which of them, where the episode was asked to play one
+    training: bool = True  #: whether it is an episode to train on; otherwise it is one of an evaluation
+    #: From the opening to the end of the reply, those of the environment included: what ``max_response_tokens`` limits
     response_tokens: int = 0
-    cut: bool = False
+    cut: bool = False  #: whether the reply had no end when it reached its limit of tokens
 
 
 class Futures(Protocol):

@@ -65,40 +65,29 @@ class TextEnvRollout:
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
 
-    Args:
-        engine: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused
-            for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
-            in which episodes take their turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching,
-            else ``torch``.
-        backend: Where environments step; see :class:`trainers.rollout.environments.Backend`.
-        workers: Environments at a time (of each kind); ``None`` as in ``Backend``.
-        max_running: Episodes at a time; ``torch`` keeps keys and values of so many.
-        max_turn_tokens: Tokens of one reply; ``None`` for what is left of the episode.
-        max_context: Prompt and completion together; ``None`` for what the model has positions for, and with ``torch``
-            for 4096 at most.
-        threads: CPU threads of the embedded engine; ``None`` for torch's choice. 1 is best for tiny models.
-        retries: How often a failed episode is played again.
-        step_timeout: Seconds for a step of an environment.
-        generation_timeout: Seconds for a reply; ``None`` for no limit.
-        episode_timeout: Seconds for an episode; ``None`` for no limit.
-        environments: By id, what prompts may name and set beyond the environments that ship and their harmless options
-            (docs/security.md).
-
     Raises:
         ValueError: A value outside its range.
     """
 
+    #: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused for others.
+    #: ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM), in which episodes take their
+    #: turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching, else ``torch``.
     engine: Literal["auto", "torch", "trl"] = "auto"
-    backend: Kind = "inline"
-    workers: int | None = None
-    max_running: int = 128
-    max_turn_tokens: int | None = None
+    backend: Kind = "inline"  #: where environments step; see :class:`trainers.rollout.environments.Backend`
+    workers: int | None = None  #: environments at a time (of each kind); ``None`` as in ``Backend``
+    max_running: int = 128  #: episodes at a time; ``torch`` keeps keys and values of so many
+    max_turn_tokens: int | None = None  #: tokens of one reply; ``None`` for what is left of the episode
+    #: Prompt and completion together; ``None`` for what the model has positions for, and with ``torch`` for 4096 at
+    #: most
     max_context: int | None = None
+    #: CPU threads of the embedded engine; ``None`` for torch's choice. 1 is best for tiny models.
     threads: int | None = None
-    retries: int = 1
-    step_timeout: float = 60.0
-    generation_timeout: float | None = None
-    episode_timeout: float | None = None
+    retries: int = 1  #: how often a failed episode is played again
+    step_timeout: float = 60.0  #: seconds for a step of an environment
+    generation_timeout: float | None = None  #: seconds for a reply; ``None`` for no limit
+    episode_timeout: float | None = None  #: seconds for an episode; ``None`` for no limit
+    #: By id, what prompts may name and set beyond the environments that ship and their harmless options
+    #: (docs/security.md)
     environments: Environments | None = None
 
     def __post_init__(self) -> None:

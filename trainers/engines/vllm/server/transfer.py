@@ -31,36 +31,24 @@ from trainers.engines.process_group import broadcast, make_group
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """A process group to join; without one, the present group is left.
+    """A process group to join; without one, the present group is left."""
 
-    Args:
-        group: ``address``, ``port``, ``name``, ``size``, ``backend`` and ``timeout_s``. The trainer is rank 0.
-    """
-
+    #: ``address``, ``port``, ``name``, ``size``, ``backend`` and ``timeout_s``. The trainer is rank 0.
     group: dict[str, Any] | None = None
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """One bucket.
+    """One bucket."""
 
-    Args:
-        kind: ``weights`` of the model; ``base`` and ``adapter`` of a LoRA run, which are kept; ``merge`` loads these.
-        scale: Of the adapter.
-        names: Of what is broadcast.
-        dtypes: Of what is broadcast.
-        shapes: Of what is broadcast.
-        data: Or else a safetensors file as base64.
-        path: Or else a safetensors file.
-    """
-
+    #: ``weights`` of the model; ``base`` and ``adapter`` of a LoRA run, which are kept; ``merge`` loads these
     kind: Literal["weights", "base", "adapter", "merge"] = "weights"
-    scale: float = 1.0
-    names: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    shapes: list[list[int]] = field(default_factory=list)
-    data: str | None = None
-    path: str | None = None
+    scale: float = 1.0  #: of the adapter
+    names: list[str] = field(default_factory=list)  #: of what is broadcast
+    dtypes: list[str] = field(default_factory=list)  #: of what is broadcast
+    shapes: list[list[int]] = field(default_factory=list)  #: of what is broadcast
+    data: str | None = None  #: or else a safetensors file as base64
+    path: str | None = None  #: or else a safetensors file
 
 
 class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
