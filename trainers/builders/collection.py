@@ -145,11 +145,7 @@ def _tasks(config: PPOConfig, without: Mapping[str, Collection[int]]) -> TaskOrd
 
 
 def trace_of(config: PPOConfig) -> TraceFile | None:
-    """The trace that is asked for.
-
-    Raises:
-        SetupError: It cannot be written.
-    """
+    """The trace that is asked for. Raises ``SetupError``: it cannot be written."""
     if config.trainer.trace_file is None:
         return None
     try:

@@ -65,11 +65,7 @@ class RequestError(EngineError, ValueError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
+    """How to sample. Raises ``ValueError``: a value outside its range."""
 
     temperature: float = 1.0  #: 0 decodes greedily
     top_p: float = 1.0  #: keep the smallest set of tokens with at least this probability; 1 keeps all

@@ -111,11 +111,7 @@ class WeightUpdater(Receiver):
         )
 
     def version_of(self, label: str) -> int:
-        """The version that the server calls by this name.
-
-        Raises:
-            EngineError: No update of this engine gave it that.
-        """
+        """The version that the server calls by this name. Raises EngineError: no update of this engine gave it that."""
         if label not in self._versions:
             raise EngineError(f"the {self.server} server computed with weights {label!r}, which another client gave it")
         return self._versions[label]
@@ -161,11 +157,7 @@ class WeightUpdater(Receiver):
         self._forget(self._on_disk)
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask the server to do something; returns the body of its answer.
-
-        Raises:
-            EngineError: It did not.
-        """
+        """Ask the server to do something; returns the body of its answer. Raises ``EngineError``: it did not."""
         answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s, alone=True)
         if answer.status == 404:
             raise EngineError(f"the {self.server} server has no {path}: {self._without(path)}")

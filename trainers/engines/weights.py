@@ -122,11 +122,7 @@ class SafetensorsFile:
         return self
 
     def write(self, name: str, value: Tensor) -> None:
-        """Write the next tensor.
-
-        Raises:
-            ValueError: It is another one than was said.
-        """
+        """Write the next tensor. Raises ``ValueError``: it is another one than was said."""
         wanted, (dtype, shape) = next(self._wanted)
         if (name, value.dtype, tuple(value.shape)) != (wanted, dtype, tuple(shape)):
             raise ValueError(

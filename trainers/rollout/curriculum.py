@@ -64,11 +64,7 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumRules:
-    """How components and starts are chosen.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
+    """How components and starts are chosen. Raises ``ValueError``: a value outside its range."""
 
     kind: CurriculumKind = "fixed"  #: ``fixed`` weights, or moved by their ``signal``
     floor: float = 0.1  #: with ``signal``, this part of the shares stays as the weights have it, in (0, 1]

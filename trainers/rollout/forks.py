@@ -46,11 +46,7 @@ class ForkPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkRules:
-    """Where and how often roots are forked.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
+    """Where and how often roots are forked. Raises ``ValueError``: a value outside its range."""
 
     samples: int = 1  #: forks at each state that is chosen, at least 1
     #: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.

@@ -123,11 +123,7 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRules:
-    """What a group and a batch are, and what may be in flight.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
+    """What a group and a batch are, and what may be in flight. Raises ``ValueError``: a value outside its range."""
 
     group_size: int  #: episodes of one task that are compared with each other, at least 1
     groups_per_batch: int  #: groups a batch, at least 1

@@ -18,11 +18,7 @@ log = logging.getLogger("trainers")
 
 
 def import_ray() -> Any:
-    """Ray.
-
-    Raises:
-        ImportError: It is not installed; the message names the extra.
-    """
+    """Ray. Raises ``ImportError``: it is not installed; the message names the extra."""
     try:
         import ray
         import ray.exceptions

@@ -128,11 +128,7 @@ def server_seed(seed: int) -> int:
 
 
 def read_reply(answer: Any, vocab_size: int) -> Reply:
-    """The answer to ``POST /generate``.
-
-    Raises:
-        EngineError: It is none, or its parts contradict each other.
-    """
+    """The answer to ``POST /generate``. Raises ``EngineError``: it is none, or its parts contradict each other."""
     meta = read(_Answer, answer).meta_info
     tokens, logprobs = (
         [each[1] for each in meta.output_token_logprobs],
@@ -146,11 +142,7 @@ def read_reply(answer: Any, vocab_size: int) -> Reply:
 
 
 def read(shape: type[_Shape], answer: Any) -> _Shape:
-    """An answer, checked.
-
-    Raises:
-        EngineError: It has another shape; quotes both.
-    """
+    """An answer, checked. Raises ``EngineError``: it has another shape; quotes both."""
     try:
         return shape.model_validate(answer)
     except ValidationError as error:

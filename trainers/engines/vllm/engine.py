@@ -60,11 +60,7 @@ class VLLMEngine(RemoteEngine):
         }
 
     async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`.
-
-        Raises:
-            EngineError: It sleeps.
-        """
+        """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`. Raises ``EngineError``: it sleeps."""
         if self._asleep:
             raise EngineError("the engine sleeps; wake it before it takes new weights")
         await super().update_weights(weights, version, mode)
