@@ -1,10 +1,7 @@
 """Weights of a LoRA run: a base, which stays as it is, and adapters, which are what learns (arXiv 2106.09685).
 
-Only adapters need to travel (:class:`trainers.engines.transport.AdapterSource`): an engine has got the base before,
-once. It merges them itself, so what it computes with, and how fast, is as with merged weights: the learner merges with
-the same function (:func:`merge`), and where both multiply on the same kind of device, the numbers are the same to the
-last bit.
-
+An engine gets the base once, then adapters alone (:class:`trainers.engines.transport.AdapterSource`), and merges them
+with the learner's own function (:func:`merge`): on the same kind of device the numbers are the same to the last bit.
 vLLM's worker imports this too, so it needs nothing but PyTorch.
 """
 
@@ -29,8 +26,7 @@ def merge(base: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """``A`` and ``B`` by the name of their matrix; peft's names are ``base_model.model.NAME.lora_A.weight``.
 
-    Raises:
-        ValueError: A name is none of peft's, or a matrix has only one of both.
+    Raises ``ValueError``: a name is none of peft's, or a matrix has only one of both.
     """
     halves: dict[str, dict[str, Tensor]] = {}
     for name, value in adapter.items():
@@ -44,12 +40,7 @@ def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def check_adapter(adapter: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Refuse adapters that do not fit parameters of these shapes.
-
-    Raises:
-        ValueError: As :func:`pairs_of`; a matrix is not in the model, or of another shape than the product of its
-            adapter; or a value is not finite.
-    """
+    """Refuse adapters that do not fit parameters of these shapes, or are not finite, with ``ValueError``."""
     for name, (a, b) in pairs_of(adapter).items():
         if name not in shapes:
             raise ValueError(f"the adapter is of another model: this one has no {name}; the old weights stay")

@@ -1,10 +1,9 @@
 """Attention of single queries to keys that are read where they lie: how the torch engine decodes on a CPU.
 
-A decoding request has one query a head, and keys and values that no other request has. The kernels for matrix products
-(those inside ``scaled_dot_product_attention``, too) spend more on packing such keys than on multiplying them. Two
-kernels that were made for sparse tables do the same work straight from the cells: a product sampled at given places
-(``torch.sparse.sampled_addmm``) for the scores, and a weighted sum of rows (``embedding_bag``) for the values. Both
-scale with the threads; on one thread gathering is faster (``python -m benchmarks.decode_attention`` shows both).
+The kernels for matrix products (those inside ``scaled_dot_product_attention``, too) spend more on packing the keys of a
+single query than on multiplying them. Two kernels for sparse tables work straight from the cells: a product sampled at
+given places (``torch.sparse.sampled_addmm``) for the scores, and a weighted sum of rows (``embedding_bag``) for the
+values. On one thread gathering is faster (``python -m benchmarks.decode_attention`` shows both).
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ class CellAttention:
         """What the requests read; the same for all layers.
 
         ``cells`` (int64 ``[R, keys]``) says where the cache has each position of a request, ``positions`` (int64
-        ``[R]``) those of their queries: each sees the positions up to its own. The answer is sparse, ``[R * heads, rows
-        of the table]`` with ``keys`` entries a row: 0 where the query may look, ``-inf`` where the position is none of
-        its own yet (the cell must be finite there).
+        ``[R]``) those of their queries. The answer is sparse, ``[R * heads, rows of the table]`` with ``keys`` entries
+        a row: 0 up to the query's position, ``-inf`` beyond (where the cell must be finite).
         """
         keys, count = cells.shape[1], len(cells) * self._heads
         first = cells.to(self._index) * (2 * self._kv_heads)

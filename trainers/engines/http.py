@@ -29,11 +29,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Requests to ``base_url``; made anywhere, used in one event loop. ``api_key`` is sent as a bearer token.
-
-    Raises:
-        ImportError: aiohttp is missing; names the ``extra`` of this project that installs it.
-    """
+    """Requests to ``base_url``, in one event loop, with ``api_key`` as bearer token; ImportError without aiohttp."""
 
     def __init__(self, base_url: str, api_key: str | None = None, *, extra: str) -> None:
         try:
@@ -48,14 +44,10 @@ class Client:
     async def request(
         self, method: str, path: str, body: Any = None, *, timeout: float | None = None, alone: bool = False
     ) -> Answer:
-        """Send one request; ``path`` begins with a slash, ``body`` is sent as JSON.
+        """Send one request, ``body`` as JSON; raises UnreachableError where no answer comes.
 
         Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` is on a
-        connection of its own, for what must not be asked twice: a server may close one that it kept at the moment in
-        which it is used again.
-
-        Raises:
-            UnreachableError: No answer came.
+        connection of its own, for what must not be asked twice: a server may close a kept one just when it is reused.
         """
         limit = self._aiohttp.ClientTimeout(total=timeout)
         try:

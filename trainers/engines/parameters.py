@@ -1,10 +1,8 @@
 """A model's weights as inference servers name and hold them: what is checked before an update, and checksums after it.
 
-All is checked on this side, because servers do not: SGLang ignores an unknown name with a success, and dies of a wrong
-shape. Checksums are one for each parameter and each tensor-parallel rank, which holds a part of it: vLLM and SGLang
-name, fuse, pad and divide parameters in the same way.
-
-vLLM's worker imports this too, so it needs nothing but PyTorch.
+Servers do not check: SGLang ignores an unknown name with a success, and dies of a wrong shape. Checksums are one for
+each parameter and tensor-parallel rank: vLLM and SGLang name, fuse, pad and divide parameters in the same way. vLLM's
+worker imports this too, so it needs nothing but PyTorch.
 """
 
 from __future__ import annotations
@@ -44,11 +42,7 @@ class Parameters:
     kv_heads: int  #: key and value heads of a layer
 
     def check(self, weights: Mapping[str, Tensor] | Sequence[TensorSpec]) -> None:
-        """Refuse weights that are not exactly this model's.
-
-        Raises:
-            ValueError: See :func:`trainers.engines.weights.check_weights`.
-        """
+        """Refuse weights that are not exactly this model's: see :func:`trainers.engines.weights.check_weights`."""
         shapes, tied = dict(self.shapes), {HEAD: EMBEDDING} if self.tied else {}
         shapes |= {name: shapes[other] for name, other in tied.items()}
         if isinstance(weights, Mapping):
@@ -58,11 +52,7 @@ class Parameters:
 
 
 def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
-    """Names and shapes from the headers of a folder's safetensors files; no tensor is read.
-
-    Raises:
-        ValueError: There is no such file, or one that is damaged.
-    """
+    """Names and shapes from the headers of a folder's safetensors files; ``ValueError`` without whole ones."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} has no *.safetensors, from which names and shapes of the weights could be read")
@@ -92,11 +82,7 @@ class ChecksumRule:
 
 
 class Checksums:
-    """The checksums that a server must have, of weights that come one after another.
-
-    Args:
-        rule: Of the server.
-    """
+    """The checksums that a server must have, by its ``rule``, of weights that come one after another."""
 
     def __init__(self, rule: ChecksumRule) -> None:
         self._rule = rule

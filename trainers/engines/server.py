@@ -51,12 +51,7 @@ class ServerProcess:
 
     It ends with :meth:`stop`, when this object is collected, or with this process, even if that is killed.
 
-    Args:
-        command: What to run.
-        environment: Added to this process's own environment.
-
-    Raises:
-        OSError: It cannot be started.
+    ``environment`` is added to this process's own. Raises ``OSError``: it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -146,8 +141,7 @@ class ServerOptions:
     folder that both sides see, ``http`` by value. ``auto`` is ``process_group`` to a server that is started, ``http``
     to one that runs already.
 
-    Raises:
-        ValueError: The address is none, or there is no Python with the server's package.
+    Raises ``ValueError``: the address is none, or there is no Python with the server's package.
     """
 
     base_url: str | None = None  #: of a server that runs already, ``http://127.0.0.1:30000``; ``None`` starts one

@@ -1,8 +1,7 @@
 """How weights get from where they are to the engines: sources give them, receivers take them.
 
-A source (:class:`WeightSource`) says what comes and gives it bucket by bucket: to this process, or through a process
-group whose rank 0 is where the weights are and whose other ranks are an engine's workers. The receiver's half is a few
-orders to these workers; the tensors themselves never pass through the one who orders.
+A source (:class:`WeightSource`) gives them bucket by bucket: to this process, or through a process group whose rank 0
+is where the weights are and whose other ranks are an engine's workers, which the receiver orders to take part.
 """
 
 from __future__ import annotations
@@ -46,12 +45,7 @@ class Wants:
 
 
 class Receiver(ABC):
-    """The workers of one engine, as those who send see them. Each order raises EngineError where it is refused.
-
-    Attributes:
-        group: The process group that they are in.
-        sender: Its rank 0, where that is in this process.
-    """
+    """The workers of one engine, as those who send see them. Each order raises EngineError where it is refused."""
 
     def __init__(self) -> None:
         self.group: Group | None = None
@@ -136,11 +130,7 @@ class Inbox(Receiver):
 
 
 class WeightSource(ABC):
-    """Weights of one moment.
-
-    Attributes:
-        specs: What comes, in order.
-    """
+    """Weights of one moment; ``specs`` says what comes, in order."""
 
     specs: Sequence[TensorSpec]
 
@@ -156,14 +146,9 @@ class WeightSource(ABC):
 
     @abstractmethod
     async def broadcast(self, receiver: Receiver) -> Sums:
-        """Send all to a receiver through a process group.
+        """Send all through a process group; the checksums that the workers must have now, if they want any.
 
-        Returns:
-            The checksums that its workers must have now; none where it wants none.
-
-        Raises:
-            EngineError: They did not take all of it; they are in no group now.
-            SupersededError: The weights are gone.
+        EngineError: they did not take all of it, and are in no group now. SupersededError: the weights are gone.
         """
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
@@ -178,10 +163,7 @@ class WeightSource(ABC):
 class LocalSource(WeightSource):
     """Weights that are in this process, which is then rank 0.
 
-    Args:
-        specs: What comes.
-        read: Begins to give it, in order, where it is; as often as it is asked. What it gives may be the memory of a
-            model: it is to be read only, one tensor after another.
+    ``read`` begins to give the ``specs``, in order, as often as it is asked: maybe the memory of a model, to read only.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], read: Callable[[], Iterator[Named]]) -> None:
@@ -241,9 +223,7 @@ class AdapterSource(NamedTuple):
     def merged(self, device: torch.device | str | None = None) -> LocalSource:
         """Of sources in this process: merged weights, multiplied on ``device`` one at a time, as they are read.
 
-        Raises:
-            ValueError: The adapters do not fit the base.
-            SupersededError: See :meth:`trainers.learner.weight_stream.WeightStream.read`; as reading may.
+        Raises ``ValueError`` where the adapters do not fit the base, and SupersededError as reading does.
         """
         assert isinstance(self.base, LocalSource)
         assert isinstance(self.adapter, LocalSource)
@@ -269,11 +249,7 @@ def source_of(weights: Weights, without: Container[str] = ()) -> WeightSource | 
 
 
 async def collect(source: WeightSource, wants: Wants) -> dict[str, Tensor]:
-    """All of a source in this process, by all names, compared with its checksums.
-
-    Raises:
-        EngineError: It was damaged on its way; or as the source raises.
-    """
+    """All of a source in this process, by all names; EngineError where the checksums show damage."""
     names = {spec.names[0]: spec.names for spec in source.specs}
     rule = ChecksumRule()
     sums, found = Checksums(rule), dict[str, Tensor]()
@@ -315,14 +291,8 @@ def send(
 ) -> dict[str, Sums | str]:
     """Rank 0's half: broadcast each bucket to all groups before the next one is read. It takes its time.
 
-    Args:
-        sender: Which opened the groups.
-        to: What their workers want, by the group's name.
-        plan: See :func:`plan_of`.
-        tensors: In its order.
-
-    Returns:
-        For each group the checksums that its workers must have, or why it has failed.
+    ``to`` is what the workers want, by the group's name; ``tensors`` come in the ``plan``'s order. Returns for each
+    group the checksums that its workers must have, or why it has failed.
     """
     sums = {(wants.rule, wants.dtype): Checksums(wants.rule) for wants in to.values() if wants.rule is not None}
     sender.join(to)
@@ -353,14 +323,9 @@ async def exchange(
 ) -> dict[str, Sums | Exception]:
     """Have rank 0 send and the receivers follow, at the same time; where one of the two fails, the other is told.
 
-    Args:
-        sending: What :func:`send` does, wherever rank 0 is.
-        members: Receivers, and their groups by name.
-        plan: As ``send`` has it.
-        give_up: Tells rank 0 that it need not wait for a group, and why; does not block.
-
-    Returns:
-        What each receiver must have now, or what went wrong. Those who failed are in no group.
+    ``sending`` is :func:`send`, wherever rank 0 is; ``members`` are receivers with their groups, by name; ``give_up``
+    tells rank 0, without blocking, that it need not wait for a group, and why. Returns what each receiver must have
+    now, or what went wrong; those who failed are in no group.
     """
     rank_0 = asyncio.ensure_future(sending)
     following = {

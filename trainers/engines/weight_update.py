@@ -48,12 +48,8 @@ class MixedWeightsError(EngineError):
 class WeightUpdater(Receiver):
     """Gives one server its weights, in the way that the options say.
 
-    Args:
-        client: Of the server.
-        options: How weights travel, and how long a step may take.
-        parameters: Of the model.
-        folder: The model's, for what goes with weights on a disk.
-        apart: Whether the server does not compute on this process's GPU, which NCCL cannot share between two ranks.
+    ``folder`` is the model's, for what goes with weights on a disk. ``apart``: the server does not compute on this
+    process's GPU, which NCCL cannot share between two ranks.
     """
 
     server = "server"  #: in messages
@@ -84,15 +80,7 @@ class WeightUpdater(Receiver):
         self._label = ""  # of the weights that are being sent
 
     def connect(self, *, device: str, ranks: int, dtype: torch.dtype | None, label: str, version: int) -> None:
-        """Take note of the server.
-
-        Args:
-            device: What it computes on.
-            ranks: Its tensor-parallel ranks.
-            dtype: Of its weights; ``None`` where it does not say.
-            label: Its name for its present weights.
-            version: Ours for these.
-        """
+        """Take note of the server: its ``label`` for its present weights is our ``version``; ``dtype`` if it says."""
         self.device, self.ranks, self._dtype = device, ranks, dtype
         self._versions[label] = version
 
@@ -117,26 +105,15 @@ class WeightUpdater(Receiver):
         return self._versions[label]
 
     def check(self, weights: Weights) -> None:
-        """Refuse weights that are not exactly this model's; of tensors that are here, their values too.
-
-        Raises:
-            ValueError: See :func:`trainers.engines.weights.check_weights`.
-        """
+        """Refuse weights that are not exactly this model's; of tensors that are here, their values too."""
         if isinstance(weights, AdapterSource):
             raise ValueError(f"the {self.server} server takes whole weights, and not adapters")
         self._parameters.check(weights.specs if isinstance(weights, WeightSource) else weights)
 
     async def apply(self, weights: Weights, version: int, *, abort: bool) -> None:
-        """Give the server weights that :meth:`check` accepted.
+        """Give the server weights that :meth:`check` accepted; ``abort`` ends what runs.
 
-        Args:
-            weights: In the model's own naming.
-            version: What they are.
-            abort: End what runs; else it continues with the new weights.
-
-        Raises:
-            EngineError: It was refused, and the old weights are served on.
-            MixedWeightsError: See there.
+        EngineError: it was refused, and the old weights are served on. MixedWeightsError: see there.
         """
         source = source_of(weights, {HEAD} if self._parameters.tied else ())
         self._label = f"{self._prefix}:{version}"

@@ -31,16 +31,10 @@ Named = tuple[tuple[str, ...], Tensor]
 
 
 def check_weights(weights: Any, shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> None:
-    """Refuse weights that do not fit.
+    """Refuse weights, in the model's own naming, that do not fit; ``tied`` names (and whose they are) may be left out.
 
-    Args:
-        weights: What was given, in the model's own naming.
-        shapes: Of every parameter by name.
-        tied: Names that stand for the same tensor as another, with the other's name. They may be left out.
-
-    Raises:
-        ValueError: It is no mapping of names to tensors, a name is missing or unknown, a shape differs, a value is not
-            finite, or two tensors that are tied differ.
+    Raises ``ValueError``: it is no mapping of names to tensors, a name is missing or unknown, a shape differs, a value
+    is not finite, or two tensors that are tied differ.
     """
     if not isinstance(weights, Mapping):
         raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
@@ -97,12 +91,8 @@ def some(what: str, names: Sequence[str]) -> str:
 class SafetensorsFile:
     """A file that is written tensor by tensor; a context manager. The library itself writes what it has in memory.
 
-    The format is 8 bytes with the length of a JSON header, the header, and the numbers
-    (https://huggingface.co/docs/safetensors).
-
-    Args:
-        path: The file.
-        tensors: Type and shape of those that will come, by name, in their order.
+    It is 8 bytes with the length of a JSON header, the header, and the numbers
+    (https://huggingface.co/docs/safetensors). ``tensors`` are type and shape of what will come, by name, in order.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:

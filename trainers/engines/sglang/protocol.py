@@ -68,11 +68,7 @@ class ServerInfo(BaseModel):
     enable_deterministic_inference: bool = False
 
     def check(self, max_context: int) -> None:
-        """Refuse a server that cannot do what is wanted.
-
-        Raises:
-            EngineError: Its context is too short, or it has data-parallel replicas, which take no updates.
-        """
+        """Refuse, with EngineError, a server whose context is too short, or that has data-parallel replicas."""
         if self.max_req_input_len is not None and max_context > self.max_req_input_len:
             raise EngineError(
                 f"it takes prompts below {self.max_req_input_len} tokens, and max_context is {max_context}; start it "

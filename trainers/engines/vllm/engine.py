@@ -29,10 +29,7 @@ _GENERATE = "/inference/v1/generate"
 
 
 class VLLMEngine(RemoteEngine):
-    """Serves with vLLM; see :class:`trainers.engines.remote.RemoteEngine`.
-
-    Temperatures above 0 and below :data:`MIN_TEMPERATURE` are refused.
-    """
+    """Serves with vLLM (:class:`trainers.engines.remote.RemoteEngine`); refuses ``0 < T <`` :data:`MIN_TEMPERATURE`."""
 
     kind = "vLLM"
     health_path = "/health"
@@ -68,11 +65,8 @@ class VLLMEngine(RemoteEngine):
     async def sleep(self, level: int = 1) -> None:
         """Stop computing and give memory back until :meth:`wake`; requests wait, those that run start over then.
 
-        Args:
-            level: 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing.
-
-        Raises:
-            EngineError: The server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
+        ``level`` 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing. EngineError where
+        the server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
         """
         await self.ready()
         if level > 0 and self._updater.device == "cpu":

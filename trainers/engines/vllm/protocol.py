@@ -49,11 +49,7 @@ def generate_body(
 
 
 def read_reply(body: Any) -> Reply:
-    """The answer to ``POST /inference/v1/generate``.
-
-    Raises:
-        EngineError: It is none, or its parts contradict each other.
-    """
+    """The answer to ``POST /inference/v1/generate``; EngineError where parts are missing or contradict each other."""
     try:
         (choice,) = body["choices"]
         tokens = [int(token) for token in choice["token_ids"]]
@@ -82,12 +78,7 @@ def read_metrics(text: str) -> dict[str, float]:
 
 
 def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict[str, Any]:
-    """What the server's first worker says of itself in ``POST /collective_rpc``.
-
-    Raises:
-        EngineError: The server was started without what is needed, with another vocabulary, or with a shorter context;
-            says with what to start it.
-    """
+    """What the server's first worker says of itself in ``POST /collective_rpc``; EngineError says what it must have."""
     if answer.status == 404:
         raise EngineError("it has no endpoints for weights; start it with VLLM_SERVER_DEV_MODE=1")
     if answer.status != 200 or not isinstance(answer.body, Mapping) or not answer.body.get("results"):

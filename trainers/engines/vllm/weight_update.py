@@ -23,10 +23,7 @@ _WRAPPED = re.compile(r"Call to \w+ method failed: Worker failed with error '(.*
 
 
 class VLLMUpdater(WeightUpdater):
-    """See :class:`trainers.engines.weight_update.WeightUpdater`.
-
-    Of a LoRA run the base is sent once, and then adapters alone, which the workers merge and verify.
-    """
+    """See :class:`trainers.engines.weight_update.WeightUpdater`; the base of a LoRA run is sent once."""
 
     server = "vLLM"
     checksum_kind = "bits"

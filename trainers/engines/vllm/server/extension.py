@@ -1,7 +1,7 @@
 """What vLLM's workers import before they load a model: ``--worker-extension-cls`` names the class in here.
 
-Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place, in a server that
-the run starts as in one of the user's (docs/engines.md has the whole command).
+Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place; see
+docs/engines.md.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ class WorkerExtension:
 def keep_weights_loadable() -> None:
     """On a CPU, compute with the weights as they are, not with packed copies.
 
-    vLLM packs the matrices of linear layers for oneDNN (or for SGLang's kernels) when the model is loaded, and frees
-    the originals. New weights then have nowhere to go: ``load_weights`` fails, ``reload_weights`` succeeds and goes on
-    computing with the old ones.
+    vLLM packs the matrices of linear layers when the model is loaded, and frees the originals: ``load_weights`` then
+    fails, and ``reload_weights`` succeeds and goes on computing with the old ones.
     """
     if current_platform.is_cpu():
         layers.ops._supports_onednn = False

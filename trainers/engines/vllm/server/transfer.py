@@ -1,8 +1,7 @@
 """New weights for vLLM's workers: a backend of its weight-transfer interface.
 
-Weights come in buckets: broadcast through a process group whose rank 0 is the trainer, by value in the request, or from
-a safetensors file. A LoRA run sends its base model once and then the adapters alone, which are merged here, one
-matrix at a time. vLLM calls start, update (once a bucket) and finish, on every worker.
+Weights come in buckets: through a process group whose rank 0 is the trainer, by value in the request, or from a
+safetensors file. A LoRA run sends its base once and then adapters alone, merged here one matrix at a time.
 """
 
 from __future__ import annotations
@@ -78,11 +77,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._adapter, self._base_begun = {}, False
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Take one bucket.
-
-        Raises:
-            ValueError: The model cannot take it, or the merged weights are not in the model afterwards.
-        """
+        """Take one bucket; ``ValueError`` where the model cannot take it, or has not the merged weights then."""
         try:
             if update_info.kind == "weights":
                 self._base = None
