@@ -2,9 +2,10 @@
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer sees padding. Attention works
 on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[blocks * SIZE, 2 *
-kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.scheduler.BlockPool`); a table says where
-a request's positions lie. Requests that decode on several threads of a CPU read them in place (:mod:`.cell_attention`);
-any other group gathers its blocks just before it attends: they are in the processor's cache then.
+kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.scheduler.BlockPool`); a table
+says where a request's positions lie. Requests that decode on several threads of a CPU read them in place
+(:mod:`.cell_attention`); any other group gathers its blocks just before it attends: they are in the processor's cache
+then.
 
 The weights are copied into fused matrices (q, k, v in one; gate and up in one), of which each parameter of the original
 is a view with its name: all that a weight update needs. Other families than :data:`FAMILIES` run through transformers'

@@ -1,8 +1,8 @@
 """An inference server behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
 What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there.
-Requests that come after an update was asked for see the new weights alone; a cancelled request is aborted on the server;
-whoever waits hears of a dead or hung server within seconds. What takes its place is the matter of
+Requests that come after an update was asked for see the new weights alone; a cancelled request is aborted on the
+server; whoever waits hears of a dead or hung server within seconds. What takes its place is the matter of
 :class:`trainers.engines.replicas.Replicas`.
 """
 
