@@ -18,24 +18,13 @@ from .errors import setup_errors
 
 
 def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
-    """Where the run's parts, or with ``serving`` its engines alone, will be on ``machine`` (``None``: this one).
-
-    Nothing is started.
-
-    Raises:
-        PlanError: They do not fit.
-    """
+    """Where the run's parts (``serving``: its engines alone) will be, here or on ``machine``; or a PlanError."""
     return make_plan(config, machine or this_machine(), None if serving else shape_of(config.model), serving=serving)
 
 
 @contextmanager
 def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
-    """Ray for the time of the run, where the run uses it.
-
-    Raises:
-        SetupError: Ray is not installed.
-        PlanError: It has not what the plan needs.
-    """
+    """Ray for the time of the run, where the run uses it; SetupError without Ray, PlanError where it has too little."""
     if config.cluster.backend != "ray" and config.env.backend != "ray":
         yield None
         return

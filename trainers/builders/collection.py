@@ -74,20 +74,10 @@ def collector_of(
     credit: Redistribution | None = None,
     without: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> Collector:
-    """What collects training episodes, and draws them in ``trace``.
+    """What collects training episodes; SetupError where the curriculum has nothing to choose.
 
-    Args:
-        config: Of the run.
-        engine: What replies.
-        renderer: Of its model.
-        backends: The environments, by component.
-        trace: Where to draw.
-        rewards: Those that come later.
-        credit: Which turns are paid, as the estimator sees it; ``None`` as they were earned.
-        without: Tasks of each component that are not played.
-
-    Raises:
-        SetupError: There is nothing that the curriculum could choose.
+    ``credit`` says which turns are paid, as the estimator sees it; ``without`` which tasks of a component are not
+    played.
     """
     rollout = config.rollout
     groups = GroupRules(

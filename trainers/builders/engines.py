@@ -48,7 +48,7 @@ async def engine_of(
     cluster: RayCluster | None = None,
     learner: Learner | LearnerGroup | None = None,
 ) -> Engine:
-    """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
+    """The engine, ready to generate, with the policy's weights as ``version`` (the iterations that made them).
 
     With ``cluster.backend=ray`` its actors go to ``cluster``, and share the GPUs of ``learner``.
     """
@@ -72,10 +72,9 @@ async def engine_of(
 async def _maker(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int
 ) -> Callable[[int], Engine | Awaitable[Engine]]:
-    """From a replica's index to an engine with the policy's weights.
+    """From a replica's index to an engine with the policy's weights, also where it is replaced later.
 
-    The policy's model stays as it is, because the learner trains a copy: these are the weights of ``version`` also when
-    a replica is replaced later. A server that somebody else started is not started again: its place waits for it.
+    A server that somebody else started is not started again: its place waits for it.
     """
     if config.engine.name in ("vllm", "sglang"):
         # Servers read its weights there where they are started, its shapes in any case.

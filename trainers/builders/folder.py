@@ -48,10 +48,7 @@ def episode_files(config: PPOConfig, folder: Path, tokenizer: Any) -> EpisodeFil
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder. It is made if need be, and is known then to take what is written.
-
-    Where the system or the file system has no locks, one run at a time is up to the user.
-    """
+    """Keep other runs out of a folder, where the file system has locks. It is made if need be, and tried."""
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -98,11 +95,9 @@ def refuse_sft_folder(folder: Path) -> None:
 
 
 def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:
-    """The checkpoint that the run goes on from, if any.
+    """The checkpoint that the run goes on from, if any; CheckpointError where it cannot be used.
 
-    Raises:
-        CheckpointError: The one that was asked for cannot be used.
-        SetupError: It is of another folder, and this one has checkpoints, which the run would replace by its own.
+    SetupError: it is of another folder, and this one has checkpoints, which the run would replace by its own.
     """
     if section.resume_mode != "resume_path":
         return saved.newest() if section.resume_mode == "auto" else None

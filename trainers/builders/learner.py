@@ -99,10 +99,7 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
 
 
 def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
-    """Let the policy say what the learner's actor begins with, where that has a saved adapter; the learner is there.
-
-    Engines are made of the policy, and the learner stands on it as it was before.
-    """
+    """Merge a saved adapter into the policy, of which engines are made; the learner, which has it beside, is there."""
     lora = learner_options(config.model, config.trainer)["lora"]
     if lora is not None and lora.adapter is not None:
         merge_saved(policy.own().base_model, lora)

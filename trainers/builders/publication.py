@@ -20,10 +20,6 @@ class Publisher:
     With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
     With more, those in other processes get a snapshot, of which each rank has its own part, and training goes on.
     Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
-
-    Args:
-        learner: Of the run.
-        config: Likewise.
     """
 
     def __init__(self, learner: Learner | RayLearnerGroup, config: PPOConfig) -> None:

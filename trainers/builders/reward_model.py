@@ -1,9 +1,8 @@
 """Reward models: what scores, where its workers are, and scores as rewards that come later.
 
-What is wrong with them is found in three steps. The checks of a configuration (:mod:`trainers.config.schema`) look at
-keys alone. :func:`reward_problems` looks at what the keys mean: the small files of a model, its template, a judge's
-options; it reads no weights, starts no process and asks no service. :func:`reward_models_of` and :func:`try_served` do
-that, before the first step of training.
+The checks of a configuration (:mod:`trainers.config.schema`) look at keys alone. :func:`reward_problems` looks at what
+they mean (a model's small files, its template, a judge's options), without weights, processes or services.
+:func:`reward_models_of` and :func:`try_served` use these, before the first step of training.
 """
 
 from __future__ import annotations
@@ -174,11 +173,7 @@ async def _tried(
 
 
 async def _try(backend: RewardBackend, asked: ModelOptions, advice: str) -> None:
-    """Have a conversation scored, so that what only asking can tell is known before anything is trained.
-
-    Raises:
-        BackendError: There is no score, or none that can be used.
-    """
+    """Have a conversation scored before anything is trained; BackendError where there is no score that can be used."""
     try:
         async with asyncio.timeout(asked.timeout_s):
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])

@@ -61,11 +61,7 @@ def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
 
 
 def check_name(key: str, name: str, so_far: TurnContext) -> None:
-    """Whether the environment has left a reward's name free.
-
-    Raises:
-        CollectionError: It pays a term of that name, and the two would be added up as one.
-    """
+    """Raise CollectionError where the environment pays a term of a reward's name: the two would be added up as one."""
     if name in so_far.terms:
         env_id = "the environment" if so_far.spec is None else so_far.spec.target
         raise CollectionError(
@@ -78,8 +74,8 @@ def check_name(key: str, name: str, so_far: TurnContext) -> None:
 def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
 
-    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
-    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
+    It scores (``solution_str``) the policy's replies alone, an empty line between two. ``extra_info`` is the row's,
+    with the conversation as ``messages``.
     """
     instead, task_of = config.custom_reward_function.replace, task_finder(config)
 
@@ -104,11 +100,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
 
 
 def penalties(config: PPOConfig) -> dict[str, Score]:
-    """What turns lose in training, by term.
-
-    ``overlong`` is DAPO's penalty of a long episode, in its last turn; ``cut_reply`` the price of a reply without an
-    end.
-    """
+    """What turns lose in training, by term: ``overlong`` is DAPO's, of a last turn; ``cut_reply`` of a cut reply."""
     section, price = config.overlong_buffer, config.rollout.cut_reply_penalty
     limit = config.rollout.max_response_tokens or 0  # the configuration was checked: it is there with the first
 
@@ -146,11 +138,7 @@ def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
 
 
 def lookahead_of(config: PPOConfig, count_tokens: Callable[[str], int] = len) -> Lookahead:
-    """How the multiturn-aware reward looks ahead, whose futures are played elsewhere.
-
-    Raises:
-        ValueError: The options do not go together, or the judge cannot be had.
-    """
+    """How the multiturn-aware reward looks ahead; ``ValueError``: options clash, or the judge cannot be had."""
     section = config.multiturn_reward
     judge: Judge | str | None = section.judge
     if section.judge_kwargs:

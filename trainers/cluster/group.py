@@ -1,10 +1,8 @@
 """A learner of many ranks behind the methods of one: who uses it does not know.
 
-Every call goes to all ranks with the same arguments; rank 0's result comes back. A rank that
-raises, dies or hangs is found by :mod:`.watch`. Where all ranks raised the same way the group goes on, as a Learner
-would; else it is ended, and every later call says why.
-
-The ranks are Ray actors (:mod:`.ray.ranks`); here is what does not depend on that.
+Every call goes to all ranks with the same arguments; rank 0's result comes back. A rank that raises, dies or hangs is
+found by :mod:`.watch`. Where all ranks raised the same way the group goes on, as a Learner would; else it is ended, and
+every later call says why. The ranks are Ray actors (:mod:`.ray.ranks`); here is what does not depend on that.
 """
 
 from __future__ import annotations
@@ -73,21 +71,9 @@ class Transport(Protocol):
 class LearnerGroup:
     """A :class:`~trainers.learner.learner.Learner` on several ranks; its methods and arguments are a Learner's.
 
-    Args:
-        transport: The ranks; they are ended with this.
-        model: The actor; see Learner. A model is sent once, from memory.
-        settings: Learner's other arguments; ``device`` is each rank's own, and may be ``auto``.
-        silence: Seconds without a sign of life after which a rank is taken to be lost.
-        stall: Seconds that a rank may stand at one place.
-        start_timeout: Seconds that starting may take.
-
-    Attributes:
-        critic: Not ``None`` where the ranks have a critic.
-        reference: Not ``None`` where the ranks have a reference.
-
-    Raises:
-        RankError: A rank died or hung while it started.
-        ValueError: As Learner.
+    ``silence`` and ``stall`` are seconds without a sign of life, and at one place, after which a rank is taken to be
+    lost; ``critic`` and ``reference`` are not ``None`` where the ranks have one. Raises as Learner, and RankError: a
+    rank died or hung while it started.
     """
 
     def __init__(
@@ -148,10 +134,9 @@ class LearnerGroup:
         self._do("save", Path(path).absolute(), extra)
 
     def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
-        """See :meth:`trainers.learner.learner.Learner.prepare_save`. The ranks take copies now, each of its own part.
+        """See :meth:`trainers.learner.learner.Learner.prepare_save`: the ranks take copies now, each of its own part.
 
-        Returns:
-            Lets the ranks write them, beside what else they are asked to do, and returns when all have; for a thread.
+        What is returned lets the ranks write them beside other work, and returns when all have; for a thread.
         """
         return self._prepare("prepare_save", extra)
 
@@ -170,11 +155,7 @@ class LearnerGroup:
         self._do("capture", on)
 
     def check_folder(self, folder: Path) -> None:
-        """Find out whether all ranks see what is written to a folder here, as checkpoints need it.
-
-        Raises:
-            ValueError: One does not.
-        """
+        """Raise ``ValueError`` where a rank does not see what is written to a folder here, as checkpoints need it."""
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".seen-by-ranks-") as file:

@@ -45,10 +45,7 @@ def futures(config: PPOConfig) -> int:
 
 
 def slots(config: PPOConfig) -> int:
-    """KV slots of each replica: ``engine.max_slots``, or as many as the run can have requests.
-
-    An episode, and a future, has one request at a time, and keeps its slot between its turns.
-    """
+    """KV slots of each replica: ``engine.max_slots``, or one for each episode and future that may be in flight."""
     if config.engine.max_slots is not None:
         return config.engine.max_slots
     requests, engines = episodes(config) + futures(config), config.engine.engines

@@ -27,11 +27,7 @@ class Machine:
 
     @classmethod
     def described(cls, text: str) -> Machine:
-        """``GPUS@GIB``, or ``NODESxGPUS@GIB``: machines with so many GPUs each, of so much memory.
-
-        Raises:
-            PlanError: It is neither.
-        """
+        """``GPUS@GIB``, or ``NODESxGPUS@GIB``: so many GPUs each, of so much memory; PlanError where it is neither."""
         found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)@([1-9]\d*(?:\.\d+)?)", text)
         if found is None:
             raise PlanError(
@@ -49,10 +45,7 @@ def available(root: Path = Path("/")) -> int | None:
     """Bytes that processes of this machine, or of this container, can still take; ``None`` where no file says so.
 
     The least of ``MemAvailable`` and, for each control group from this process's own upwards, its limit less what it
-    uses (page cache that can be dropped does not count as used).
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
+    uses (page cache that can be dropped does not count as used). ``proc`` and ``sys`` are in ``root``.
     """
     found = [*_of_machine(root), *_of_groups(root)]
     return max(0, min(found)) if found else None

@@ -1,29 +1,23 @@
 """The memory that a run needs, and whether it is there: in bytes on each GPU (or in each process on CPUs). Pure.
 
-What is certain (:data:`CERTAIN`) must fit. The estimate as a whole, of which activations and idle KV slots are the
-uncertain part, may be a fifth above what there is; beyond, the run is refused. Conventions:
+What is certain (:data:`CERTAIN`) must fit. The whole estimate, of which activations and idle KV slots are the uncertain
+part, may be a fifth above what there is. Conventions:
 
-* parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter) and sharded evenly over the
-  ranks, or over ``trainer.fsdp_size`` of them; tensor parallelism cuts the matrices of the blocks first, and what is
-  outside the blocks (embeddings and head) is whole on each of its ranks; a frozen reference is its parameters alone; a
-  critic counts like the actor. With LoRA, parameters are the model's and the adapters', gradients and moments are the
-  adapters' alone (which tensor parallelism is not counted to cut), and the reference is the model without them, for
-  nothing. With ``trainer.offload`` all of this is in the CPU's memory, and none of it is counted on a GPU;
-* in use, parameters are gathered in the dtype of the computation: those outside the blocks, and the blocks one at a
-  time, two at once;
+* parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter), sharded evenly over the ranks
+  or ``trainer.fsdp_size`` of them; tensor parallelism cuts the blocks' matrices first, and embeddings and head are
+  whole on each of its ranks; a reference is its parameters alone; a critic counts like the actor. With LoRA, gradients
+  and moments are the adapters' alone, and the reference costs nothing. With ``trainer.offload`` none of it is on a GPU;
+* parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once;
 * activations of a micro-batch: 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
   parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
-  matrix, which is never whole); with gradient checkpointing that of one layer, and the inputs of all (which
-  ``model.enable_activation_offload`` moves to the CPU); and float32 logits of as many positions as the learner computes
-  at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
-  so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
-* the driver loads the model in float32 on the CPU while it makes an embedded engine of it: that is counted where the
-  learner is on the CPU, too, and so are Python itself and a copy of what is published, as engines compute: for embedded
-  engines in Ray actors, and for servers with ``rollout.staleness``;
+  matrix); with gradient checkpointing that of one layer, and the inputs of all (unless
+  ``model.enable_activation_offload``); and float32 logits of as many positions as the learner computes at once
+  (:func:`trainers.learner.logprobs.positions_at_once`), twice;
+* on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
+  Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
-  its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. On a GPU, vLLM
-  holds the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where
-  its ``server_args`` have it.
+  its requests can fill (:func:`trainers.cluster.in_flight.slots`). On a GPU, vLLM holds the share that
+  ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static`` in its ``server_args``.
 """
 
 from __future__ import annotations
@@ -85,16 +79,9 @@ def estimate(
     engine_gpus: int,
     gpu_bytes: int | None,
 ) -> Iterator[tuple[str, str, int]]:
-    """Rows ``(who, what, bytes)``.
+    """Rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
-    Args:
-        config: Of the run.
-        shape: Of the policy.
-        device: ``cuda`` or ``cpu``.
-        ranks: Of the learner.
-        shards: Ranks over which its parameters are sharded, beside tensor parallelism.
-        engine_gpus: GPUs of one engine.
-        gpu_bytes: Memory of a GPU, where it is known.
+    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known.
     """
     yield from _of_learner(config, shape, device, ranks, shards)
     if not config.engine.base_urls:  # those servers have their memory already
@@ -209,12 +196,7 @@ Rows = Sequence[tuple[str, str, int]]
 def shortages(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
     """What does not fit, in words: for each place its needs, the largest of them, and the keys that lower these.
 
-    Args:
-        rows: ``(who, what, bytes)``, on one GPU or in one process.
-        config: Of the run.
-        device: ``cuda`` or ``cpu``.
-        ranks: Of the learner, on this machine.
-        machine: What it has; nothing is said where that is not known.
+    ``rows`` are ``(who, what, bytes)``, on one GPU or in one process; ``ranks`` are the learner's on this ``machine``.
     """
     for place, there, needs in _places(rows, config, device, ranks, machine):
         if there is None:

@@ -44,13 +44,7 @@ class Failure:
 
 
 class RankHost:
-    """What lives in a rank.
-
-    Args:
-        rank: Its number.
-        count: Of all ranks.
-        address: Of its machine, as the other ranks' machines know it.
-    """
+    """What lives in rank ``rank`` of ``count``; ``address`` is its machine's, as the others know it."""
 
     def __init__(self, rank: int, count: int, address: str = "127.0.0.1") -> None:
         self.rank, self.count, self.address = rank, count, address
@@ -79,11 +73,7 @@ class RankHost:
     def build(
         self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
     ) -> dict[str, bool]:
-        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner (``device`` may be ``auto``).
-
-        Returns:
-            Whether there is a ``critic``, and a ``reference``.
-        """
+        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner; says what it has."""
         import torch.distributed as dist
 
         from trainers.engines.process_group import Sender
@@ -155,8 +145,7 @@ class RankHost:
     def publication(self, number: int, which: Any, dtype: Any, snapshot: bool, limit: float) -> Any:
         """Make weights ready to leave, until the next of their kind; all ranks together. Returns what will come.
 
-        ``limit`` is how many seconds ranks wait for each other while they send a snapshot; for the others see
-        :class:`~trainers.learner.weight_stream.WeightStream`.
+        ``limit``: seconds that ranks wait for each other. See :class:`~trainers.learner.weight_stream.WeightStream`.
         """
         stream = self.learner.publication(which, dtype, snapshot=snapshot)
         if snapshot and self._apart is None:
@@ -173,11 +162,7 @@ class RankHost:
         self._sender.give_up(name, why)
 
     def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
-        """Send to groups that rank 0 opened; all ranks together. See :func:`trainers.engines.transport.send`.
-
-        Raises:
-            SupersededError: These weights are gone.
-        """
+        """Send to groups that rank 0 opened, all ranks together: :func:`trainers.engines.transport.send`."""
         from trainers.engines.base import SupersededError
         from trainers.engines.transport import plan_of, send
 

@@ -26,11 +26,7 @@ def this_machine() -> Machine:
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
-    """The shape of the policy, from its configuration alone; ``None`` where it is not on this disk.
-
-    Raises:
-        PlanError: It is on the hub, which cannot be reached.
-    """
+    """The shape of the policy, of its configuration alone; ``None`` where it is not on this disk, or PlanError."""
     if section.path == "tiny":
         return _counted_tiny(section)
     try:

@@ -1,8 +1,7 @@
 """What becomes of a call that all ranks carry out together: a pure state machine, without a clock of its own.
 
-Ranks wait for each other inside a call. So one that fails, dies or hangs holds up the others, and what is seen first
-is often not the cause: a survivor's broken connection arrives before the news of the death that broke it. The rules, in
-order:
+Ranks wait for each other inside a call, so what is seen first is often not the cause: a survivor's broken connection
+arrives before the news of the death that broke it. The rules, in order:
 
 1. A rank that is gone ends the call, and is its cause.
 2. All have answered: the call is done; or raised, where *every* rank raised (they are at the same point, so they can go
@@ -40,15 +39,7 @@ class Verdict:
 
 
 class Watch:
-    """One call.
-
-    Args:
-        ranks: How many carry it out.
-        now: When it began, in seconds.
-        silence: See the module.
-        stall: See the module.
-        grace: See the module.
-    """
+    """One call of ``ranks`` ranks, which begins ``now`` (seconds); for the rest see the module."""
 
     def __init__(self, ranks: int, now: float, *, silence: float, stall: float, grace: float) -> None:
         self._silence, self._stall, self._grace = silence, stall, grace

@@ -1,7 +1,6 @@
 """The parts of docs that are made from the schema and from the table of verl's keys.
 
-``python -m trainers.config PAGE.md`` writes the reference of all keys; without an argument it prints it. With
-``--verl`` before it, likewise the tables of verl's keys, below the words that the page begins with.
+``python -m trainers.config [--verl] PAGE.md`` writes the reference of all keys, or of verl's; without PAGE it prints.
 """
 
 from __future__ import annotations

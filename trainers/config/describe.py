@@ -20,10 +20,7 @@ _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "t
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration: its dotted name, its type, what it may be in words.
-
-    A mapping from names to sections is one key, too; what its sections take are its ``entries``.
-    """
+    """One key: its dotted name, its type, what it may be; one for a mapping of names to sections with ``entries``."""
 
     name: str
     annotation: Any
@@ -89,10 +86,7 @@ def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
 
 
 def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
-    """The key that ``name`` is, or that it lies below; ``None`` where it is none, a section, or a name of one.
-
-    For example ``env.kwargs`` for ``env.kwargs.level``, and ``reward_models.mine.kind`` for itself.
-    """
+    """The key that ``name`` is or lies below (``env.kwargs`` of ``env.kwargs.level``), if there is one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         key = keys.get(".".join(parts[:length]))

@@ -1,7 +1,7 @@
 """The configuration of a run, section by section; each section has every key with type, default, range and meaning.
 
-The sections are frozen pydantic models; names are verl's where a field has a standard one. ``--help`` and
-docs/configuration.md are made from what stands here. What several keys must agree on is checked at the end.
+Frozen pydantic models, with verl's names where a field has a standard one. ``--help`` and docs/configuration.md are
+made of what stands here. What several keys must agree on is checked at the end.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ class ConflictError(ValueError):
 
 
 class RunConfig(Section):
-    """What all runs have; subclasses add sections, and checks across them.
-
-    ``reads`` says which keys are read only where others have certain values (:mod:`.unread`).
-    """
+    """What all runs have; ``reads`` says which keys are read only where others have certain values (:mod:`.unread`)."""
 
     reads: ClassVar[unread.Reads] = {}
 

@@ -1,7 +1,7 @@
 """YAML with the scalars of version 1.2's core schema, on one line where a value is shown.
 
-PyYAML reads version 1.1, which has traps for a configuration: ``1e-4`` is text there, ``no`` is false and ``1:30`` is
-ninety. What is written here reads the same under both versions.
+PyYAML reads version 1.1, where ``1e-4`` is text, ``no`` is false and ``1:30`` is ninety. What is written here reads the
+same under both versions.
 """
 
 from __future__ import annotations

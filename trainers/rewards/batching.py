@@ -10,14 +10,9 @@ Item = TypeVar("Item")
 
 
 class Batcher(Generic[Item]):
-    """The queue in front of one model, first in, first out.
+    """The queue in front of one model, first in, first out; a batch is due when full, or after ``max_wait`` seconds.
 
-    A batch is *due* as soon as it is full, or its oldest request has waited long enough.
-
-    Args:
-        max_size: Requests in a batch, at most.
-        max_tokens: Tokens in a batch, at most; ``None`` for no limit. A request with more is a batch of its own.
-        max_wait: Maximum batching delay in seconds; 0 takes whatever is there.
+    A batch has at most ``max_size`` requests and ``max_tokens`` tokens; a request with more is a batch of its own.
     """
 
     def __init__(self, max_size: int, max_tokens: int | None, max_wait: float) -> None:
@@ -60,11 +55,7 @@ class Batcher(Generic[Item]):
 
 
 class Overlap:
-    """Seconds in which a batch was computed, and those of them in which episodes generated: two clocks, and no timer.
-
-    Batches side by side count once. The difference between two readings of ``generating_s`` is the time in between in
-    which anything generated (:meth:`trainers.rollout.collector.Collector.generating_s`).
-    """
+    """Seconds in which a batch was computed, and of them those in which episodes generated; side by side count once."""
 
     def __init__(self) -> None:
         self._running = 0

@@ -48,10 +48,7 @@ _OUTAGES = 3  # that a request has no part in; it may well be what brings the ba
 
 
 class BackendError(Exception):
-    """A backend could not score: a batch when raised, a single request when returned in its place.
-
-    With ``final``, asking again would give the same, so it is not asked.
-    """
+    """A backend could not score: a batch when raised, one request when returned; ``final``: asking again is no use."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -128,13 +125,8 @@ class ModelOptions:
 class RewardService:
     """Scores requests with named models; see the module.
 
-    Args:
-        backends: The models, by name. The service closes them.
-        options: How each is asked; what is not here is asked as its backend recommends (``model_options()``), or else
-            with the defaults.
-
-    Raises:
-        ValueError: No backend, or options of a model that there is not.
+    The service closes the ``backends``, by name. What has no ``options`` is asked as its backend recommends
+    (``model_options()``), or with the defaults. ``ValueError``: no backend, or options of none.
     """
 
     def __init__(
@@ -150,12 +142,7 @@ class RewardService:
         }
 
     async def score(self, model: str, request: ScoringRequest) -> float:
-        """The score of one request. The same request, asked by several at a time, is computed once.
-
-        Raises:
-            UnscoredError: There is no score.
-            ValueError: There is no such model.
-        """
+        """The score of one request, computed once however many ask; UnscoredError, or ``ValueError`` of no model."""
         if model not in self._models:
             raise ValueError(f"there is no reward model {model!r}; there are {', '.join(sorted(self._models))}")
         return await self._models[model].score(request)
@@ -165,12 +152,7 @@ class RewardService:
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
 
     def watch(self, generating_s: Callable[[], float]) -> None:
-        """Measure from now on how much of the scoring is beside generating.
-
-        Args:
-            generating_s: Seconds so far in which anything has been generating, on the event loop's clock:
-                :meth:`trainers.rollout.collector.Collector.generating_s`.
-        """
+        """Measure how much of the scoring is beside generating, by ``Collector.generating_s`` (seconds, a clock's)."""
         for model in self._models.values():
             model.overlap.watch(generating_s, asyncio.get_running_loop().time())
 
@@ -203,9 +185,6 @@ def reward_of(
             after each reply, the conversation up to it; the reward is that turn's.
         weight: What the score is multiplied by.
         truth: Finds the task's ground truth, where the model wants it.
-
-    Raises:
-        ValueError: An option outside the above.
     """
     if per not in ("episode", "turn"):
         raise ValueError(f"per must be episode or turn, not {per!r}")

@@ -1,9 +1,8 @@
 """An engine in a Ray actor, behind the protocol of :mod:`trainers.engines.base`.
 
-The actor has any engine inside: it is made there, by a function that is sent. New weights come from where they are,
-through a process group: to the server's workers, or to the actor, which gives them to an embedded engine when all are
-there. The driver only passes orders on. An actor that dies is an engine that dies:
-:class:`trainers.engines.replicas.Replicas` puts another in its place.
+A function that is sent makes any engine in the actor. New weights come through a process group, to a server's workers
+or to the actor, which gives them to an embedded engine; the driver only passes orders on. An actor that dies is an
+engine that dies: :class:`trainers.engines.replicas.Replicas` puts another in its place.
 """
 
 from __future__ import annotations
@@ -156,12 +155,7 @@ class _Workers(Receiver):
 
 
 class RayEngine:
-    """An engine in a Ray actor; see :class:`trainers.engines.base.Engine` for the protocol.
-
-    ``stats`` are those that the actor said last, half a second ago at most.
-
-    Made by :meth:`start`.
-    """
+    """An engine in a Ray actor, made by :meth:`start`; ``stats`` are at most half a second old."""
 
     def __init__(self, actor: Any, bucket_bytes: int) -> None:
         self._ray = import_ray()
@@ -177,7 +171,7 @@ class RayEngine:
     async def start(
         cls, cluster: RayCluster, replica: int, make: Any, *, gpus: Sequence[int] = (), bucket_bytes: int
     ) -> RayEngine:
-        """Make the actor, and the engine in it.
+        """Make the actor, and the engine in it; EngineError where it does not start, or what ``make`` raises.
 
         Args:
             cluster: Where.
@@ -185,9 +179,6 @@ class RayEngine:
             make: Ray's reference to a function of no argument that makes the engine, or a coroutine that does.
             gpus: CUDA numbers of GPUs that it shares with learner ranks.
             bucket_bytes: Of weights that an embedded engine takes at once.
-
-        Raises:
-            EngineError: It did not start; or as the function raises, where that is a ValueError.
         """
         ray = cluster.ray
         options = cluster.options(cluster.plan.engines[replica])

@@ -1,7 +1,7 @@
 """Learner ranks as Ray actors, one a rank; see :mod:`trainers.cluster.group`.
 
-Arguments are put into the object store once; every machine fetches them once. Weights never are: rank 0 sends them to
-the engines' workers (:class:`RankSource`), and this process only orders the steps.
+Arguments go through the object store, once a machine. Weights never do: rank 0 sends them to the engines' workers
+(:class:`RankSource`), and this process only orders the steps.
 """
 
 from __future__ import annotations
@@ -66,13 +66,7 @@ class _Rank:
 
 
 class RayRanks:
-    """See :class:`trainers.cluster.group.Transport`.
-
-    Args:
-        cluster: Where.
-        nsight: Options of ``nsys profile``, under which the ranks run; none where it is empty.
-        silence: See :class:`~trainers.cluster.group.LearnerGroup`.
-    """
+    """See :class:`trainers.cluster.group.Transport`; ``nsight`` are options of ``nsys profile`` around the ranks."""
 
     def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None, silence: float = 30.0) -> None:
         self._ray, self._silence = cluster.ray, silence
@@ -135,12 +129,7 @@ class RayRanks:
         return Event(rank, "failed" if isinstance(value, Failure) else "done", self._number, value)
 
     def aside(self, method: str, *args: Any, ranks: Sequence[int] = (0,)) -> list[Any]:
-        """Have ranks do something beside what they are at, of what takes no time.
-
-        Raises:
-            RankError: One is gone, or gave no sign of life.
-            Exception: What one raised.
-        """
+        """Have ranks do something short beside what they are at; RankError where one is gone, or what one raised."""
         group = {"concurrency_group": "pulse"}
         asked = {rank: self._actors[rank].aside.options(**group).remote(method, *args) for rank in ranks}
         answers = []
@@ -194,12 +183,7 @@ class RayLearnerGroup(LearnerGroup):
             return thread.submit(lambda: asyncio.run(collect(source, Wants(bucket_bytes=_BUCKET_BYTES)))).result()
 
     async def send(self, number: int, order: tuple[Any, ...], *, snapshot: bool) -> Mapping[str, Sums | str]:
-        """Have the ranks send; see :meth:`trainers.cluster.rank.RankHost.publish`.
-
-        Raises:
-            SupersededError: These weights are gone.
-            SourceLostError: The ranks cannot; says which, and why.
-        """
+        """Have the ranks send; SupersededError: these weights are gone. SourceLostError: they cannot, and why."""
         try:
             if not snapshot:
                 return await in_thread(lambda: self._do("publish", number, *order))
@@ -226,13 +210,8 @@ class RayLearnerGroup(LearnerGroup):
 class RankSource(WeightSource):
     """The weights of a learner on Ray: all ranks read them together, and rank 0 sends them.
 
-    Receivers who ask at the same time are served in one round, each through a process group of its own.
-
-    Args:
-        learner: Whose.
-        number: Of the publication.
-        specs: What comes.
-        snapshot: Whether the ranks have a copy, and may train on.
+    Receivers who ask at the same time are served in one round, each through a process group of its own. ``snapshot``:
+    the ranks have a copy, and may train on.
     """
 
     def __init__(self, learner: RayLearnerGroup, number: int, specs: Sequence[TensorSpec], *, snapshot: bool) -> None:

@@ -1,7 +1,4 @@
-"""A classifier in a Ray actor: a worker of :class:`trainers.rewards.backends.ClassifierPool`.
-
-An actor that dies is a worker that is lost: its batch goes to another, and a new actor is made in its place.
-"""
+"""A classifier in a Ray actor, as a worker of :class:`trainers.rewards.backends.ClassifierPool`."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ class _RewardActor:
 class RayWorker:
     """See :class:`trainers.rewards.backends.Worker`. Ray must be running, and the model's files where the actor is.
 
-    ``placement`` are options of Ray for the actor: what it takes (``num_gpus``), and its placement group. ``gpus`` are
-    CUDA numbers of GPUs that it shares with others and takes none of.
+    ``placement`` are Ray's options for the actor; ``gpus`` CUDA numbers of GPUs that it shares and takes none of.
     """
 
     def __init__(

@@ -28,9 +28,7 @@ def import_ray() -> Any:
 
 
 class RayCluster:
-    """Ray, and where a plan's actors go there; a context manager.
-
-    A Ray that this process uses already is used, and left as it is.
+    """Ray, and where a plan's actors go there; a context manager. A Ray that this process uses already stays as it is.
 
     Args:
         plan: What the run needs.
@@ -156,12 +154,7 @@ def captures(options: Mapping[str, Any]) -> bool:
 def nsight_of(options: Mapping[str, Any], steps: Sequence[int]) -> dict[str, str]:
     """Ray's ``nsight`` of a runtime environment: options of ``nsys profile``, all of them words.
 
-    Nsight ends a process after its first range by default. Where ranges are captured, the options give their
-    number and let the process live.
-
-    Args:
-        options: As configured.
-        steps: The iterations that are captured.
+    Nsight ends a process after its first range by default; where ranges (``steps``) are captured, it must let it live.
     """
     given = dict(options)
     if captures(options):

@@ -2,8 +2,8 @@
 
 The shapes of a computation are a function of the conversation alone, because in another shape the last bits change:
 tokens are padded on the right to a multiple of ``bucket``, and ``rows`` conversations of one such length are computed
-at a time, filled up with copies. Padding is never read: in a causal model, tokens see only what stands before them,
-which is proved on the model when it is loaded. Other models get an attention mask, and one token of padding at least.
+at a time, filled up with copies. A causal model never reads padding, which is proved when it is loaded. Other models
+get an attention mask, and one token of padding at least.
 """
 
 from __future__ import annotations
@@ -26,11 +26,7 @@ _LOADING = threading.Lock()
 
 
 class Classifier:
-    """A reward model in this thread, on ``device``: ``cpu``, ``cuda:1``, or ``auto``: the first GPU, if there is one.
-
-    Raises:
-        ValueError: It cannot be loaded, has no trained head, or has not the label.
-    """
+    """A reward model in this thread, on ``device`` (``auto``: the first GPU); ``ValueError`` without head or label."""
 
     def __init__(self, options: ClassifierSection, device: str = "auto") -> None:
         import torch
@@ -137,10 +133,7 @@ class Classifier:
 
 
 def classifier_problems(options: ClassifierSection) -> Iterator[tuple[str, str]]:
-    """What is wrong with a reward model, as far as its small files tell: the option to change, and why.
-
-    They are ``config.json``, the tokenizer, the chat template, and the names of the tensors in safetensors files.
-    """
+    """What is wrong with a reward model, as far as its small files tell: the option to change, and why."""
     import torch
     from transformers import AutoConfig
 

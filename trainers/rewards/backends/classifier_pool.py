@@ -30,10 +30,7 @@ class WorkerLostError(Exception):
 
 
 class Worker(Protocol):
-    """A :class:`Classifier` somewhere; it computes one batch at a time.
-
-    Methods raise :class:`WorkerLostError` when it is gone; it is then ``lost``, and must be started again.
-    """
+    """A :class:`Classifier` somewhere, a batch at a time; WorkerLostError when it is ``lost`` and must start again."""
 
     lost: bool
 
@@ -41,20 +38,14 @@ class Worker(Protocol):
         """Load the model; a ``ValueError`` where there is none, or it does not fit its options."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call ``score``, ``sleep`` or ``wake`` of the classifier. Cancelling leaves it lost, or busy until it is done.
-
-        What the method raises is raised here, and the worker lives.
-        """
+        """Call a method of the classifier, whose errors are raised here. Cancelling leaves it lost, or busy."""
 
     async def close(self) -> None:
         """End it. Safe to call twice."""
 
 
 class LocalWorker:
-    """The classifier in this process, computed in one thread beside the event loop.
-
-    A batch that takes too long cannot be stopped: it is computed to its end, and the next one waits for it.
-    """
+    """The classifier in one thread of this process; a batch that takes too long is computed to its end."""
 
     def __init__(self, options: ClassifierSection, device: str = "auto") -> None:
         self.lost = False
@@ -78,8 +69,8 @@ class LocalWorker:
 class ClassifierPool:
     """A backend of the reward service. Made by :meth:`start`.
 
-    A worker that is lost is started again, at once and then after doubled pauses. A batch is lost with a worker once at
-    most; the second time its requests fail, for the service to find the one that breaks workers.
+    A lost worker is started again, at once and then after doubled pauses. A batch is tried twice; then its requests
+    fail, for the service to find the one that breaks workers.
     """
 
     def __init__(self, options: ClassifierSection, count: int, make: Callable[[int], Worker]) -> None:
@@ -97,16 +88,9 @@ class ClassifierPool:
     async def start(
         cls, options: ClassifierSection, count: int = 1, make: Callable[[int], Worker] | None = None
     ) -> Self:
-        """Start ``count`` workers, and wait for all of them.
+        """Start ``count`` workers, made by ``make`` (:class:`LocalWorker`) from their number, and wait for all of them.
 
-        Args:
-            options: The model.
-            count: How many workers.
-            make: Makes worker number ``i``, also when it is made again; ``None`` is a :class:`LocalWorker`.
-
-        Raises:
-            ValueError: There is no such model, or it does not fit its options.
-            WorkerLostError: One died while it started.
+        ``ValueError``: there is no such model, or it does not fit its options. WorkerLostError: one died meanwhile.
         """
         pool = cls(options, count, make or (lambda _: LocalWorker(options)))
         made = [pool._make(number) for number in range(count)]
