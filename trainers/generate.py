@@ -3,10 +3,9 @@
     python -m trainers.generate data.path=test.parquet data.output_path=replies.parquet model.path=FOLDER
 
 The output has all columns of the input, and ``responses``, ``response_lengths`` (tokens, the stop token included) and
-``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file in a folder beside the
-output until all are there; the same command resumes a killed one. Every reply has a seed of its own,
-made of ``trainer.seed``, its row and its number, so where it was batched, and whether the run was interrupted, changes
-nothing but the last bit of floating-point arithmetic.
+``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file beside the output until
+all are there; the same command resumes a killed one. A reply's seed is made of ``trainer.seed``, its row and its
+number, so batching and interruptions change nothing but the last bit of floating-point arithmetic.
 """
 
 from __future__ import annotations

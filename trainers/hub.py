@@ -29,11 +29,8 @@ def is_name(path: str) -> bool:
 def folder_of(path: str, *, weights: bool = True) -> Path:
     """The folder of a model: ``path`` itself, or the files of a name on the hub, which are downloaded if need be.
 
-    Downloads are kept in Hugging Face's own cache (``HF_HOME``), and only safetensors, configuration and tokenizer are
-    taken, so nothing of a repository is ever run or unpickled. Without ``weights`` only the latter two are needed.
-
-    Raises:
-        HubError: It cannot be downloaded, or has not been made.
+    Only safetensors, configuration and tokenizer are taken (``weights=False``: the latter two), into Hugging Face's
+    cache (``HF_HOME``), so nothing of a repository is ever run or unpickled. HubError: it cannot be downloaded.
     """
     if path == SMOLLM2:
         return _made()
@@ -75,8 +72,8 @@ def check_model_files(source: str | Path) -> None:
     """Check ``config.json`` and the index of the weights of a folder or a name, before transformers reads them.
 
     ``trust_remote_code=False`` leaves two ways to foreign code open: ``config.json`` can name an attention kernel of
-    the hub (``"_attn_implementation": "owner/repository"``), which is downloaded and imported; and the index of
-    safetensors files can name a pickle, or a file of another folder. Either is a ``ValueError``.
+    the hub (``"_attn_implementation": "owner/repository"``), and the index of safetensors files a pickle, or a file of
+    another folder. Either is a ``ValueError``.
     """
     rest = [_read(source, _CONFIG)]
     while rest:  # a configuration holds others, at any depth

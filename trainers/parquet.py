@@ -38,10 +38,7 @@ def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
 
 
 def write_table(path: Path, table: Any, row_group_size: int | None = None, **options: Any) -> None:
-    """Write a ``pyarrow.Table``; an older file is replaced in one go. ``options`` are those of ``ParquetWriter``.
-
-    The schema's metadata are metadata of the file; with ``store_schema=False`` they are so once and not twice.
-    """
+    """Write a ``pyarrow.Table``, whole or not at all; ``options`` are those of ``ParquetWriter``."""
     from pyarrow import parquet
 
     from textenvs.data.files import written_whole

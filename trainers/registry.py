@@ -41,10 +41,7 @@ class Result:
 
 @runtime_checkable
 class Trainer(Protocol):
-    """What :func:`make` returns. Made by calling its class with one argument, ``config`` of :func:`make`.
-
-    Making one checks the configuration and starts nothing.
-    """
+    """What :func:`make` returns, with its configuration checked and nothing started."""
 
     def fit(self) -> Result:
         """Train to the configured end, or resume an earlier run."""

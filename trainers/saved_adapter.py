@@ -34,11 +34,7 @@ _BEGINNINGS = (True, False, None, "gaussian", "orthogonal", "eva")
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """What an adapter is; it is scaled by ``alpha / rank``.
-
-    ``target_modules`` are the last parts of the names of the layers that have one; ``None`` where the configuration
-    says it in another way, and only the matrices tell.
-    """
+    """What an adapter is, scaled by ``alpha / rank``; ``target_modules`` are last parts of names, if it says them."""
 
     folder: Path
     rank: int

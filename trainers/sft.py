@@ -65,7 +65,7 @@ def fit(
     """Train ``policy.model`` in place on examples that are drawn in a new order, which ``seed`` decides, every epoch.
 
     ``on_step`` gets every step's number (from 1) and metrics; ``stop`` says after each whether it was the last.
-    ``options`` are more of the learner's (:mod:`trainers.builders.learner`). Adapters are merged in the end.
+    ``options`` are more of the learner's. Adapters are merged in the end.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
@@ -122,10 +122,7 @@ def examples_of(
 
 
 def run(config: SFTConfig) -> bool:
-    """A supervised run; writes metrics and the model, and returns whether all steps were made.
-
-    Ctrl-C and SIGTERM end it early, with the model as it then is.
-    """
+    """A supervised run; writes metrics and the model; whether all steps were made before Ctrl-C or SIGTERM."""
     folder = run_folder(config.trainer)
     with held(folder):
         refuse_ppo_folder(folder)

@@ -1,7 +1,5 @@
 """The one thing that everything passes on: an episode as tokens, turns and rewards.
 
-Written by the rollout, read by credit assignment and the learner, dumped to Parquet for people.
-
 Invariants (checked on construction, so that no consumer has to):
 
 * all per-token arrays have the length of ``token_ids``; they are NumPy, never padded;
@@ -103,12 +101,9 @@ class EpisodeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One episode. ``T`` tokens over all segments, ``K`` assistant turns.
+    """One episode. ``T`` tokens over all segments, ``K`` assistant turns. Equal when all fields are, bit for bit.
 
-    Two trajectories are equal when all their fields are, arrays bit for bit.
-
-    Raises:
-        ValueError: An invariant of the module's docstring does not hold; the message says which, and for which episode.
+    Raises ``ValueError``: an invariant of the module's docstring does not hold; says which, and for which episode.
     """
 
     token_ids: NDArray[np.int32]  #: int32 ``[T]``
@@ -218,12 +213,7 @@ def solved(trajectory: Trajectory) -> bool:
 
 
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
-    """Whether all episodes earned the same: no estimator that compares them finds a difference.
-
-    Args:
-        episodes: At least one.
-        by_term: Compare what each term of the reward summed to, not the totals alone.
-    """
+    """Whether all episodes earned the same, in all or ``by_term``: estimators that compare them find no difference."""
     earned: set[object] = set()
     for episode in episodes:
         terms: dict[str, float] = {}
@@ -329,11 +319,7 @@ def _schema() -> pyarrow.Schema:
 
 
 def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
-    """An Arrow table with one row an episode and one column a field; :func:`from_table` reads it.
-
-    Raises:
-        UnicodeEncodeError: A text holds a lone surrogate, which UTF-8 cannot (see ``textenvs.messages.clean_text``).
-    """
+    """An Arrow table with one row an episode and one column a field; UnicodeEncodeError of lone surrogates."""
     import pyarrow as pa
 
     rows = list(trajectories)
@@ -350,12 +336,7 @@ def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
 
 
 def from_table(table: pyarrow.Table) -> list[Trajectory]:
-    """The trajectories of a table that :func:`to_table` made; columns added to it are left aside.
-
-    Raises:
-        ValueError: The table is not in this format or in another version of it, lacks a column, or a row breaks an
-            invariant.
-    """
+    """The trajectories of a table of :func:`to_table`; ``ValueError`` where it is another or breaks an invariant."""
     version = (table.schema.metadata or {}).get(FORMAT_KEY)
     if version != FORMAT:
         found = "has none" if version is None else f"has version {version.decode()}"
@@ -424,12 +405,7 @@ def write_parquet(path: str | os.PathLike[str], trajectories: Iterable[Trajector
 
 
 def read_parquet(path: str | os.PathLike[str]) -> list[Trajectory]:
-    """The trajectories of a file that :func:`write_parquet` wrote.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds something else; see :func:`from_table`.
-    """
+    """The trajectories of a file that :func:`write_parquet` wrote; ``ValueError`` as :func:`from_table`."""
     import pyarrow.parquet as pq
 
     try:

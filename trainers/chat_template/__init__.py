@@ -26,11 +26,7 @@ def refused(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def variables(sources: Iterable[str]) -> set[str]:
-    """The variables that templates read from outside in some case at least, the renderer's own left out.
-
-    Raises:
-        jinja2.TemplateSyntaxError: One is no template, in Jinja as transformers reads it.
-    """
+    """The variables that templates read from outside in some case, but for the renderer's own."""
     from jinja2 import Environment, meta, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser

@@ -1,9 +1,8 @@
 """Control tokens of a model's own tokenizer: text in a message never becomes one.
 
-1. :meth:`ControlTokens.mark` replaces each control token that a message spells by a mark of plain letters. The template
-   renders the marks, so its own control tokens and spelled ones can be told apart afterwards.
-2. :meth:`ControlTokens.encode` cuts the text inside each spelled token and encodes the pieces apart: no piece spells a
-   control token, and the template's own stay as they are.
+1. :meth:`ControlTokens.mark` replaces each control token that a message spells by a mark of plain letters, so that the
+   template's own can be told apart afterwards.
+2. :meth:`ControlTokens.encode` cuts the text inside each spelled token and encodes the pieces apart.
 3. The result is checked: where a tokenizer still makes control tokens that the template did not write (one that
    normalises text first, say), the text between the template's own is cut further.
 """
@@ -27,12 +26,7 @@ class MarkedText(NamedTuple):
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``.
-
-    Attributes:
-        ids: The ids by spelling.
-        pattern: Matches any of the spellings, the longest first.
-    """
+    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``."""
 
     def __init__(self, tokenizer: Any, more: Iterable[str] = ()) -> None:
         self._tokenizer = tokenizer
@@ -49,8 +43,8 @@ class ControlTokens:
     def mark(self, values: Sequence[tuple[Any, re.Pattern[str]]]) -> tuple[list[Any], re.Pattern[str] | None]:
         """Put a mark, letters and digits that occur nowhere else, for each control token that ``values`` spell.
 
-        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it: ``pattern``
-        or a part of it. Returns them with marks, and what matches a mark (``None`` where there was nothing to mark).
+        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it. Returns them
+        with marks, and what matches a mark (``None`` where there was nothing to mark).
         """
         texts = [text for value, _ in values for text in _strings(value)]
         if not any(self.pattern.search(text) for text in texts):
@@ -70,11 +64,7 @@ class ControlTokens:
         return text.marked if found is None else found.sub(lambda match: self._names[int(match[1])], text.marked)
 
     def encode(self, text: MarkedText) -> list[int]:
-        """Token ids of a rendered text: the template's control tokens as such, and spelled ones as plain text.
-
-        Raises:
-            ValueError: The tokenizer has a control token of one character, which cannot be cut.
-        """
+        """Token ids of a rendered text: the template's control tokens as such, and spelled ones as plain text."""
         first, *others = self._pieces(text)
         ids = [*self.of(first), *(i for piece in others for i in self.within(piece))]
         written = (self.ids[name] for name in self.pattern.findall(text.marked))
@@ -89,10 +79,7 @@ class ControlTokens:
         return ids + self._harmless(self.plain(text.after(end)))
 
     def within(self, text: str) -> list[int]:
-        """Token ids of a stretch from within a conversation.
-
-        Some tokenizers put a space before a text; then something else goes before it, to take the space and be removed.
-        """
+        """Token ids of a stretch within a conversation, without the space that some tokenizers put before a text."""
         for before in ("\n", "#", "0") if self._space_first else ():
             head, ids = self.of(before), self.of(before + text)
             if ids[: len(head)] == head:

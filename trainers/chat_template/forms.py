@@ -1,8 +1,7 @@
 """In which form each message is put to a chat template, so that its text is in what the template renders, once.
 
-Templates differ in what they accept. Some reject a system message, two user messages in a row or a tool result behind
-plain text; some drop them silently. So each kind of message is rendered with unique sentinel texts, and a kind that is
-not shown exactly once and in order is put in another form:
+Templates reject or silently drop some kinds of messages. So each kind is rendered with unique sentinel texts, and one
+that is not shown exactly once and in order is put in another form:
 
 ===================================  ==================================================================
 message                              where the template does not show it
@@ -14,9 +13,8 @@ two user messages in a row           one message, with an empty line between; al
 tool schemas                         refused: the environment's own system prompt can describe tools
 ===================================  ==================================================================
 
-A message's form depends only on the messages between the replies around it, so what follows a reply has the same form
-in a bridge and in the whole conversation. A conversation of another shape than those probed on construction is probed
-when it first comes (:meth:`MessageForms.check`).
+A message's form depends only on the messages between the replies around it, so it is the same in a bridge and in the
+whole conversation. Shapes that were not probed on construction are, when they first come (:meth:`MessageForms.check`).
 """
 
 from __future__ import annotations
@@ -83,9 +81,6 @@ class MessageForms:
         results_as_user: A tool result behind an assistant message without ``tool_calls`` becomes a user message.
         calls: How tool calls are put, in messages without and with a text: with their arguments as an ``object``, as a
             ``string`` of JSON, or at the end of the message's ``text``, results then as behind plain text.
-
-    Raises:
-        RendererError: The template does not show even the texts of user and assistant.
     """
 
     def __init__(self, show: Show) -> None:
@@ -150,13 +145,9 @@ class MessageForms:
         return forms
 
     def check(self, messages: Sequence[Message], tools: Tools = None) -> None:
-        """Prove that the template shows a conversation of this shape, and these tools.
+        """Prove with sentinels that the template shows a conversation of this shape, and these tools, once in order.
 
-        Texts are replaced by sentinels; each must be rendered once, and in order. (A system message at the start may
-        move.) The result is cached by shape.
-
-        Raises:
-            RejectedError: It does not; says what is missing and what to do.
+        (A system message at the start may move.) Cached by shape. RejectedError says what is missing and what to do.
         """
         shape = tuple(
             (

@@ -52,12 +52,8 @@ class Explained:
 class EpisodeFiles:
     """Writes the episodes of iterations and validations.
 
-    Args:
-        run: The run's folder.
-        pieces: Of the model's tokenizer.
-        keep: Iterations whose episodes stay in the run's folder; 0 writes neither them nor validations there.
-        settings: ``rollout_data_dir`` and ``validation_data_dir``: where all of them are written instead.
-        environments: By kind, the ``id`` and the ``options`` of the environment; to continue episodes.
+    The last ``keep`` iterations stay in the folder of the ``run``, where ``settings`` (``rollout_data_dir``,
+    ``validation_data_dir``) name no other; ``environments`` are by kind, to continue episodes.
     """
 
     def __init__(
@@ -89,11 +85,7 @@ class EpisodeFiles:
         explained: Explained | None = None,
         **info: Any,
     ) -> None:
-        """Write a file; in the run's folder, those that are old, or of an abandoned course of the run, go.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write a file; in the run's folder, those that are old, or of an abandoned course of the run, go."""
         table = table_of(trajectories, self._pieces, explained)
         steps = [] if explained is None else list(explained.steps)
         info = {"kind": kind, "iteration": number, "environment": self._environments.get(kind), **info, "steps": steps}
@@ -255,11 +247,7 @@ def _lists(ends: NDArray[np.int64], values: pyarrow.Array) -> pyarrow.Array:
 class Pieces:
     """The text that each token adds: joined, they are the text of all of them.
 
-    A character whose bytes several tokens share stands at the last of them; bytes that are no UTF-8 are shown as the
-    replacement character.
-
-    Args:
-        tokenizer: Of transformers.
+    A character whose bytes several tokens share stands at the last of them; bytes that are no UTF-8 are replaced.
     """
 
     def __init__(self, tokenizer: Any) -> None:

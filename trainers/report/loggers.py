@@ -1,7 +1,7 @@
 """Where metrics go: console, JSONL, TensorBoard, wandb, MLflow, trackio. One protocol, and a bundle that feeds several.
 
-What earlier runs in the same folder logged from a logger's first step on is dropped when the first row comes, and not
-before: a resumed run has no step twice, and a run that ends before that has taken nothing away.
+What earlier runs in the folder logged from a logger's first step on is dropped when the first row comes, and not
+before.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class MetricsError(ValueError):
 class LoggedRun:
     """What loggers get of a run.
 
-    ``first_step`` is the first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
-    and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
+    ``first_step`` is the first that will be logged: 0 starts a new run, any other resumes the one of this folder; what
+    was logged from it on is dropped when the first row comes. ``None`` drops nothing.
     """
 
     folder: Path
@@ -63,8 +63,8 @@ def _missing(logger: str, extra: str) -> ImportError:
 class JsonlLogger:
     """One JSON object a line: ``{"step": 3, "train/reward": 0.5, ...}``, written at once.
 
-    Numbers that are not finite, which JSON does not have, are the strings ``NaN``, ``Infinity`` and ``-Infinity``. A
-    last line that a crash cut short is dropped; any other line that is no metrics is a ``MetricsError``.
+    Numbers that are not finite are the strings ``NaN``, ``Infinity`` and ``-Infinity``. A last line that a crash cut
+    short is dropped; any other line that is no metrics is a ``MetricsError``.
     """
 
     def __init__(self, path: str | Path, first_step: int | None = 0) -> None:
@@ -138,10 +138,10 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Weights & Biases; where it writes to (``WANDB_MODE=offline``, ``WANDB_API_KEY``, ...) is wandb's own affair.
+    """Weights & Biases, as ``WANDB_MODE``, ``WANDB_API_KEY``, ... say; a run that resumes is the same run there.
 
-    A run that resumes is the same run there: its id is kept in the folder. wandb takes no step twice: what was logged
-    from ``first_step`` on before an interruption stays, and a step that is played again is left out.
+    wandb takes no step twice: what was logged before an interruption stays, and a step that is played again is left
+    out.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -174,8 +174,7 @@ class WandbLogger:
 class MLflowLogger:
     """MLflow: the server that ``MLFLOW_TRACKING_URI`` names, else a folder ``mlruns`` in the run's own.
 
-    The project is MLflow's experiment, the flattened configuration are its parameters, and the id of the run there is
-    kept in the run's folder.
+    The project is MLflow's experiment, the flattened configuration its parameters; the run's folder keeps the id there.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -215,10 +214,9 @@ class MLflowLogger:
 
 
 class TrackioLogger:
-    """trackio; where it writes to (``TRACKIO_DIR``, ``TRACKIO_SPACE_ID``, ``TRACKIO_SERVER_URL``) is its own affair.
+    """trackio, as ``TRACKIO_DIR``, ``TRACKIO_SPACE_ID``, ... say; a resumed run is the same run there.
 
-    A resumed run is the same run there: its name is kept in the folder. trackio deletes no points, so steps that are
-    trained again have two.
+    trackio deletes no points, so steps that are trained again have two.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -277,11 +275,7 @@ class Loggers:
 
 
 def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] = ()) -> Loggers:
-    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them. ``console`` is left out.
-
-    Raises:
-        ImportError: One is not installed; the message names the extra.
-    """
+    """The loggers that ``trainer.logger`` names but for ``console``, as one, after ``before``; or ImportError."""
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(run.folder / METRICS_FILE, run.first_step),
         "tensorboard": lambda: TensorBoardLogger(run.folder / TENSORBOARD_FOLDER, run.first_step),

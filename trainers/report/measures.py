@@ -17,15 +17,10 @@ _SHOWN = 5
 
 
 def health_metrics(groups: Sequence[Sequence[Trajectory]], longest: int) -> dict[str, float]:
-    """Numbers of a batch.
+    """Numbers of a batch of groups of siblings, from the opening on; ``longest`` is ``rollout.max_response_length``.
 
-    Args:
-        groups: The episodes from the opening on, siblings together.
-        longest: Tokens of a reply at most (``rollout.max_response_length``).
-
-    Returns:
-        ``train/cut_paid``: share of turns whose reply ended at a length limit and that were paid more than 0; and
-        ``train/task_found`` and ``train/task_chance`` (:func:`task_found`), where groups can be compared.
+    ``train/cut_paid`` (share of turns cut at a length limit and paid more than 0), and, where groups can be compared,
+    ``train/task_found`` and ``train/task_chance`` (:func:`task_found`).
     """
     paid = turns = 0
     for episode in (episode for group in groups for episode in group):
@@ -44,15 +39,11 @@ def task_found(groups: Sequence[Sequence[Trajectory]]) -> tuple[float, float] | 
     """How often an episode's replies show which task it is of, and how often chance would.
 
     Each episode is matched with the task whose other episodes make its sampled tokens likeliest: a multinomial of
-    hashed tokens and pairs of tokens, with one episode left out of every group, so that all have as many to learn from.
-    Where replies do not depend on the task this succeeds as often as chance: there is no information in them that is
-    found; where it succeeds more often, there is: by Fano's inequality at least ``log N - h(a) - (1 - a) log(N - 1)``
-    nats in replies about which of ``N`` tasks, ``a`` the share found. It is a lower bound of the mutual information
-    between task and reply, whose fall to nothing is template collapse (arXiv 2604.06268; there the policy's own
-    likelihoods under the other prompts do the matching, which costs a forward pass for each pair).
-
-    Returns:
-        The share found (ties count in parts), and ``1 / N``; ``None`` without two tasks of two episodes each.
+    hashed tokens and pairs of tokens, with one episode left out of every group. By Fano's inequality, replies about
+    ``N`` tasks of which a share ``a`` is found have at least ``log N - h(a) - (1 - a) log(N - 1)`` nats of information
+    about the task: a lower bound of the mutual information, whose fall to nothing is template collapse (arXiv
+    2604.06268). Returns the share found (ties count in parts), and ``1 / N``; ``None`` without two tasks of two
+    episodes.
     """
     by_task: defaultdict[str, list[NDArray[np.float64]]] = defaultdict(list)
     for group in groups:

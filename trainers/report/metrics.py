@@ -1,8 +1,8 @@
 """Numbers of an iteration: what the episodes were like, and where the time went.
 
-Names are paths: ``train/reward``, ``val/solved``, ``time/rollout_s``. Averages are over episodes, each counting once
-however long it is, and only over those whose rewards mean what they say (``Status.trainable``); how many were left out
-is a number of its own. What cannot be said (the mean of no episodes) is absent, not 0.
+Names are paths: ``train/reward``, ``val/solved``, ``time/rollout_s``. Averages are over episodes, each counting once,
+and only over those that are trainable (``Status.trainable``). What cannot be said (the mean of no episodes) is absent,
+not 0.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ def first_reply_solved(trajectory: Trajectory) -> bool:
 def episode_metrics(
     trajectories: Sequence[Trajectory], prefix: str, ended: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Averages over episodes.
-
-    Args:
-        trajectories: Any number of episodes, failed ones included.
-        prefix: First part of the names, for example ``train``.
-        ended: How many episodes ended, by status, where failed ones are not among ``trajectories``: a batch has those
-            alone that training can use. Left out, those of ``trajectories`` count.
+    """Averages over episodes; ``ended`` says how many ended, by status, where failed ones are not among them.
 
     Returns:
         Under ``prefix/``: ``episodes`` (all of ``trajectories``), ``left_out`` (share of those that ended that is not
@@ -67,8 +61,7 @@ def episode_metrics(
 def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False) -> float:
     """Share of groups without a signal: all episodes earned the same, in all (``by_term``: in every term).
 
-    Groups of one are compared with each other, as one group. Estimators of turns may still find a difference inside a
-    tied group, where the same sum was earned at other turns.
+    Groups of one are compared with each other, as one group.
     """
     if all(len(group) == 1 for group in groups):
         groups = [[episode for group in groups for episode in group]]
@@ -78,12 +71,10 @@ def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False
 def mixture_metrics(
     parts: Mapping[str, Sequence[Sequence[Trajectory]]], prefix: str, *, by_term: bool = False
 ) -> dict[str, float]:
-    """What the groups of each part of a batch were like: of a mixture's components, for example.
+    """What the groups of each part of a batch (a mixture's components, say) were like, as ``<prefix>/<name>/...``.
 
-    Returns:
-        As ``<prefix>/<name>/...``: ``share`` (of all episodes), and, over its episodes that are trainable,
-        ``reward``, ``solved`` and ``first_reply``; and ``signal``, the share of its groups whose episodes did not all
-        earn the same (absent where all groups are of one).
+    ``share`` (of all episodes); over its trainable ones ``reward``, ``solved`` and ``first_reply``; and ``signal``, the
+    share of its groups whose episodes did not all earn the same.
     """
     total = sum(len(group) for groups in parts.values() for group in groups)
     metrics: dict[str, float] = {}
@@ -145,8 +136,7 @@ def _mean(values: Sequence[float]) -> float:
 class Phases:
     """Seconds spent in each phase of an iteration, and in none of them. Phases may repeat (they add up), not nest.
 
-    ``on_enter`` is called with a phase's name when it begins, ``on_exit`` with the name and the seconds (of ``clock``,
-    which is monotonic) at which it began and ended.
+    ``on_enter`` gets a phase's name, ``on_exit`` also the seconds (of ``clock``) at which it began and ended.
     """
 
     def __init__(

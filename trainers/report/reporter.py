@@ -31,17 +31,10 @@ _SUMMARY = (
 
 
 class Reporter:
-    """Reports one run.
+    """Reports one run of ``total`` iterations; ``latest`` is the last value of each metric.
 
-    Args:
-        run: The run. With a ``first_step`` of ``None`` no sample conversations are written.
-        loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``, ``trackio``.
-        total: Iterations of the whole run.
-        episodes: Where episodes are written; ``None`` for nowhere.
-        on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
-
-    Attributes:
-        latest: The last value of each metric that this process reported.
+    Without a ``first_step`` of the ``run`` no sample conversations are written. ``on_phase`` is called with each phase
+    of an iteration, and the seconds (``time.monotonic``) it began and ended.
     """
 
     def __init__(
@@ -154,10 +147,7 @@ def _optional(what: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def profiled(folder: Path, step: int) -> Iterator[None]:
-    """Torch's profiler in all threads of this process, those of the engine and the learner among them.
-
-    Writes a Chrome trace, ``profile/iteration_NNNNNN.json.gz`` in the run's folder, for ui.perfetto.dev.
-    """
+    """Torch's profiler in all threads; a Chrome trace, ``profile/iteration_NNNNNN.json.gz`` in the run's folder."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile

@@ -63,8 +63,9 @@ def discounted(rewards: Floats, decay: Share) -> Floats:
 def redistribution(name: str, decay: float = 0.9) -> Redistribution:
     """What ``algorithm.reward_credit`` names: ``as_earned``, ``last``, ``spread``, ``discounted``, or a user's own.
 
-    ``FILE.py:FUNCTION`` is called with the :class:`~trainers.trajectory.Trajectory` of an episode that has turns, and returns a
-    finite number for each; their sum may be another one. RedistributionError: there is no such file or function.
+    ``FILE.py:FUNCTION`` is called with the :class:`~trainers.trajectory.Trajectory` of an episode that has turns, and
+    returns a finite number for each; their sum may be another one. RedistributionError: there is no such file or
+    function.
     """
     if name == "as_earned":
         return lambda trajectory: trajectory

@@ -1,8 +1,7 @@
 """TRL's ``rollout_func`` (a batch of prompts in, played episodes out), and the reward functions that read its rows.
 
-Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`): sampled ids are never tokenised
-again, what the environment says is bridged, and an episode whose next turn has no room ends as truncated at the end of
-a turn. Failures are data: the episode is played again, and then left out.
+Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`), token-exact; one whose next turn
+has no room ends as truncated at the end of a turn. A failed episode is played again, and then left out.
 """
 
 from __future__ import annotations
@@ -54,19 +53,13 @@ class TextEnvRollout:
         trainer = GRPOTrainer(model, reward_funcs=textenv_reward, rollout_func=rollout, train_dataset=dataset, ...)
 
     An episode has at most ``max_completion_length`` tokens after its opening, those of the environment included; where
-    that is used up it ends as truncated, at the end of a reply.
-
-    Each row that it returns has, beside the tokens: ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of
-    the completion, -1 for the environment's), ``terms`` (the parts of each turn's reward), ``stop``, ``status``,
-    ``terminated``, ``truncated``, ``failed``, ``messages`` and ``episode_id``: so reward functions know them.
-
-    A failed episode (a simulator, a tool or the environment gave up, or took too long) is one masked token, so it has
-    no gradient; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
+    that is used up it ends as truncated, at the end of a reply. Each row that it returns has, beside the tokens:
+    ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of the completion, -1 for the environment's),
+    ``terms`` (the parts of each turn's reward), ``stop``, ``status``, ``terminated``, ``truncated``, ``failed``,
+    ``messages`` and ``episode_id``. A failed episode (a simulator, a tool or the environment gave up, or took too long)
+    is one masked token; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
-
-    Raises:
-        ValueError: A value outside its range.
     """
 
     #: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused for others.
@@ -105,14 +98,10 @@ class TextEnvRollout:
     # ------------------------------------------------------------------ what TRL calls
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """Play one episode for each prompt of this process, repeated for the members of a group.
+        """Play one episode for each prompt of this process, repeated for the members of a group; rows for TRL.
 
-        Returns:
-            What TRL wants of a ``rollout_func``, and more; see the class.
-
-        Raises:
-            RolloutError: The prompts are not such rows, or no episode of a training batch could be played.
-            ValueError: The engine cannot serve this trainer.
+        RolloutError: the prompts are not such rows, or no episode could be played. ``ValueError``: the engine cannot
+        serve this trainer.
         """
         specs = self._specs(prompts)
         training = bool(trainer.model.training)
@@ -213,10 +202,7 @@ class TextEnvRollout:
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run samples what it would have.
-
-        An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
-        """
+        """What to play, with seeds that are functions of the run's seed and of numbers; the same in each evaluation."""
         stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
         sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
@@ -248,10 +234,7 @@ class TextEnvRollout:
     def _play(
         self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
     ) -> tuple[list[Trajectory], bool]:
-        """The episodes, and whether there are log-probabilities.
-
-        They are played on the event loop's thread. TRL generates on this one, which has its CUDA and autocast state.
-        """
+        """The episodes, played on the event loop's thread while TRL generates here; has it logprobs?"""
         playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
         if not isinstance(engine, RoundEngine):
             return wait_for(playing), True
@@ -326,10 +309,7 @@ class TextEnvRollout:
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
-    """Raise ``RolloutError`` where TRL does not repeat each prompt for the ``group`` members of its group.
-
-    ``whole``: these are all prompts; one of several processes may have parts of its first and its last group.
-    """
+    """Raise ``RolloutError`` where TRL does not repeat each prompt ``group`` times; ``whole``: of all prompts."""
     runs = [len(list(equal)) for _, equal in groupby(specs)]
     if any(run % group for run in (runs if whole else runs[1:-1])):
         raise RolloutError(
@@ -355,11 +335,7 @@ def check_lockstep(trainer: Any) -> None:
 
 
 def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
-    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on.
-
-    Raises:
-        RolloutError: The chat template rewrote history, so that the episode is more than one token sequence.
-    """
+    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on."""
     if len(trajectory.segment_starts) > 1:
         raise RolloutError(
             f"episode {trajectory.episode_id}: the chat template (or the environment) rewrote earlier turns, and TRL "
@@ -404,11 +380,8 @@ def textenv_reward(
 ) -> list[float | None]:
     """What each episode earned: the sum of its turn rewards, and ``None`` for one that failed.
 
-    TRL leaves a ``None`` out of the group's mean and gives it no advantage. Where TRL offers ``log_metric``, the means
-    of the reward's terms, the turns, and the shares of failed and of solved episodes are logged.
-
-    Raises:
-        RuntimeError: TRL gave several rows of a batch the same episode's outcome.
+    TRL gives a ``None`` no advantage. Where it offers ``log_metric``, the means of terms, turns, failed and solved
+    episodes are logged. RuntimeError: TRL gave several rows of a batch the same episode's outcome.
     """
     check_rows(episode_id)
     if log_metric is not None:
@@ -425,11 +398,8 @@ def textenv_reward(
 def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
     """One reward function for each term, in place of :func:`textenv_reward`: TRL then logs and weighs each by itself.
 
-    ``names`` are as in ``info["terms"]``. The terms of a turn add up to its reward, so all of an environment's terms
-    add up to :func:`textenv_reward`. An episode that does not have a term has no reward from it.
-
-    Raises:
-        ValueError: No name, or one twice.
+    The ``names`` of ``info["terms"]`` add up to :func:`textenv_reward`. An episode without a term has no reward from
+    it.
     """
     if not names or len(set(names)) < len(names):
         raise ValueError(f"term_rewards needs names of terms that differ, not {names}")
