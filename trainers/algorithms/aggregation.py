@@ -1,9 +1,8 @@
 """From losses of tokens to one loss, over the global batch.
 
-A mode is nothing but a weight for every action token, computed once from the whole batch:
-``loss = sum_i w_i * loss_i``. A micro-batch, a rank or a pack of sequences adds up its own tokens' terms, and gradients
-add, so the result does not depend on how the batch was cut. There is nothing to average afterwards: sum over
-micro-batches and over ranks (with data-parallel averaging of gradients, multiply by the number of ranks).
+A mode is a weight for every action token, computed once from the whole batch: ``loss = sum_i w_i * loss_i``. Parts of a
+batch add up, so the result does not depend on the cut: sum over micro-batches and over ranks (with data-parallel
+averaging of gradients, multiply by the number of ranks).
 """
 
 from __future__ import annotations
@@ -39,16 +38,10 @@ def token_weights(
     seq-mean-token-sum-norm    1 / (S L)       by its tokens, scaled by a constant ``L`` (Dr. GRPO, 2503.20783)
     ========================== =============== ===================================================================
 
-    With ``weights`` a token counts so much instead of 1, and with ``tree`` a sequence is an episode with its forks.
-
-    Args:
-        mode: See above.
-        token_offsets: int ``[E + 1]``; where the episodes of the *global* batch start among its ``N`` action tokens.
-        mask: bool ``[N]``; the tokens that count, all by default (``policy_mask`` or ``value_mask`` of an estimator).
-        norm_length: ``L``, for example the most tokens that an episode may have. For ``seq-mean-token-sum-norm`` only.
-        weights: float ``[N]``, at least 0; what an estimator says (``Advantages.weights``).
-        tree: int ``[E]``, at least 0; episodes with one number are one sequence
-            (:func:`~trainers.algorithms.batch.tree_of`).
+    With ``weights`` (float ``[N]``, at least 0) a token counts so much instead of 1, and with ``tree`` (int ``[E]``,
+    :func:`~trainers.algorithms.batch.tree_of`) a sequence is an episode with its forks. ``token_offsets`` (int
+    ``[E + 1]``) say where the episodes of the *global* batch start among its ``N`` action tokens; ``mask`` (bool
+    ``[N]``) which count. ``norm_length`` is ``L``, for the last mode alone.
 
     Returns:
         float ``[N]``; 0 where the mask is false.

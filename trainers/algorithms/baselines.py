@@ -21,14 +21,9 @@ def score_norms(logprobs: Floats) -> Floats:
     """The squared norm of each token's score in the logits, ``|e_a - pi|^2``, from its own probability alone.
 
     ``(1 - pi_a)^2`` is a lower bound, and the norm is at most twice as large: ``|e_a - pi|^2 = (1 - pi_a)^2 +
-    sum_{v != a} pi_v^2``. The proxy of arXiv 2602.07078, ``1 - 2 pi_a + sum_v pi_v^2``, is that norm exactly, but needs
-    the whole distribution, which engines do not report.
-
-    Args:
-        logprobs: ``[N]``; what the tokens were sampled with.
-
-    Returns:
-        ``[N]``, for :attr:`.ActionBatch.score_norms`.
+    sum_{v != a} pi_v^2``. The proxy of arXiv 2602.07078 is that norm exactly, but needs the whole distribution.
+    ``logprobs`` ``[N]`` are what the tokens were sampled with; the result, ``[N]``, is for
+    :attr:`.ActionBatch.score_norms`.
     """
     return np.asarray(np.square(np.expm1(np.minimum(logprobs, 0.0))), np.float64)
 
@@ -40,22 +35,13 @@ def optimal_token(batch: ActionBatch, x: Floats, kept: Bools, by_turn: bool) -> 
     ``k``; ``W_j(k)``, the energy, is the sum of ``score_norms`` of episode ``j`` up to there. Where no sibling has that
     token, those that have the turn count with their last token of it; without any, the baseline is 0.
 
-    What differs from the paper: its sums hold the episode itself, whose energy depends on its own actions, which is
-    biased; here both the place and the siblings are independent of the token, so this is unbiased. Its norms come from
-    the whole distribution (see :func:`score_norms`). Its released code counts places through all turns.
+    The paper's sums hold the episode itself, whose energy depends on its own actions, which is biased; here both the
+    place and the siblings are independent of the token. Its norms come from the whole distribution (see
+    :func:`score_norms`). Its released code counts places through all turns.
 
-    Args:
-        batch: With ``score_norms``.
-        x: ``[N]``; what each token is credited with: the same number for all tokens of a turn (``by_turn``) or of an
-            episode.
-        kept: bool ``[E]``; the episodes that count.
-        by_turn: A place is a token's number in its turn, of the same turn; else its number in its episode.
-
-    Returns:
-        ``[N]``; 0 in episodes that do not count.
-
-    Raises:
-        ValueError: ``score_norms`` is missing.
+    ``x`` ``[N]`` is what each token is credited with: the same number for all tokens of a turn (``by_turn``: a place is
+    a token's number in its turn) or of an episode; ``kept``, bool ``[E]``, are the episodes that count. Returns
+    ``[N]``, 0 in others; ``ValueError``: ``score_norms`` is missing.
     """
     if batch.score_norms is None:
         raise ValueError("baseline optimal_token needs score_norms [N], see trainers.algorithms.baselines.score_norms")
@@ -137,9 +123,8 @@ def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
 def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
     """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
 
-    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t``, that of what groups are
-    truly worth; both as the other groups have them, so neither depends on the entry. 0 where fewer than two other
-    groups are there to tell, or none of them has two entries.
+    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t`` of what groups are truly
+    worth, both as the other groups have them. 0 where fewer than two others are there, or none has two entries.
     """
     key = group * (turn.max(initial=0) + 1) + turn
     _, first, cell = np.unique(key, return_index=True, return_inverse=True)

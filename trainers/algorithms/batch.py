@@ -1,10 +1,8 @@
 """A batch of episodes as the estimators see it: action tokens only, concatenated, with offsets.
 
-Observation tokens are not steps of the decision process, so they are left out here, once, for every estimator. What
-remains is ragged in two levels (episodes of turns, turns of tokens) and is kept as flat arrays with offsets: nothing
-is padded, and an estimator is a few array operations.
-
-``E`` episodes, ``K`` turns and ``N`` action tokens in the whole batch; everything is in the order of the episodes.
+Observation tokens are left out here, once, for every estimator. What remains is ragged in two levels (episodes of
+turns, turns of tokens) and is kept as flat arrays with offsets, without padding. ``E`` episodes, ``K`` turns and ``N``
+action tokens in the whole batch, in the order of the episodes.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ Bools = NDArray[np.bool_]
 class ActionBatch:
     """Episodes without their observations.
 
-    Raises:
-        ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
-            or a number that would be used is not finite. The message names the array and the episode.
+    Raises ``ValueError``: shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was
+    truncated, or a number is not finite; names the array and the episode.
     """
 
     #: Int ``[E + 1]``; episode ``e`` has the action tokens ``token_offsets[e]:token_offsets[e + 1]``
@@ -70,14 +67,8 @@ class ActionBatch:
     def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
         """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
 
-        Args:
-            trajectories: ``E`` episodes with a trainable status.
-            **more: The optional arrays of the class, from ``values`` on; :func:`gather` makes ``[N]`` from arrays of
-                ``[T]`` an episode.
-
-        Raises:
-            ValueError: An episode failed (its rewards do not mean what they say), a fork is without the episode that it
-                was forked from, or see the class.
+        ``more`` are the optional arrays of the class, from ``values`` on (:func:`gather`). ``ValueError``: an episode
+        failed, a fork is without the episode that it was forked from, or see the class.
         """
         for number, trajectory in enumerate(trajectories):
             if not trajectory.status.trainable:
@@ -256,17 +247,7 @@ class ActionBatch:
 
 
 def tree_of(trajectories: Sequence[Trajectory]) -> Ints:
-    """Which episode each was forked from, by its place; its own where it is no fork.
-
-    Args:
-        trajectories: ``E`` episodes.
-
-    Returns:
-        int ``[E]``.
-
-    Raises:
-        ValueError: A fork is without the episode that it was forked from.
-    """
+    """Which of ``E`` episodes each was forked from, int ``[E]``, or itself; ``ValueError`` where that is missing."""
     places = {t.episode_id: place for place, t in enumerate(trajectories) if not t.forked_from}
     tree = np.arange(len(trajectories))
     for place, trajectory in enumerate(trajectories):
@@ -297,19 +278,9 @@ Anchor = Literal["observation", "history"]
 def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observation") -> Ints:
     """Number the states that turns begin in, by what the policy was shown; equal states have equal numbers.
 
-    Identity is that of token ids, so it does not depend on how an environment formats its messages.
-
-    Args:
-        trajectories: ``E`` episodes with ``K`` turns in all.
-        kind: ``observation``: the tokens since the turn before (for a first turn, the opening; where history was
-            rewritten, the whole new rendering). ``history``: everything that the policy sees at that point, its own
-            words included; all that a policy of the conversation can depend on, but rarely the same twice.
-
-    Returns:
-        int ``[K]``, from 0.
-
-    Raises:
-        ValueError: The kind is unknown.
+    Identity is that of token ids. ``observation``: the tokens since the turn before (for a first turn, the opening;
+    where history was rewritten, the whole new rendering). ``history``: everything that the policy sees at that point,
+    which is rarely the same twice. Returns int ``[K]``, from 0.
     """
     if kind not in get_args(Anchor):
         raise ValueError(f"anchor must be one of {', '.join(get_args(Anchor))}, not {kind!r}")
@@ -336,17 +307,9 @@ class TermsError(ValueError):
 def episode_terms(
     trajectories: Sequence[Trajectory], names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Floats]:
-    """What each episode earned by name, summed over its turns.
+    """What each episode earned by name, summed over its turns: the ``M`` names, and float ``[E, M]``.
 
-    Args:
-        trajectories: ``E`` episodes.
-        names: ``M`` terms, in this order; ``None`` takes all that any episode has, sorted.
-
-    Returns:
-        The names, and float ``[E, M]``; an episode without a term earned 0 by it.
-
-    Raises:
-        TermsError: No episode has any of these terms: they are misspelt, or the environment does not pay them.
+    ``names`` of ``None`` takes all that any episode has, sorted; TermsError: no episode has any of them.
     """
     present = sorted({name for t in trajectories for turn in t.turn_terms for name in turn})
     chosen = tuple(present if names is None else names)
@@ -367,18 +330,7 @@ def shared_anchors(batch: ActionBatch) -> Bools:
 
 
 def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate the action tokens' entries.
-
-    Args:
-        trajectories: ``E`` episodes.
-        arrays: One array ``[T]`` for each.
-
-    Returns:
-        ``[N]``.
-
-    Raises:
-        ValueError: An array has not the length of its trajectory.
-    """
+    """Concatenate the action tokens' entries, ``[N]``, of one array ``[T]`` for each episode."""
     for number, (trajectory, array) in enumerate(zip(trajectories, arrays, strict=True)):
         if len(array) != len(trajectory.action_mask):
             raise ValueError(f"array {number} has {len(array)} entries for {len(trajectory.action_mask)} tokens")
@@ -387,18 +339,7 @@ def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -
 
 
 def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDArray[Any]]:
-    """Put one entry an action token back to its place; the inverse of :func:`gather`.
-
-    Args:
-        trajectories: ``E`` episodes.
-        flat: ``[N]``.
-
-    Returns:
-        For each episode ``[T]``, of the dtype of ``flat``, with 0 at observation tokens.
-
-    Raises:
-        ValueError: ``flat`` has not as many entries as the episodes have action tokens.
-    """
+    """Put one entry an action token, ``[N]``, back to its place, ``[T]`` an episode, with 0 elsewhere."""
     offsets = action_offsets(trajectories)
     if len(flat) != offsets[-1]:
         raise ValueError(f"{len(flat)} entries for {offsets[-1]} action tokens")

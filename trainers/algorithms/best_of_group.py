@@ -1,7 +1,6 @@
 """What an episode adds to the best of some: pure functions of the returns of one group, ``[n]`` to ``[n]``.
 
-``max@k`` is the expected best return of ``k`` episodes of a task; with returns 0 and 1 it is pass@k. A policy that is
-trained for it may keep several approaches alive, because only the best of ``k`` has to be right.
+``max@k`` is the expected best return of ``k`` episodes of a task; with returns 0 and 1 it is pass@k.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ from trainers.algorithms.batch import Floats
 
 
 def best_over_second(returns: Floats) -> Floats:
-    """For the best episode its lead over the second best, 0 for the others (arXiv 2503.19595).
-
-    It is the leave-one-out advantage of ``max@n``: the best of all minus the best of the others.
-    """
+    """The best episode's lead over the second best, 0 for others: leave-one-out of ``max@n`` (arXiv 2503.19595)."""
     gains = np.zeros(len(returns))
     if len(returns) > 1:
         ordered = np.sort(returns)
@@ -34,9 +30,7 @@ def best_of_k(returns: Floats, k: int) -> tuple[Floats, float]:
     Training (arXiv 2508.10751): with ``c`` of ``n`` right and ``p = 1 - C(n - c, k) / C(n, k)``, ``1 - p`` for a right
     one, ``1 - p - C(n - c - 1, k - 1) / C(n - 1, k - 1)`` for a wrong one, and ``sqrt(p (1 - p))``.
 
-    Args:
-        returns: ``[n]``.
-        k: At least 1. With ``n <= k`` there is nothing to compare, and all is 0.
+    With ``n <= k`` there is nothing to compare, and all is 0.
     """
     n = len(returns)
     if n <= k:

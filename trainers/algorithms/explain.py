@@ -21,14 +21,7 @@ _MIXED = frozenset({"gdpo", "grpo_passk", "passk", "gigpo"})
 
 
 def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[str, Any]) -> MadeOf:
-    """What an estimator's advantages are made of: ``(return - baseline)``, up to a scale.
-
-    Args:
-        name: Of the estimator.
-        batch: What it was given.
-        result: What it made of that.
-        options: Its options; without any, its defaults.
-    """
+    """What the advantages of estimator ``name`` are made of: ``(return - baseline)``, up to a scale."""
     by_fork: Floats | None = None
     returns: Floats
     if name in NEEDS_CRITIC:

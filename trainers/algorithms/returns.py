@@ -45,10 +45,7 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
     By doubling: once ``y_i`` covers ``s`` steps from ``i`` on, adding ``factor**s * y_{i+s}`` makes them ``2 s``, so an
     episode of ``T`` steps takes ``log2 T`` passes. All powers are at most 1: nothing can overflow.
 
-    Args:
-        x: float ``[N]``.
-        offsets: int ``[E + 1]``; where episodes start in ``x``.
-        factor: In [0, 1].
+    ``x`` is float ``[N]``, ``offsets`` int ``[E + 1]``, ``factor`` in [0, 1].
     """
     check_factors(factor=factor)
     lengths = np.diff(offsets)

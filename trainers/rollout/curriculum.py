@@ -1,31 +1,27 @@
 """What the next group plays: which component of a mixture, which of its tasks, and from which state on.
 
-A pure state machine: no I/O, no clock. The collector asks :meth:`Curriculum.choose` once for every group, when it is
-admitted, and reports what groups came to when a batch is taken (:meth:`Curriculum.observe`).
+A pure state machine. The collector asks :meth:`Curriculum.choose` once for every group, when it is admitted, and
+reports what groups came to when a batch is taken (:meth:`Curriculum.observe`).
 
 **What a choice depends on.** On the run's seed, the choices before it, and the results of all batches taken before the
-group was admitted, those of groups that were dropped meanwhile among them; never on the order in which episodes end
-within a batch. With a staleness of 0 that is all that was played before the batch, as in a synchronous loop. With more,
-which batches were taken before a group is admitted depends on time; the choice is then recorded, and a resumed run
-plays the groups that were in flight as they were chosen.
+group was admitted; never on the order in which episodes end within a batch. With staleness, which batches those are
+depends on time; the choice is recorded, and a resumed run plays groups that were in flight as they were chosen.
 
 **Components** take turns by smooth weighted round robin: each choice adds every component's share to its credit, and
-the one with the most pays 1. So the number of a component's groups is never a whole group above the sum of its shares,
-and less than ``components - 1`` below it: no component starves, by a bound and not only in expectation.
+the one with the most pays 1. So a component's groups are never a whole group above the sum of its shares, and less than
+``components - 1`` below it.
 
 **Shares.** ``fixed``: the weights. ``signal``: the weights times the components' signal, which is the mean over groups
 of an unbiased estimate of ``4 p (1 - p)``, where p is the chance of success at the group's task: with k successes among
 n episodes, ``4 k (n - k) / (n (n - 1))``. SPEED (arXiv 2506.09016v2, since withdrawn; theorem 3.1) bounds the
 signal-to-noise ratio of a policy gradient from N episodes of a task by ``4 N p (1 - p)``; PCL (arXiv 2510.01135) finds
-the largest gradients at p = 1/2. The mean of p(1-p), and not p(1-p) of the mean: a component of which one half is
-always solved and the other never has no signal. ``floor`` of the shares stays as the weights have it. A task of a
-finite set that has been played is passed over with the probability ``(1 - floor) (1 - its own signal)``.
+the largest gradients at p = 1/2. ``floor`` of the shares stays as the weights have it. A task of a finite set that has
+been played is passed over with the probability ``(1 - floor) (1 - its own signal)``.
 
 **Starts.** With ``reverse_share``, that share of a component's groups begins in a state that an earlier, successful
 episode reached: before its last reply first, and one reply earlier each time that at least half of a group succeeds
-from there (else one later), until the opening is reached. A long task is so learned from its end (reverse curriculum;
-Florensa et al., arXiv 1707.05300; for language models R3, arXiv 2402.05808). A start is kept as what leads to it, the
-seed and the sampled tokens of each reply, and is in use by one group at a time.
+from there (else one later), until the opening (Florensa et al., arXiv 1707.05300; R3, arXiv 2402.05808). A start is
+kept as the seed and the sampled tokens of each reply, and is in use by one group at a time.
 """
 
 from __future__ import annotations
@@ -132,16 +128,7 @@ _Result = tuple[int, int, int, Start | None]
 
 
 class Curriculum:
-    """Chooses; see the module's docstring.
-
-    Args:
-        components: At least one; a single one is chosen always.
-        rules: How.
-        seed: The run's.
-
-    Raises:
-        ValueError: No component, two of one name, or a weight that is not positive.
-    """
+    """Chooses among ``components``; see the module. ``ValueError``: none, two of one name, or a weight not positive."""
 
     def __init__(self, components: Sequence[Component], rules: CurriculumRules, seed: int = 0) -> None:
         self.components, self.rules = {each.name: each for each in components}, rules
@@ -171,11 +158,7 @@ class Curriculum:
     # ------------------------------------------------------------------ groups
 
     def choose(self, group: int) -> Choice:
-        """What this group plays. The first call for a group decides; new groups come in the order of their numbers.
-
-        Raises:
-            ValueError: A number that was left out, or whose group has been observed.
-        """
+        """What this group plays. The first call for a group decides; new groups come in the order of their numbers."""
         if group in self._chosen:
             return self._chosen[group]
         if group != self._next:
@@ -197,10 +180,7 @@ class Curriculum:
         return choice
 
     def drop(self, group: int, siblings: Sequence[Trajectory], *, unplayed: bool = False) -> None:
-        """A group was dropped, with what was played of it. It counts when the next batch is taken.
-
-        ``unplayed``: what there is says nothing, because the group was withdrawn before its end; its start is free.
-        """
+        """A group was dropped; it counts in the next batch, unless it was withdrawn before its end (``unplayed``)."""
         start = self._chosen[group].start
         if unplayed and start is not None:
             self._standing[self._chosen[group].component].starts.appendleft(start)
@@ -238,11 +218,7 @@ class Curriculum:
         }
 
     def restore(self, state: Mapping[str, Any], in_flight: Iterable[int]) -> None:
-        """Go on from a :meth:`state`.
-
-        Raises:
-            ValueError: It is of other components, or lacks a group that is in flight.
-        """
+        """Go on from a :meth:`state`; ``ValueError``: of other components, or without a group that is in flight."""
         if state["components"].keys() != self.components.keys():
             raise ValueError(
                 f"this is of a mixture of {', '.join(state['components'])}, not of {', '.join(self.components)}"

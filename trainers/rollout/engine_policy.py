@@ -1,8 +1,4 @@
-"""The engine's model as a policy outside of training, as ``textenvs evaluate --local`` plays it.
-
-Token-exact like an episode in training: what was sampled is never tokenised again. (The replies that a conversation
-begins with are.)
-"""
+"""The engine's model as a policy outside of training, as ``textenvs evaluate --local`` plays it; token-exact."""
 
 from __future__ import annotations
 
@@ -33,11 +29,7 @@ class Said:
 class EnginePolicy:
     """Conversations with an engine's model, any number at a time.
 
-    Args:
-        engine: What replies, with the weights that it has at that moment.
-        renderer: Turns conversations into tokens; its stop tokens end a reply.
-        sampling: How to sample; its ``seed`` is not used.
-        max_context: Prompt and reply together have at most this many tokens; ``None`` for what the engine can hold.
+    ``sampling`` without its ``seed``; prompt and reply have at most ``max_context`` tokens, or what the engine holds.
     """
 
     def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
@@ -55,14 +47,8 @@ class Speaker:
     async def reply(self, conversation: Messages, tools: Any = None) -> Said:
         """The next words; a reply that a weight update cut is said again from its start, by the new weights.
 
-        Args:
-            conversation: All of it, which begins with the conversation of the call before.
-            tools: Schemas that the chat template is to show, in the first call.
-
-        Raises:
-            NoRoomError: The context is full.
-            RendererError: The conversation does not fit the chat template.
-            EngineError: The engine failed.
+        ``conversation`` begins with that of the call before; ``tools`` are schemas for the chat template, in the first
+        call. NoRoomError: the context is full. RendererError, EngineError.
         """
         policy = self._policy
         if self._tokens is None:

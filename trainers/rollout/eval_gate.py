@@ -11,14 +11,9 @@ from .group_scheduler import GroupScheduler
 
 
 class EvalGate:
-    """Places for episodes of evaluation, which are not in the books, taken before those of the books.
+    """Places for episodes of evaluation, taken before those of the books: weight updates wait for it.
 
-    Evaluation goes first because weight updates wait for it (:class:`WeightLock`): shared evenly, both would wait
-    longer.
-
-    Args:
-        slots: The books, whose ``max_running`` is for guests too. While guests wait, no episode of the books starts.
-        left: Called when a guest's place is free again.
+    While guests wait, no episode of the books starts; ``left`` is called when a guest's place is free again.
     """
 
     def __init__(self, slots: GroupScheduler, left: Callable[[], None]) -> None:
@@ -56,8 +51,7 @@ class EvalGate:
 class WeightLock:
     """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
 
-    First come, first served (so is ``asyncio.Lock``): who comes while an update waits is after it. So evaluations that
-    follow each other without a pause cannot keep an update waiting for ever.
+    First come, first served: who comes while an update waits is after it, so none waits for ever.
     """
 
     def __init__(self) -> None:

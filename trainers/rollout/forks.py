@@ -1,9 +1,8 @@
 """Forks of episodes: where they are made, the state that they begin in, and what earlier batches say of the turns.
 
 **What a decision may know.** Whether a root is forked before turn ``t`` is a function of the run's seed, of the numbers
-of group, root and turn, and of the batches delivered before. Nothing that this root, or another episode of its batch,
-samples has a part in it: otherwise states would be forked because of what was replied in them, and the estimate of
-:mod:`trainers.algorithms.fork` would be biased (a test shows by how much).
+of group, root and turn, and of the batches delivered before; never of what this root or another episode of its batch
+samples, which would bias the estimate of :mod:`trainers.algorithms.fork` (a test shows by how much).
 """
 
 from __future__ import annotations
@@ -77,14 +76,8 @@ class ForkPlan:
     are filled in the order of standard deviation per token, and the last one in part.
 
     The standard deviation of a turn is that of the reward-to-go among samples of one state, where forks of the last
-    batches show it. Elsewhere it is that among the roots of a group, which is at least as large by the law of total
-    variance, so that turns that were left out are tried again. Groups of one are compared with each other, as one
-    group. The first batch has nothing to go by: it has all forks, or none with a budget.
-
-    Args:
-        rules: What is wanted.
-        roots: Roots of a batch.
-        seed: The run's.
+    batches show it; elsewhere that among the roots of a group, which is at least as large by the law of total variance.
+    Groups of one count as one group. The first batch has all forks, or none with a budget.
     """
 
     def __init__(self, rules: ForkRules, roots: int, seed: int) -> None:

@@ -1,16 +1,16 @@
 """The collector's books: which episode may start, which groups the trainer gets, and how old their tokens can be.
 
-A pure state machine: no I/O, no clock, no asyncio. The shell around it calls :meth:`GroupScheduler.start` until it
-answers ``None``, :meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` when the trainer
-wants a batch and :meth:`GroupScheduler.update` when new weights are out.
+A pure state machine. The shell calls :meth:`GroupScheduler.start` until it answers ``None``,
+:meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` for a batch and
+:meth:`GroupScheduler.update` when new weights are out.
 
 Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task, and their *forks*, which begin in a state of a
 sibling that has ended (:meth:`GroupScheduler.finish`); it has a number, in the order of admission. A group is *in
 flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A batch is *owed*
 an update from the moment it is taken until the weights trained on it are out.
 
-A group may begin in a state that an earlier episode reached (:mod:`trainers.rollout.curriculum`). To the books it is a
-group like any other: what was sampled before that state is context, not trained on, and has no version.
+A group may begin in a state that an earlier episode reached (:mod:`trainers.rollout.curriculum`): what was sampled
+before is context, not trained on, and has no version.
 
 Invariants
     1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the
@@ -41,12 +41,10 @@ what is left is young enough until then. While more than η updates are owed not
 birth.
 
 The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
-breaks the bound: a group admitted while the trainer still trains on the batch before is a version too old from the
-start, and so is one that later groups may overtake.
+breaks the bound.
 
 Why 4 holds. With no update owed, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
-because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for. A surplus only
-adds to it.
+because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for.
 """
 
 from __future__ import annotations
@@ -86,10 +84,8 @@ class Ticket:
     """The right to play one episode: sibling ``sibling`` of group ``group``, for the ``attempt``-th time (from 0).
 
     ``draw`` counts the failures of its own among the attempts before, and decides the seed. An attempt that is repeated
-    for another reason (a weight update, the engine, a reward) samples with the same seed: with another one, whatever
-    makes such an end likelier would be sampled away, and that is a reply's length.
-
-    ``turn`` is -1, or it is the right to play fork ``sample`` of that sibling, which begins before its reply ``turn``.
+    for another reason samples with the same seed, or replies would be selected by length. ``turn`` is -1, or it is the
+    right to play fork ``sample`` of that sibling, which begins before its reply ``turn``.
     """
 
     group: int
@@ -184,17 +180,7 @@ _LOWEST = {
 
 
 class GroupScheduler:
-    """The books; see the module's docstring for what they promise, and ``version`` is that of the engine's weights.
-
-    Attributes:
-        max_running: That of the rules, or what has been found for ``"auto"``; at most so many episodes run.
-        guests: Episodes outside the books that run, or will before others start.
-        owed: Batches taken whose update is not out.
-        batches: Batches taken since the run began.
-        taken: The numbers of the groups of the last one.
-        taken_greedy: Their greedy episodes.
-        taken_forks: Their forks, group by group.
-    """
+    """The books; see the module's docstring for what they promise, and ``version`` is that of the engine's weights."""
 
     def __init__(self, rules: GroupRules, version: int = 0) -> None:
         self.rules = rules
@@ -292,14 +278,13 @@ class GroupScheduler:
             trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
             excused: If unusable, a weight update aborted it: this does not count against its retries.
             own: If unusable, the episode itself is the cause whatever its status: it is not sampled again as it was.
-            forks: If usable, turn and number of each fork that is to be played. A fork that fails for good is left out
-                and counted (``forks_lost``); its group goes on.
+            forks: If usable, turn and number of each fork that is to be played. One that fails for good is left out
+                and counted (``forks_lost``).
 
         Returns:
             Why its group was dropped now, where it was.
 
         Raises:
-            ValueError: This ticket is not running.
             ConsecutiveErrorsError: This was one unusable episode too many in a row.
             FilterExhaustedError: This completed one group without difference in reward too many.
         """
@@ -342,11 +327,7 @@ class GroupScheduler:
     # ------------------------------------------------------------------ the trainer's side
 
     def take(self) -> list[list[Trajectory]] | None:
-        """The next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if it is not complete.
-
-        Raises:
-            StalenessError: Invariant 1 does not hold.
-        """
+        """The next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if it is not complete."""
         rules = self.rules
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
         limit = inf if rules.surplus or unready is None else unready + rules.window
@@ -393,11 +374,7 @@ class GroupScheduler:
             )
 
     def update(self, version: int) -> None:
-        """Weights of this version are out: the update of the oldest batch that was owed one.
-
-        Raises:
-            ValueError: The version does not grow, or grows by more than the batches taken while groups are in flight.
-        """
+        """The update of the oldest batch that was owed one is out; ``ValueError`` where ``version`` does not fit."""
         self.check_update(version)
         self.owed = max(0, self.owed - (version - self.version))
         self.version = version
@@ -417,10 +394,7 @@ class GroupScheduler:
     def restore(self, frontier: Mapping[str, Any]) -> None:
         """Go on from a :meth:`frontier`: groups that were in flight are played again, first, then new ones.
 
-        The version stays as it is: all tokens will be sampled from the weights that the engine has now.
-
-        Raises:
-            ValueError: These books are in use, or the frontier is malformed.
+        Tokens will be sampled from the weights of now. ``ValueError``: in use, or the frontier is malformed.
         """
         if self._next or self._groups or self._again:
             raise ValueError("restore a frontier before the first episode starts")

@@ -1,8 +1,7 @@
 """One episode, from its first observation to a :class:`Trajectory`: observation -> tokens -> reply -> step -> ...
 
-Whatever the environment or the engine does, an episode ends as a trajectory with a status; errors are data. Two things
-are not: a dead engine, and an exception that neither the engine nor the environment is entitled to raise (a bug). Those
-are raised.
+An episode ends as a trajectory with a status, whatever environment or engine do. Raised are a dead engine, and an
+exception that neither of them is entitled to raise (a bug).
 """
 
 from __future__ import annotations
@@ -54,11 +53,7 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLimits:
-    """What an episode may take.
-
-    Raises:
-        ValueError: A limit that is not positive, or ``partial_max_age`` without ``partial``.
-    """
+    """What an episode may take."""
 
     #: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the engine can hold,
     #: which is the limit in any case
@@ -140,14 +135,7 @@ class _AbortedError(EpisodeError):
 class Player:
     """Plays episodes with one engine; any number at a time.
 
-    Args:
-        engine: What replies.
-        renderer: Turns conversations into tokens; its stop tokens end a reply.
-        limits: Of an episode.
-        rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
-
-    Raises:
-        ValueError: A reward that cannot be called.
+    ``rewards`` come later, by name; see :mod:`trainers.rollout.rewards`.
     """
 
     def __init__(
@@ -195,17 +183,10 @@ class Player:
         timeline: Timeline | None = None,
         points: list[ForkPoint] | None = None,
     ) -> Trajectory:
-        """Play ``episode`` in an environment of ``backend``.
+        """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
 
-        Args:
-            backend: Of the environment.
-            episode: What to play.
-            timeline: Notes what the time went on.
-            points: Gets the states to fork it in, where it ends well. The engine then keeps what it computed for the
-                episode, so that forks do not compute it again, until :meth:`release`.
-
-        Raises:
-            EngineDeadError: The engine is gone.
+        ``points`` gets the states to fork it in, where it ends well; the engine then keeps what it computed until
+        :meth:`release`.
         """
         timeline = timeline or Timeline(Load(1))
         root = None if episode.begin is None else episode.begin.rewards
@@ -224,17 +205,9 @@ class Player:
         return self._finish(episode, progress, end)
 
     async def play_future(self, backend: Backend, future: Episode, asked: Callable[[], None], over: bool) -> Played:
-        """Play a future; one that a weight update cut is played again, by the new weights.
+        """Play a future, again where a weight update cut it; ``asked`` is called for each reply. Raises EpisodeError.
 
-        Args:
-            backend: Of the environment.
-            future: With a ``window``.
-            asked: Called for each reply.
-            over: Whether the episode is over that it begins in.
-
-        Raises:
-            EpisodeError: It failed.
-            EngineDeadError: The engine is gone.
+        ``over``: the episode that it begins in is over.
         """
         while True:
             progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
@@ -391,11 +364,7 @@ class Player:
         return ForkPoint(*here, progress.rewards)
 
     async def _replay(self, env: Lease, start: Start, tokens: EpisodeTokens) -> Messages:
-        """Take an episode from its opening to ``start``; the conversation there.
-
-        Raises:
-            EnvError: It is not the state that was reached before.
-        """
+        """Take an episode from its opening to ``start``; the conversation there, or EnvError if it is another one."""
         for ids in start.replies[: start.turn]:
             zeros = np.zeros(len(ids), np.float32)
             text = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))

@@ -13,8 +13,7 @@ A number becomes the term of the score's name; a mapping of names to numbers, th
 reward, so that it stays the sum of its terms. Looking ahead is such a reward (:class:`MultiturnScore`).
 
 A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
-played again like one whose environment failed. It is never a 0. One that raises ``CollectionError`` when it is asked
-ends collecting.
+played again; it is never a 0. ``CollectionError`` ends collecting.
 """
 
 from __future__ import annotations
@@ -78,17 +77,7 @@ class Futures(Protocol):
         ...
 
     async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
-        """Play a fork.
-
-        Args:
-            number: Of the fork, which decides its randomness.
-            turns: The policy's at most.
-            sampling: How to sample; ``None`` as in the episode.
-            asked: Called each time that the policy is asked.
-
-        Raises:
-            EpisodeError: The environment or the engine failed, or it took too long.
-        """
+        """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError."""
         ...
 
 
@@ -104,16 +93,9 @@ class RewardError(EpisodeError):
 
 
 class PendingRewards:
-    """The rewards of one episode that were asked for.
+    """The rewards of one episode that were asked for, of ``scores`` by name; ``root``: of what it was forked from.
 
-    Args:
-        scores: By name.
-        timeout: Seconds from the turn until its reward must be there; ``None`` for no limit.
-        timeline: Of the episode.
-        root: Those of the episode that this one was forked from.
-
-    Attributes:
-        needs_futures: Whether a score plays the episode on, and says so by an attribute of this name.
+    ``timeout``: seconds from the turn until its reward must be there.
     """
 
     def __init__(
@@ -128,12 +110,7 @@ class PendingRewards:
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
-        """Ask every score for this turn's reward, and do not wait.
-
-        Raises:
-            RewardError: A score refuses at once, or one that was asked before has failed.
-            CollectionError: A score says that it will score none.
-        """
+        """Ask every score for this turn's reward, and do not wait; RewardError where one refuses or has failed."""
         self._check()
         for name, score in self._scores.items():
             try:
@@ -149,11 +126,7 @@ class PendingRewards:
                 self._tasks[task] = turn
 
     async def settle(self) -> list[tuple[int, dict[str, float]]]:
-        """Wait for all of them; the terms and the turns they belong to, in the order asked.
-
-        Raises:
-            RewardError: One has failed; the others are not waited for.
-        """
+        """Wait for all of them; the terms and the turns they belong to, in the order asked. Raises RewardError."""
         if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._check()
@@ -220,9 +193,7 @@ Credit = Literal["value", "difference"]
 class MultiturnScore:
     """The multiturn-aware reward as a :data:`Score`, in training alone: futures are played beside the episode.
 
-    Futures are forks of the episode (:class:`Futures`). Their policy is the engine's model as it is at that moment, so
-    they compete with the episodes for the engine, and nothing waits for them before its own end. See
-    :mod:`textenvs.lookahead` for what is computed.
+    Futures are forks (:class:`Futures`), played by the engine's model of that moment. See :mod:`textenvs.lookahead`.
 
     Args:
         lookahead: How to look ahead; without a policy.
@@ -233,9 +204,6 @@ class MultiturnScore:
         replace: In place of what the environment pays, not beside it: a term ``environment_not_counted`` takes that
             away.
         sampling: How the futures sample; ``None`` as the episodes do.
-
-    Raises:
-        ValueError: An unknown ``credit``.
     """
 
     needs_futures = True

@@ -1,8 +1,4 @@
-"""Which task a group plays and with which seeds: functions of the run's seed and of numbers, without any state.
-
-That is what makes a run reproducible and resumable: group 17 plays the same task with the same randomness whenever, and
-however often, it is played.
-"""
+"""Which task a group plays and with which seeds: functions of the run's seed and of numbers, without any state."""
 
 from __future__ import annotations
 
@@ -22,12 +18,7 @@ _AT_ONCE = 64  # environments, where their backend has no limit of its own
 
 
 def derive_seed(*parts: int | str, bits: int = 63) -> int:
-    """A seed in ``[0, 2**bits)`` that depends on every part, the same on every machine and in every process.
-
-    Args:
-        parts: Whole numbers and strings; ``1`` and ``"1"`` are different parts.
-        bits: 63 fits a signed 64-bit seed (torch), 32 the oldest of NumPy's generators.
-    """
+    """A seed in ``[0, 2**bits)``, the same in every process; ``1`` and ``"1"`` are different parts."""
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - bits)
 
@@ -40,14 +31,8 @@ def environment_seed(seed: int, group: int) -> int:
 class TaskOrder:
     """The task of group ``n``: every epoch a new permutation of all tasks, or the tasks in their own order.
 
-    Args:
-        size: How many tasks there are; ``None`` for an endless set, whose group ``n`` plays task ``n``.
-        seed: Decides the permutations.
-        shuffle: Permute a finite set.
-        without: Tasks of a finite set that are never played. The order is that of all tasks with these taken out.
-
-    Raises:
-        ValueError: ``size`` is below 1, no task is left, or ``without`` has others than those of a finite set.
+    ``size`` is how many tasks there are; ``None`` is an endless set, whose group ``n`` plays task ``n``. Tasks
+    ``without`` are taken out of the order of all. ``ValueError``: no task is left, or ``without`` has others.
     """
 
     def __init__(self, size: int | None, *, seed: int = 0, shuffle: bool = True, without: Collection[int] = ()) -> None:
@@ -88,15 +73,10 @@ def _permutation(size: int, seed: int, epoch: int, without: frozenset[int]) -> N
 async def measure_openings(
     backend: Backend, renderer: Renderer, tasks: Sequence[int], *, seed: int, forks: bool = False
 ) -> tuple[dict[int, int], dict[int, str]]:
-    """Begin an episode of each task, and count the tokens that its opening is rendered in.
+    """The tokens of each task's opening, up to where the model speaks; and why others are not known.
 
-    The environment's seed is a function of ``seed`` and the task, so the same tasks are long every time; an opening
-    that is drawn by the episode's seed may be longer in another episode.
-
-    With ``forks``, each is also forked, so that it is known that the environment's snapshots go where forks are played.
-
-    Returns:
-        Tokens of the openings by task, up to the point where the model speaks; and why others are not known.
+    The environment's seed is a function of ``seed`` and the task. With ``forks``, each is also forked, so that it is
+    known that the environment's snapshots go where forks are played.
     """
     lengths: dict[int, int] = {}
     failed: dict[int, str] = {}
