@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .algorithms import covariance, off_policy
-from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
+from .algorithms.advantages import (
+    ESTIMATORS,
+    NEEDS_ANCHOR,
+    NEEDS_GREEDY,
+    NEEDS_TERMS,
+    Advantages,
+    made_of,
+    normalize,
+    restrict,
+)
 from .algorithms.baselines import score_norms
 from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
-from .algorithms.explain import made_of
 from .algorithms.kl import KLController, kl_estimate, mean_kl
 from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of

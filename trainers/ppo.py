@@ -40,9 +40,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from textenvs.text import excerpt
 
-from .algorithms.aggregation import token_weights
-from .algorithms.batch import tree_of
-from .algorithms.returns import Advantages
+from .algorithms.batch import Advantages, tree_of
+from .algorithms.policy_losses import token_weights
 from .builders.cluster import plan_of
 from .builders.engines import check_engine
 from .builders.environments import check_environments, described, other_validation, try_openings

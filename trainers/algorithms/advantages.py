@@ -21,16 +21,34 @@ Arguments that several take mean the same in all:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from trainers.algorithms.baselines import Baseline, any_of, mean_baseline, optimal_token, sums
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
-from trainers.algorithms.best_of_group import best_of_k, best_over_second
-from trainers.algorithms.fork import fork
-from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
+from trainers.algorithms.baselines import (
+    Baseline,
+    any_of,
+    best_of_k,
+    best_over_second,
+    mean_baseline,
+    optimal_token,
+    sums,
+)
+from trainers.algorithms.batch import (
+    ActionBatch,
+    Advantages,
+    Bools,
+    Floats,
+    Ints,
+    MadeOf,
+    Truncated,
+    check_factors,
+    discounted_sums,
+    kept_episodes,
+)
+from trainers.algorithms.fork import fork, fork_values
 
 # --- with a critic
 
@@ -209,7 +227,7 @@ def passk(
     """Pass@k training, the analytic advantage (arXiv 2508.10751), for rewards of any kind.
 
     Over all sets ``S`` of ``k`` episodes of the group, the reward is ``M(S) = max R``, and
-    ``A_i = (E[M(S) | i in S] - E[M(S)]) / (std(M(S)) + eps)``; see :func:`.best_of_group.best_of_k`. With returns 0 and
+    ``A_i = (E[M(S) | i in S] - E[M(S)]) / (std(M(S)) + eps)``; see :func:`.baselines.best_of_k`. With returns 0 and
     1 it is the paper's closed form, and with ``k = 1`` :func:`grpo`. Without the division it is right in direction for
     the expected best of ``k``: the gradient times ``(1 - k / G) / k``.
 
@@ -450,3 +468,47 @@ NEEDS_ANCHOR = frozenset({"gigpo"})
 NEEDS_FORKS = frozenset({"fork"})
 #: These see the named parts of rewards.
 NEEDS_TERMS = frozenset({"gdpo"})
+
+
+#: Estimators that compare whole episodes; the others compare what is earned from a turn, or a token, on.
+_OF_EPISODES = frozenset(
+    {"grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "rloo", "reinforce_pp_baseline", "remax", "gigpo"}
+)
+#: Those that add up several comparisons, or compare other numbers than returns: they have no one baseline.
+_MIXED = frozenset({"gdpo", "grpo_passk", "passk", "gigpo"})
+
+
+def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[str, Any]) -> MadeOf:
+    """What the advantages of estimator ``name`` are made of: ``(return - baseline)``, up to a scale."""
+    by_fork: Floats | None = None
+    returns: Floats
+    if name in NEEDS_CRITIC:
+        assert batch.values is not None
+        values = batch.values[batch.turn_starts[batch.turn_of_token]] if name == "turn_gae" else batch.values
+        return MadeOf(result.advantages + values, values, result.advantages)
+    if name in _OF_EPISODES:
+        totals = np.bincount(batch.episode_of_turn, batch.net_turn_rewards, minlength=batch.num_episodes)
+        returns = np.asarray(totals, np.float64)[batch.episode_of_token]
+    elif name == "fork":
+        q, by_fork = fork_values(batch, gamma=options.get("gamma", 1.0), truncated=options.get("truncated", "count"))
+        returns = q[batch.turn_of_token]
+    elif name == "turn_grpo":
+        to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, options.get("gamma", 1.0))
+        returns = to_go[batch.turn_of_token]
+    else:
+        returns = discounted_sums(batch.token_rewards, batch.token_offsets, options.get("gamma", 1.0))
+    if name in _MIXED or options.get("outcome_mix"):
+        return MadeOf(returns, None, result.advantages, by_fork)
+    unscaled = _unscaled(name, batch, result, returns, options)
+    return MadeOf(returns, np.where(result.policy_mask, returns - unscaled, np.nan), unscaled, by_fork)
+
+
+def _unscaled(name: str, batch: ActionBatch, result: Advantages, returns: Floats, options: Mapping[str, Any]) -> Floats:
+    """The advantages without a division by a deviation."""
+    mask = result.policy_mask
+    if name in ("reinforce_pp", "reinforce_pp_baseline") and mask.any():  # the batch's mean is in the baseline, too
+        given = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages
+        return np.where(mask, given - given[mask].mean(), 0.0)
+    if name == "grpo" or options.get("norm_by_std"):
+        return ESTIMATORS[name](batch, **{**options, "norm_by_std": False}).advantages
+    return result.advantages

@@ -51,7 +51,7 @@ def clip_cov_tokens(
 
 
 def kl_cov_tokens(logprobs: Floats, advantages: Floats, mask: Bools, *, ratio: float = 2e-4) -> Bools:
-    """The tokens with the greatest ``c``: a share ``ratio`` of the trained ones, at least one; of equals the earlier."""
+    """The tokens with the greatest ``c``: a share ``ratio`` of the trained ones, at least one; first of equals."""
     shares = covariances(logprobs, advantages, mask)
     trained = np.flatnonzero(mask)
     selected = np.zeros(len(mask), np.bool_)

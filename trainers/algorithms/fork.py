@@ -27,8 +27,17 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
-from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
+from trainers.algorithms.batch import (
+    ActionBatch,
+    Advantages,
+    Bools,
+    Floats,
+    Ints,
+    Truncated,
+    check_factors,
+    discounted_sums,
+    kept_episodes,
+)
 
 
 def fork(

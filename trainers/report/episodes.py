@@ -42,7 +42,7 @@ class Explained:
     paid: Sequence[Trajectory]  #: the episodes as the estimator saw them
     unscaled: Floats  #: float ``[N]``; the advantages before the batch was normalised
     mask: NDArray[np.bool_]  #: bool ``[N]``; the tokens that the policy is trained on
-    by_fork: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.returns.MadeOf`
+    by_fork: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.batch.MadeOf`
     greedy: Mapping[str, float] = field(default_factory=dict)  #: what a greedy episode earned, by group
     #: Float ``[N]``; the number of the optimizer step in which the token was first computed
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
