@@ -28,8 +28,7 @@ from ..engines.replicas import Replicas
 from ..engines.server import ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.torch_engine import TorchEngine
-from ..engines.vllm.engine import VLLMEngine
-from ..engines.vllm.options import VLLMOptions
+from ..engines.vllm.engine import VLLMEngine, VLLMOptions
 from ..learner import Learner
 from ..policy import Policy, resolve_device
 from ..rollout.renderer import Renderer

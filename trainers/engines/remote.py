@@ -35,11 +35,18 @@ from trainers.engines.base import (
     check_request,
     check_sizes,
 )
-from trainers.engines.http import Client, UnreachableError, error_text, refused
-from trainers.engines.parameters import read_parameters
-from trainers.engines.server import ServerOptions, ServerProcess, free_port
+from trainers.engines.server import (
+    Client,
+    ServerOptions,
+    ServerProcess,
+    UnreachableError,
+    error_text,
+    free_port,
+    refused,
+)
 from trainers.engines.transport import AdapterSource, Weights, WeightSource, attending
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
+from trainers.engines.weights import read_parameters
 
 _Result = TypeVar("_Result")
 

@@ -18,11 +18,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.engines.adapters import check_adapter, merged
 from trainers.engines.base import EngineError
-from trainers.engines.parameters import ChecksumRule, Checksums, Sums, differing
 from trainers.engines.process_group import Group, Sender, broadcast, destroy, make_group
-from trainers.engines.weights import Named, TensorSpec, tied_names
+from trainers.engines.weights import (
+    ChecksumRule,
+    Checksums,
+    Named,
+    Sums,
+    TensorSpec,
+    check_adapter,
+    differing,
+    merged,
+    tied_names,
+)
 
 _Result = TypeVar("_Result")
 Bucket = list[tuple[str, Tensor]]
@@ -213,12 +221,12 @@ class LocalSource(WeightSource):
 
 
 class AdapterSource(NamedTuple):
-    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.adapters`)."""
+    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.weights`)."""
 
     name: str  #: of the base: publications with the same have the same
     base: WeightSource  #: the model's tensors
-    adapter: WeightSource  #: by peft's names; see :func:`trainers.engines.adapters.pairs_of`
-    scale: float  #: see :func:`trainers.engines.adapters.merge`
+    adapter: WeightSource  #: by peft's names; see :func:`trainers.engines.weights.pairs_of`
+    scale: float  #: see :func:`trainers.engines.weights.merge`
 
     def merged(self, device: torch.device | str | None = None) -> LocalSource:
         """Of sources in this process: merged weights, multiplied on ``device`` one at a time, as they are read.

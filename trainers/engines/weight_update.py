@@ -22,9 +22,7 @@ from urllib.parse import urlsplit
 import torch
 
 from trainers.engines.base import EngineError, SourceLostError
-from trainers.engines.http import Client, error_text
-from trainers.engines.parameters import HEAD, ChecksumRule, Parameters, Sums
-from trainers.engines.server import ServerOptions
+from trainers.engines.server import Client, ServerOptions, error_text
 from trainers.engines.transport import (
     AdapterSource,
     Bucket,
@@ -34,7 +32,7 @@ from trainers.engines.transport import (
     WeightSource,
     source_of,
 )
-from trainers.engines.weights import SafetensorsFile
+from trainers.engines.weights import HEAD, ChecksumRule, Parameters, SafetensorsFile, Sums
 
 log = logging.getLogger("trainers")
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from trainers.cluster.ray.ranks import said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
-from trainers.engines.parameters import Sums
 from trainers.engines.process_group import Group
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.transport import (
@@ -36,7 +35,7 @@ from trainers.engines.transport import (
     collect,
     source_of,
 )
-from trainers.engines.weights import TensorSpec
+from trainers.engines.weights import Sums, TensorSpec
 
 _STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
 _CLOSE_S = 10.0

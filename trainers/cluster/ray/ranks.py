@@ -24,10 +24,9 @@ from trainers.cluster.rank import Failure, RankHost
 from trainers.cluster.ray.runtime import RayCluster, import_ray
 from trainers.cluster.watch import Heartbeat
 from trainers.engines.base import SourceLostError, SupersededError
-from trainers.engines.parameters import Sums
 from trainers.engines.process_group import Group
 from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
-from trainers.engines.weights import TensorSpec
+from trainers.engines.weights import Sums, TensorSpec
 from trainers.learner.weight_stream import Which
 
 _LOOK_S = 0.05  # between two looks at a snapshot that is being sent

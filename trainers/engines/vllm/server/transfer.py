@@ -23,9 +23,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from trainers.engines.adapters import merged
-from trainers.engines.parameters import ChecksumRule, Checksums, bits, differing
 from trainers.engines.process_group import broadcast, make_group
+from trainers.engines.weights import ChecksumRule, Checksums, bits, differing, merged
 
 
 @dataclass
