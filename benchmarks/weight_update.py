@@ -25,12 +25,13 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from trainers.builders.publication import Publisher
+from trainers.builders.learner import Publisher
 from trainers.config import load_config
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 from trainers.engines.torch_engine import TorchEngine
-from trainers.engines.vllm.engine import VLLMEngine, VLLMOptions
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
 from trainers.learner import Learner, LoRASettings
 from trainers.learner.memory import empty_heap, peak
 from trainers.tiny import build_model

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainers.builders.cluster import plan_of
+from trainers.builders.engines import plan_of
 from trainers.cluster.machine import Machine, PlanError
 from trainers.config import load_config
 

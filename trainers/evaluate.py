@@ -23,8 +23,8 @@ from textenvs.text import reader_may_leave
 from .cli import run_command
 from .config import load_config
 from .config.commands import EvaluateConfig
-from .parquet import TableError, read_table, refuse_rows
 from .rewards import FunctionError, FunctionPool, ScoreError
+from .trajectory import TableError, read_table, refuse_rows
 
 _LISTED = 10  # failures that are shown
 

@@ -34,19 +34,18 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
 
-from .builders.cluster import cluster_of, plan_of
-from .builders.engines import check_engine, engine_of
-from .builders.errors import SetupError
+from .builders import SetupError
+from .builders.engines import check_engine, cluster_of, engine_of, plan_of
 from .builders.policy import set_threads
 from .cli import Interrupts, leave, run_command
 from .cluster.machine import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
-from .parquet import TableError, read_table, refuse_rows, write_table
 from .policy import PolicyError, load
+from .rollout.curriculum import derive_seed
 from .rollout.renderer import Renderer, RendererError
-from .rollout.tasks import derive_seed
+from .trajectory import TableError, read_table, refuse_rows, write_table
 
 log = logging.getLogger("trainers")
 

@@ -42,8 +42,7 @@ from textenvs.text import excerpt
 
 from .algorithms.batch import Advantages, tree_of
 from .algorithms.policy_losses import token_weights
-from .builders.cluster import plan_of
-from .builders.engines import check_engine
+from .builders.engines import check_engine, plan_of
 from .builders.environments import check_environments, described, other_validation, try_openings
 from .builders.folder import run_folder
 from .builders.policy import tokenizer_of, with_scripts_there_are
@@ -70,9 +69,8 @@ from .learner import Learner
 from .learner.memory import empty_heap
 from .policy import PolicyError, positions
 from .report.episodes import Explained
-from .report.measures import health_metrics, tied_tasks
-from .report.metrics import Phases, episode_metrics, groups_tied, mixture_metrics
-from .report.reporter import profiled
+from .report.loggers import profiled
+from .report.metrics import Phases, episode_metrics, groups_tied, health_metrics, mixture_metrics, tied_tasks
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended

@@ -30,8 +30,8 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
+from .builders import SetupError
 from .builders.environments import Component, components_of
-from .builders.errors import SetupError
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
 from .builders.policy import careless_left_out, demonstrations_of, policy_of, set_threads

@@ -9,17 +9,21 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..cluster.group import LearnerGroup
-from ..cluster.in_flight import slots
+from ..cluster.machine import Machine
+from ..cluster.memory import slots
+from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
+from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.remote import RemoteEngine
@@ -28,12 +32,14 @@ from ..engines.replicas import Replicas
 from ..engines.server import ServerOptions
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..engines.torch_engine import TorchEngine
-from ..engines.vllm.engine import VLLMEngine, VLLMOptions
+from ..engines.vllm.engine import VLLMEngine
+from ..engines.vllm.options import VLLMOptions
 from ..learner import Learner
 from ..policy import Policy, resolve_device
 from ..rollout.renderer import Renderer
+from ..rollout.workers import placed
 from ..tiny import save as save_policy
-from .errors import setup_errors
+from . import setup_errors
 from .folder import run_folder
 from .policy import threads_for
 
@@ -242,3 +248,36 @@ def check_engine(config: PPOConfig) -> None:
         if config.engine.name in ("vllm", "sglang"):
             for replica in range(config.engine.engines):
                 _server_options(config, replica)
+
+
+def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
+    """Where the run's parts (``serving``: its engines alone) will be, here or on ``machine``; or a PlanError."""
+    return make_plan(config, machine or this_machine(), None if serving else shape_of(config.model), serving=serving)
+
+
+@contextmanager
+def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
+    """Ray for the time of the run, where the run uses it; SetupError without Ray, PlanError where it has too little."""
+    if config.cluster.backend != "ray" and config.env.backend != "ray":
+        yield None
+        return
+    options = config.ray_init
+    with setup_errors("", ImportError):
+        cluster = RayCluster(
+            plan,
+            address=options.address,
+            num_cpus=options.num_cpus,
+            timeline=options.timeline_json_file,
+            timeout=config.cluster.start_timeout_s,
+        )
+    with cluster:
+        environments = cluster.environment_options()
+        with nullcontext() if environments is None else placed(environments):
+            yield cluster
+
+
+def driver_device(config: PPOConfig) -> torch.device:
+    """Where this process computes: with Ray, GPUs may be on other machines alone."""
+    if config.cluster.backend == "ray" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    return resolve_device(config.model.device)

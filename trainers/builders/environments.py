@@ -24,10 +24,10 @@ from textenvs.registry import constructor, parameters
 from ..algorithms.advantages import NEEDS_FORKS
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
 from ..config.schema import PPOConfig
+from ..rollout.curriculum import measure_openings
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer, Tools
-from ..rollout.tasks import measure_openings
-from .errors import SetupError, setup_errors
+from . import SetupError, setup_errors
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from ..config.running import RunSection, TrainerSection
 from ..config.schema import PPOConfig, RunConfig, SFTConfig
 from ..report.episodes import EpisodeFiles, Pieces
 from ..report.loggers import METRICS_FILE, LoggedRun
+from . import SetupError
 from .environments import recorded_environments
-from .errors import SetupError
 
 LOCK_FILE = ".lock"
 START = "start"  #: the model that several ranks begin with, where no other folder has it

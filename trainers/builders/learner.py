@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import uuid
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..algorithms.advantages import NEEDS_CRITIC
 from ..cluster.plan import parallel_of
@@ -14,11 +17,13 @@ from ..config.learning import ActorSection, CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
+from ..engines.transport import AdapterSource, LocalSource, WeightSource
 from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
+from ..learner.weight_stream import Which
 from ..policy import Policy, resolve_device
-from .errors import SetupError, setup_errors
+from . import SetupError, setup_errors
 from .folder import START, run_folder
 from .policy import threads_for
 
@@ -132,3 +137,49 @@ def _optimizer(section: ActorSection | CriticSection, **schedule: Any) -> Optimi
         grad_clip=section.grad_clip,
         **schedule,
     )
+
+
+class Publisher:
+    """Takes an actor's weights from a learner, in the form that ``model.lora_publish`` says.
+
+    With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
+    With more, those in other processes get a snapshot, of which each rank has its own part, and training goes on.
+    Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
+    """
+
+    def __init__(self, learner: Learner | RayLearnerGroup, config: PPOConfig) -> None:
+        self._learner = learner
+        model = config.model
+        self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
+        self._scale = model.lora_alpha / max(model.lora_rank, 1)
+        here = config.engine.name == "torch" and config.cluster.backend != "ray"
+        self._dtype = None if here else getattr(torch, model.precision)  # in this process the copy is the cast
+        self._snapshot = config.rollout.staleness > 0 and not here
+        self._name = uuid.uuid4().hex
+        self._base: Any = None
+
+    @property
+    def live(self) -> bool:
+        """Whether engines read the parameters themselves: those must not change while an update is under way."""
+        return not self._snapshot
+
+    def take(self) -> tuple[WeightSource | AdapterSource, int]:
+        """The weights of now, as engines take them, and how many bytes of them are new. It takes its time."""
+        if not self._adapters:
+            weights, size = self._part("weights")
+            return weights, size
+        size = 0
+        if self._base is None:  # what is frozen is that of a checkpoint, if there is one: not what engines were made of
+            self._base, size = self._part("base")
+        adapter, more = self._part("adapter")
+        return AdapterSource(self._name, self._base, adapter, self._scale), size + more
+
+    def _part(self, which: Which) -> tuple[WeightSource, int]:
+        dtype = self._dtype if which == "weights" else None
+        source: WeightSource
+        if isinstance(self._learner, Learner):
+            stream, ranks = self._learner.publication(which, dtype, snapshot=self._snapshot), self._learner.ranks
+            source = LocalSource(stream.specs, lambda: stream.read(ranks))
+        else:
+            source = self._learner.publication(which, dtype, snapshot=self._snapshot)
+        return source, source.nbytes

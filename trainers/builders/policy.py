@@ -19,8 +19,8 @@ from ..config.schema import PPOConfig
 from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
+from . import SetupError, setup_errors
 from .environments import Component, played, shares
-from .errors import SetupError, setup_errors
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000

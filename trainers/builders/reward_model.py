@@ -39,9 +39,9 @@ from ..rewards.backends import (
     pooling_problems,
 )
 from ..rollout.rewards import Score, TurnContext
+from . import SetupError, setup_errors
+from .collection import check_name, lookahead_of, task_finder
 from .environments import played
-from .errors import SetupError, setup_errors
-from .rewards import check_name, lookahead_of, task_finder
 
 _ADVICE = {
     "classifier": "look at {key}.classifier",

@@ -16,7 +16,7 @@ part, may be a fifth above what there is. Conventions:
 * on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
   Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
-  its requests can fill (:func:`trainers.cluster.in_flight.slots`). On a GPU, vLLM holds the share that
+  its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM holds the share that
   ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static`` in its ``server_args``.
 """
 
@@ -24,15 +24,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
-from trainers.cluster.in_flight import slots
 from trainers.cluster.machine import Machine
 from trainers.engines.base import default_kv_bytes
+
+from ..algorithms.advantages import NEEDS_GREEDY
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
     from trainers.config.model import ModelSection
+
+#: Replicas are not loaded evenly: sessions stay where their KV is until one has so many times the mean load of the
+#: others (:class:`trainers.engines.routing.Router`).
+_UNEVEN = 1.5
+
+
+def surplus_groups(config: PPOConfig) -> int:
+    """Groups that ``rollout.oversampling_factor`` adds to a batch."""
+    return ceil((config.rollout.oversampling_factor - 1.0) * config.rollout.groups_per_batch - 1e-9)
+
+
+def training_episodes(config: PPOConfig) -> int:
+    """Episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
+    rollout = config.rollout
+    groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
+    return groups * (rollout.n + (config.algorithm.adv_estimator in NEEDS_GREEDY))
+
+
+def episodes(config: PPOConfig) -> int:
+    """Episodes in flight at most, those of validation among them."""
+    limit, training = config.rollout.max_running, training_episodes(config)
+    if not isinstance(limit, int):  # `auto` looks for a number up to there
+        return training
+    return min(limit, training + config.data.val_size * config.validation.n)
+
+
+def futures(config: PPOConfig) -> int:
+    """Futures of the multiturn-aware reward that are played at once: a turn's for every episode of training."""
+    section = config.multiturn_reward
+    if not section.enable or section.window == 0:
+        return 0
+    most = section.samples * min(training_episodes(config), episodes(config))
+    return most if section.concurrency is None else min(section.concurrency, most)
+
+
+def slots(config: PPOConfig) -> int:
+    """KV slots of each replica: ``engine.max_slots``, or one for each episode and future that may be in flight."""
+    if config.engine.max_slots is not None:
+        return config.engine.max_slots
+    requests, engines = episodes(config) + futures(config), config.engine.engines
+    return requests if engines == 1 else min(requests, ceil(_UNEVEN * requests / engines))
+
 
 _GIB = 2**30
 _WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")

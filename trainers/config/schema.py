@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..chat_template import refused
-from ..engines.vllm.engine import refused_arguments
+from ..engines.vllm.options import refused_arguments
 from . import unread
 from .engines import EngineSection, ServingSection
 from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import yaml
 
 from ..algorithms.names import Rejection
-from ..saved_adapter import read_adapter
+from ..hub import read_adapter
 from .commands import EvaluateConfig, GenerateConfig
 from .schema import PPOConfig, RunConfig
 from .verl import NAMES, Given, Results, Table, rules_of

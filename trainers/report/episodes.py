@@ -21,8 +21,7 @@ from textenvs.records.reader import folder_of
 from textenvs.records.schema import EXPLAINED, ITERATION_KEY, PLAYED, arrow_schema
 
 from ..algorithms.batch import Floats, gather
-from ..parquet import write_table
-from ..trajectory import Trajectory, action_offsets, tied, to_table
+from ..trajectory import Trajectory, action_offsets, tied, to_table, write_table
 
 if TYPE_CHECKING:
     import pyarrow

@@ -30,16 +30,14 @@ from typing import Any, Self
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
-from .curriculum import Choice, Curriculum
+from .curriculum import Choice, Curriculum, TaskOrder, derive_seed, environment_seed
 from .environments import Backend
-from .eval_gate import EvalGate, WeightLock
 from .forks import ForkPlan, ForkPoint, ForkRules
-from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
+from .group_scheduler import CollectionError, EvalGate, GroupRules, GroupScheduler, Ticket, WeightLock
 from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
 from .rewards import Score
 from .stats import LengthBias, Load, LoopLag, Stats, Timeline, TraceFile, ages, loop_time
-from .tasks import TaskOrder, derive_seed, environment_seed
 
 log = logging.getLogger("trainers")
 

@@ -20,14 +20,13 @@ from textenvs.messages import Messages
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
-from .curriculum import Start, context_digest
+from .curriculum import Start, context_digest, derive_seed
 from .environments import Backend, EnvError, EnvSpec, Lease
 from .episode import EpisodeTokens
 from .forks import ForkPoint
 from .renderer import Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
 from .stats import Load, Timeline
-from .tasks import derive_seed
 
 
 @dataclass(frozen=True)

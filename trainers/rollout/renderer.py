@@ -15,11 +15,11 @@ Rules:
   context then differs from a whole rendering by exactly this one token (which ``rewritten`` counts as a difference).
 * A special token stands at the boundary, and tokenizers split text at special tokens first, so no merge can cross it:
   the bridge tokenised alone is the bridge within the whole. A template without one there is refused.
-* Text in a message never becomes a control token (:mod:`trainers.chat_template.control`): those spelled in a message
+* Text in a message never becomes a control token (:mod:`trainers.chat_template`): those spelled in a message
   are encoded as plain text. Control tokens are the tokenizer's special tokens, and the other added tokens that the
   template writes around messages. In assistant messages that holds for the tokens that open and end turns; others
   (``</think>``, say) are the model's own. Markers that are no tokens of the tokenizer (``[INST]`` in some) are text.
-* Each message is put in a form that the template shows (:mod:`trainers.chat_template.forms`), and its text is rendered
+* Each message is put in a form that the template shows (:mod:`trainers.chat_template`), and its text is rendered
   once. What no form shows is refused.
 * A reply is one message. A template that puts control tokens between the generation prompt and a reply's text (the
   channels of gpt-oss) leaves them to the model, which ends each of several messages in a turn; it is refused.
@@ -43,9 +43,19 @@ from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import Message, Messages, assistant, system, text_of, tool, user
 
-from ..chat_template import refused, unread
-from ..chat_template.control import ControlTokens, MarkedText, any_of
-from ..chat_template.forms import PROBE_TOOLS, MessageForms, RejectedError, RendererError, Tools, show_with
+from ..chat_template import (
+    PROBE_TOOLS,
+    ControlTokens,
+    MarkedText,
+    MessageForms,
+    RejectedError,
+    RendererError,
+    Tools,
+    any_of,
+    refused,
+    show_with,
+    unread,
+)
 
 __all__ = ["Renderer", "RendererError", "Tools"]
 

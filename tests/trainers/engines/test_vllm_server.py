@@ -16,7 +16,8 @@ from vllm_server import PYTHON, Server
 
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.transport import LocalSource
-from trainers.engines.vllm.engine import VLLMEngine, VLLMOptions
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(900)]
 

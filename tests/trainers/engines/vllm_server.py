@@ -13,7 +13,8 @@ from real_server import PATIENT, RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
 import trainers
-from trainers.engines.vllm.engine import VLLMEngine, VLLMOptions
+from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.options import VLLMOptions
 
 PYTHON = Path(os.environ.get("TEXTENVS_VLLM_PYTHON", Path(__file__).parents[3] / ".venv-vllm/bin/python"))
 BLOCK = 32  # tokens; the least that vLLM takes on a CPU

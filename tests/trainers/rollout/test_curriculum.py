@@ -19,10 +19,17 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.clock import run_simulated
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.collector import Batch
-from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, Start
+from trainers.rollout.curriculum import (
+    Component,
+    Curriculum,
+    CurriculumRules,
+    Start,
+    TaskOrder,
+    derive_seed,
+    environment_seed,
+)
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.episode import EpisodeTokens
-from trainers.rollout.tasks import TaskOrder, derive_seed, environment_seed
 from trainers.trajectory import Status, Trajectory
 
 

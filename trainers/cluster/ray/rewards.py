@@ -12,8 +12,7 @@ from trainers.cluster.ray.ranks import said
 from trainers.cluster.ray.runtime import import_ray
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import BackendError
-from trainers.rewards.backends.classifier import Classifier
-from trainers.rewards.backends.classifier_pool import WorkerLostError
+from trainers.rewards.backends.classifier import Classifier, WorkerLostError
 
 
 class _RewardActor:

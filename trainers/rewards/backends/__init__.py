@@ -1,7 +1,6 @@
 """What computes scores behind a :class:`~trainers.rewards.RewardService`: classifiers, judges, served models."""
 
-from .classifier import classifier_problems
-from .classifier_pool import ClassifierPool, LocalWorker, Worker, WorkerLostError
+from .classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
 from .conversation import PROBE
 from .judge import JudgeBackend
 from .pooling import PoolingBackend, pooling_problems

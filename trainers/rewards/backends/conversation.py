@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from textenvs.messages import Messages, assistant, user
 
-from ...chat_template.control import ControlTokens, MarkedText
-from ...chat_template.forms import MessageForms, RendererError, show_with
+from ...chat_template import ControlTokens, MarkedText, MessageForms, RendererError, show_with
 from ..service import BackendError, ScoringRequest
 
 Overlong: TypeAlias = Literal["error", "left"]
