@@ -182,7 +182,6 @@ class Show(Protocol):
 
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
     """Renders with a transformers tokenizer's chat template, and these variables."""
-
     from jinja2 import TemplateError
 
     def show(messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str:

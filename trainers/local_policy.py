@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,12 +13,72 @@ from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Repl
 from textenvs.messages import Messages, user
 
 from .config.model import ModelSection, native_dtype
-from .engines.base import EngineError, Sampling
+from .engines.base import Engine, EngineError, Generation, Sampling
 from .engines.torch_engine import TorchEngine
 from .policy import load, resolve_device
-from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
+from .rollout.curriculum import derive_seed
 from .rollout.environments import tools_of
+from .rollout.episode import EpisodeTokens
 from .rollout.renderer import Renderer, RendererError
+
+
+class NoRoomError(Exception):
+    """The conversation has outgrown the context."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A reply, as text and as the engine gave it, and how long the context before it was."""
+
+    text: str
+    prompt_tokens: int
+    generation: Generation
+
+
+class EnginePolicy:
+    """Conversations with an engine's model, any number at a time.
+
+    ``sampling`` without its ``seed``; prompt and reply have at most ``max_context`` tokens, or what the engine holds.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
+        self.engine, self.renderer, self.sampling = engine, renderer, sampling
+        self.max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
+
+
+class Speaker:
+    """The policy in one conversation; the sampling follows from ``seed``."""
+
+    def __init__(self, policy: EnginePolicy, seed: int) -> None:
+        self._policy, self._seed = policy, seed
+        self._tokens: EpisodeTokens | None = None
+
+    async def reply(self, conversation: Messages, tools: Any = None) -> Said:
+        """The next words; a reply that a weight update cut is said again from its start, by the new weights.
+
+        ``conversation`` begins with that of the call before; ``tools`` are schemas for the chat template, in the first
+        call. NoRoomError: the context is full. RendererError, EngineError.
+        """
+        policy = self._policy
+        if self._tokens is None:
+            self._tokens = EpisodeTokens(policy.renderer, conversation, tools=tools)
+        else:
+            self._tokens.observe(conversation)
+        size = self._tokens.context_size
+        room = policy.max_context - size
+        if room <= 0:
+            raise NoRoomError(f"{size} tokens, and there is room for {policy.max_context}")
+        sampling = replace(
+            policy.sampling,
+            max_new_tokens=min(policy.sampling.max_new_tokens, room),
+            stop_token_ids=tuple(dict.fromkeys((*policy.sampling.stop_token_ids, *policy.renderer.stop_token_ids))),
+            seed=derive_seed(self._seed, "reply", self._tokens.num_turns),
+        )
+        generation = await policy.engine.generate(self._tokens.context, sampling)
+        while generation.finish_reason == "abort":
+            generation = await policy.engine.generate(self._tokens.context, sampling)
+        return Said(self._tokens.reply(generation), size, generation)
+
 
 _MOST_CONTEXT = 32768
 
