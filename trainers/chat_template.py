@@ -36,7 +36,6 @@ class MarkedText(NamedTuple):
     marks: re.Pattern[str] | None = None
 
     def after(self, end: int) -> MarkedText:
-        """The text from position ``end`` on."""
         return MarkedText(self.marked[end:], self.marks)
 
 
@@ -74,7 +73,6 @@ class ControlTokens:
         return [_map_strings(value, what, mark) for value, what in values], re.compile(f"zq{nonce}n(\\d+)qz")
 
     def plain(self, text: MarkedText) -> str:
-        """The text with what the marks stand for."""
         found = text.marks
         return text.marked if found is None else found.sub(lambda match: self._names[int(match[1])], text.marked)
 
@@ -247,7 +245,6 @@ class MessageForms:
         return [kind for kind, is_converted in kinds.items() if is_converted]
 
     def put(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages in the forms that the template shows."""
         forms: list[dict[str, Any]] = []
         was_converted = False  # the last form is a user message, and was another or several
         native_calls = False  # the assistant's message before was put with its calls
@@ -322,7 +319,6 @@ class MessageForms:
         return form, True
 
     def _shown(self, *talks: Messages, tools: Tools = None) -> bool:
-        """Whether all these are shown in the forms of this moment."""
         return all(self._problem(talk, tools) is None for talk in talks)
 
     def _problem(self, messages: Sequence[Message], tools: Tools) -> str | None:

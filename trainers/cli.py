@@ -89,7 +89,6 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Give them back; the process is no longer ended."""
         self._over.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)

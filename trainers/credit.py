@@ -183,7 +183,6 @@ def compared_with(
 
 
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
-    """The keys that the chosen estimator reads."""
     options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
     for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
         options.pop(name, None)

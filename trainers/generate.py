@@ -55,7 +55,6 @@ _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
 async def generate(config: GenerateConfig) -> Path:
-    """The whole command; returns the file that was written."""
     assert config.data.path is not None
     assert config.data.output_path is not None
     source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
@@ -211,7 +210,6 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.generate``."""
     config, _ = load_config(
         sys.argv[1:] if argv is None else argv, schema=GenerateConfig, usage="python -m trainers.generate"
     )

@@ -149,5 +149,4 @@ class LocalPolicy:
         return play
 
     async def aclose(self) -> None:
-        """End the engine."""
         await self._engine.close()

@@ -81,7 +81,6 @@ class Policy:
         self._folder = folder.absolute()
 
     def release(self) -> None:
-        """Give the model's memory back, if a folder holds it."""
         if self._folder is not None:
             self._model = None
 

@@ -434,7 +434,6 @@ def save(run: Run) -> None:
 
 @contextlib.contextmanager
 def traced(run: Run, name: str) -> Iterator[None]:
-    """Draw what happens inside as a phase, if there is a trace."""
     began = time.monotonic()
     try:
         yield
@@ -444,7 +443,6 @@ def traced(run: Run, name: str) -> Iterator[None]:
 
 
 def over(run: Run) -> bool:
-    """Whether all iterations are done."""
     return run.iteration >= run.config.trainer.total_iterations
 
 
@@ -477,14 +475,12 @@ async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[N
 
 
 async def run_all(config: PPOConfig, interrupts: Interrupts) -> int:
-    """A whole run; the exit code."""
     async with assemble(config) as run:
         interrupts.save_first(run.stop)
         return await play(run)
 
 
 async def play(run: Run) -> int:
-    """What there is to do with a run; the exit code."""
     config = run.config
     if config.trainer.val_only:
         unscored = await validate(run)
@@ -526,7 +522,6 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
 
 
 def again(section: TrainerSection) -> str:
-    """How to resume a run that was aborted."""
     if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
         return "start the same command again; it has no checkpoint yet"
     if section.resume_mode == "auto":
@@ -538,7 +533,6 @@ def again(section: TrainerSection) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
         sys.argv[1:] if argv is None else argv,
         plan=placed,

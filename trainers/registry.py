@@ -99,7 +99,6 @@ def arguments(config: Any) -> Any:
 
 
 def flattened(tree: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested mapping with their dotted keys."""
     for key, value in tree.items():
         if not isinstance(key, str):
             raise TypeError(f"a configuration's keys are texts, not {key!r}")

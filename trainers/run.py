@@ -332,7 +332,6 @@ def warm_start_wanted(config: PPOConfig) -> bool:
 
 
 def resume(run: Run, checkpoint: Checkpoint) -> None:
-    """Resume from a checkpoint, before anything is collected."""
     state = checkpoint.state
     try:
         if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
@@ -362,7 +361,6 @@ _FIXED = (
 
 
 def damaged(path: Path, error: BaseException) -> CheckpointError:
-    """What to say of a checkpoint that cannot be read."""
     said = next((line for line in str(error).splitlines() if line.strip()), "")
     return CheckpointError(
         f"{path} is damaged ({type(error).__name__}: {said}); move it away to resume from the one before"

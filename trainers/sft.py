@@ -175,7 +175,6 @@ def refuse_full_disk(folder: Path, policy: Policy) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.sft``."""
     config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
     disable_progress_bar()  # transformers' own, for every file it writes
     return run_command(

@@ -206,7 +206,6 @@ class Trajectory:
             raise ValueError(f"trajectory {self.episode_id!r}: {problem}")
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are equal, arrays bit for bit."""
         if not isinstance(other, Trajectory):
             return NotImplemented
         return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
@@ -273,7 +272,6 @@ def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
 
 
 def _problem_with(t: Trajectory) -> str | None:
-    """Which invariant ``t`` breaks, in words."""
     for name, dtype in _ARRAYS.items():
         array = getattr(t, name)
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != dtype:

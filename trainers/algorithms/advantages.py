@@ -132,7 +132,6 @@ def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
 
 
 def _gae(rewards: Floats, values: Floats, bootstrap: Floats, offsets: Ints, gamma: float, lam: float) -> Floats:
-    """The recursion, over steps of whatever kind."""
     check_factors(gamma=gamma, lam=lam)
     following = np.append(values[1:], 0.0)[: len(values)]
     has_steps = np.diff(offsets) > 0
@@ -504,7 +503,6 @@ def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[
 
 
 def _unscaled(name: str, batch: ActionBatch, result: Advantages, returns: Floats, options: Mapping[str, Any]) -> Floats:
-    """The advantages without a division by a deviation."""
     mask = result.policy_mask
     if name in ("reinforce_pp", "reinforce_pp_baseline") and mask.any():  # the batch's mean is in the baseline, too
         given = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages

@@ -187,12 +187,10 @@ class ActionBatch:
 
     @property
     def num_episodes(self) -> int:
-        """``E``."""
         return len(self.token_offsets) - 1
 
     @property
     def num_tokens(self) -> int:
-        """``N``, the action tokens."""
         return len(self.turn_index)
 
     @cached_property
@@ -208,12 +206,10 @@ class ActionBatch:
 
     @cached_property
     def episode_of_token(self) -> Ints:
-        """The episode of each token, int ``[N]``."""
         return np.repeat(np.arange(self.num_episodes), np.diff(self.token_offsets))
 
     @cached_property
     def episode_of_turn(self) -> Ints:
-        """The episode of each turn, int ``[K]``."""
         return np.repeat(np.arange(self.num_episodes), np.diff(self.turn_offsets))
 
     @cached_property

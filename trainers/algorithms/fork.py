@@ -91,7 +91,6 @@ def continuing_share(forks: int, following: float) -> float:
 
 
 def _kept_trees(batch: ActionBatch, truncated: Truncated) -> Bools:
-    """The episodes that count; a fork counts only with its root."""
     kept = kept_episodes(batch, "count")
     if truncated == "drop":
         cut = batch.truncated & ~batch.terminated

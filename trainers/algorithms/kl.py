@@ -82,13 +82,9 @@ class KLController(Protocol):
         """Take note of a batch: its :func:`mean_kl`, in the unit of the target, and its number of episodes."""
         ...
 
-    def state_dict(self) -> dict[str, float]:
-        """What a checkpoint must hold."""
-        ...
+    def state_dict(self) -> dict[str, float]: ...
 
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint."""
-        ...
+    def load_state_dict(self, state: Mapping[str, float]) -> None: ...
 
 
 class FixedKL:
@@ -104,7 +100,6 @@ class FixedKL:
         """Stay as it is."""
 
     def state_dict(self) -> dict[str, float]:
-        """Nothing: the configuration says it all."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
@@ -137,11 +132,9 @@ class AdaptiveKL:
         self.beta *= 1.0 + error * episodes / self.horizon
 
     def state_dict(self) -> dict[str, float]:
-        """The coefficient; target and horizon are configuration."""
         return {"beta": self.beta}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on with a checkpoint's coefficient."""
         if "beta" not in state:
             raise ValueError(f"the checkpoint has no state of an adaptive KL controller: {dict(state)}")
         self.beta = float(state["beta"])

@@ -174,7 +174,6 @@ def _log_ratio(proximal: Floats, behaviour: Floats, token_offsets: Ints) -> Floa
 
 
 def _sequence_sum(x: Floats, token_offsets: Ints) -> Floats:
-    """For each token the sum over its episode."""
     lengths = np.diff(token_offsets)
     episode = np.repeat(np.arange(len(lengths)), lengths)
     return np.asarray(np.bincount(episode, x, minlength=len(lengths)), np.float64)[episode]

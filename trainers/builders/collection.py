@@ -42,7 +42,6 @@ _LAG_INTERVAL_S = 0.02
 
 
 def sampling_of(config: PPOConfig) -> Sampling:
-    """How episodes are sampled in training."""
     rollout = config.rollout
     return Sampling(
         temperature=rollout.temperature,
@@ -63,7 +62,6 @@ def fork_rules(config: PPOConfig) -> ForkRules | None:
 
 
 def limits_of(config: PPOConfig) -> EpisodeLimits:
-    """What an episode may take."""
     rollout = config.rollout
     return EpisodeLimits(
         max_context=config.engine.max_context,
@@ -173,7 +171,6 @@ def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
 
 
 def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
-    """From an episode to the task that it plays."""
     sets = []
     for each in played(config):
         for kwargs in (each.training, each.validation):

@@ -144,7 +144,6 @@ async def _ray_engines(
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
-    """One engine, in the actor that it is for."""
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     if config.engine.name == "torch":
         return _torch_engine(config, policy, renderer, version, replica)

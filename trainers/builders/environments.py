@@ -45,7 +45,6 @@ class Component:
 
     @property
     def key(self) -> str:
-        """The section of the configuration that it is in."""
         return f"env.mixture.{self.name}" if self.name else "env"
 
     def said(self, what: str) -> str:
@@ -54,7 +53,6 @@ class Component:
 
     @property
     def training(self) -> dict[str, Any]:
-        """Its arguments in training, the tasks among them."""
         return _with_files(self.kwargs, self.files)
 
     @property
@@ -84,7 +82,6 @@ class Component:
             raise SetupError(f"{self.key}.id={self.id} with {dict(kwargs)}: {error} (see {see})") from error
 
     def tools(self, kwargs: Mapping[str, Any] | None = None) -> Tools:
-        """What the chat template must describe of its tools."""
         with closing(self.make(kwargs)) as env, setup_errors(f"{self.key}.id={self.id}: ", ValueError):
             return tools_of(env)
 
@@ -97,7 +94,6 @@ def _with_files(kwargs: Mapping[str, Any], files: Sequence[str] | None) -> dict[
 
 
 def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> list[Component]:
-    """The environments of a run, in the order of the configuration."""
     if not env.mixture:
         val_kwargs, val_files = getattr(env, "val_kwargs", {}), getattr(data, "val_files", None)
         return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files)]
@@ -105,7 +101,6 @@ def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) ->
 
 
 def played(config: PPOConfig) -> list[Component]:
-    """The environments that a run plays in."""
     return components_of(config.env, config.data)
 
 

@@ -26,14 +26,12 @@ _ELSEWHERE = "give this run a folder of its own (trainer.experiment_name=NAME, o
 
 
 def run_folder(section: RunSection) -> Path:
-    """Where the run writes."""
     if section.default_local_dir is not None:
         return Path(section.default_local_dir).expanduser()
     return Path("outputs") / section.project_name / section.experiment_name
 
 
 def logged_run(config: PPOConfig | SFTConfig, folder: Path, first_step: int | None = 0) -> LoggedRun:
-    """What the run's loggers are told of it."""
     section = config.trainer
     return LoggedRun(folder, section.project_name, section.experiment_name, config.model_dump(mode="json"), first_step)
 

@@ -213,7 +213,6 @@ def _worker(
     learner: Learner | LearnerGroup | None,
     number: int,
 ) -> Worker:
-    """A worker, where the plan has it."""
     shared = workers.gpus[number]
     if plan.backend == "local":
         device = resolve_device(config.model.device).type

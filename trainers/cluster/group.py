@@ -105,7 +105,6 @@ class LearnerGroup:
 
     @property
     def count(self) -> int:
-        """How many ranks there are."""
         return self._transport.count
 
     # ------------------------------------------------------------------ a Learner's methods
@@ -251,7 +250,6 @@ def _with_traceback(failure: Failure, name: str) -> BaseException:
 
 
 def _tokens_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories without what is for people."""
     return [replace(trajectory, messages=(), metrics={}, turn_terms=()) for trajectory in trajectories]
 
 

@@ -37,7 +37,6 @@ class Machine:
 
     @property
     def says(self) -> str:
-        """How many GPUs there are, and who says so."""
         return f"torch sees {self.gpus} here" if self.nodes is None else f"each machine of --plan-for has {self.gpus}"
 
 

@@ -286,14 +286,12 @@ def _places(
 
 
 def _largest(needs: Rows, config: PPOConfig, device: str) -> str:
-    """The largest needs, and what lowers each."""
     ranked = sorted(needs, key=lambda row: -row[2])[:_LISTED]
     parts = [f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)})" for who, what, size in ranked]
     return f". The largest parts: {'; '.join(parts)}"
 
 
 def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
-    """The keys that lower a need."""
     engine, actor = config.engine, config.actor
     if what == "keys and values":
         return (

@@ -82,12 +82,10 @@ class Plan:
 
     @property
     def cpus(self) -> float:
-        """All that the pools take."""
         return sum(place.cpus for pool in self.pools for place in pool.places)
 
     @property
     def gpus(self) -> int:
-        """All that the pools take."""
         return sum(place.gpus for pool in self.pools for place in pool.places)
 
 
@@ -340,7 +338,6 @@ def _ranks(config: PPOConfig, machine: Machine) -> int:
 
 
 def parallel_of(run: RunSection) -> Parallel:
-    """How the learner's ranks share the work."""
     from trainers.learner.parallel import Parallel
 
     return Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size)
@@ -399,7 +396,6 @@ def _who(plan: Plan) -> list[str]:
 
 
 def describe(plan: Plan) -> str:
-    """The plan, as lines for people."""
     gpus = f"{plan.nnodes} x {plan.gpus_per_node} GPUs" if plan.device == "cuda" else "CPU"
     lines = [f"The plan: cluster.backend={plan.backend}, {gpus}."]
     ranks, engines = len(plan.learner), len(plan.engines)

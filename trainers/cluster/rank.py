@@ -34,7 +34,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """From what was caught."""
         text = "".join(traceback.format_exception(error)).rstrip()
         try:
             copy = pickle.loads(pickle.dumps(error))

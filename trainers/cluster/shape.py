@@ -18,7 +18,6 @@ from trainers.learner.parallel import world_size
 
 
 def this_machine() -> Machine:
-    """This one, as torch sees it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
     free = [torch.cuda.mem_get_info(number)[0] for number in range(count)]

@@ -51,7 +51,6 @@ class Watch:
         self._first: float | None = None  # when the first rank had done it
 
     def answered(self, rank: int, now: float, *, raised: bool) -> None:
-        """This rank has done it, or raised."""
         self._pending.discard(rank)
         if raised:
             self._failed.setdefault(rank, now)
@@ -59,11 +58,9 @@ class Watch:
             self._first = now
 
     def gone(self, rank: int, how: str) -> None:
-        """This rank is not there any more."""
         self._gone.setdefault(rank, how)
 
     def pulse(self, rank: int, pulse: Heartbeat, now: float) -> None:
-        """This rank lives."""
         self._heard[rank] = now
         self._pulses[rank] = pulse
 

@@ -28,7 +28,6 @@ _BEGINS = "<!-- From here on made by `make docs-pages` from trainers/config/verl
 
 
 def verl_page(page: str) -> str:
-    """docs/coming-from-verl.md with its tables made anew."""
     return "\n".join([page.partition(_BEGINS)[0] + _BEGINS, *_tables()]).rstrip() + "\n"
 
 
@@ -62,7 +61,6 @@ def _row(name: str, rule: Rule) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write or print the page; returns the exit status."""
     verls = list(argv[:1]) == ["--verl"]
     rest = argv[1:] if verls else argv
     if len(rest) > 1 or any(argument.startswith("-") for argument in rest):

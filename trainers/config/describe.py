@@ -30,12 +30,10 @@ class Key:
 
     @property
     def section(self) -> str:
-        """The part of the name before the last dot."""
         return self.name.rpartition(".")[0]
 
     @property
     def nullable(self) -> bool:
-        """Whether it may be null."""
         return self.default is None or type(None) in typing.get_args(self.annotation)
 
     @property
@@ -81,7 +79,6 @@ def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
 
 
 def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
-    """Every key by its dotted name."""
     return {key.name: key for group in groups(schema) for key in group.keys}
 
 
@@ -119,7 +116,6 @@ def help_text(schema: type[BaseModel], usage: str) -> str:
 
 
 def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
-    """The reference page: one table a section of each schema."""
     lines = [
         "# Configuration",
         "",

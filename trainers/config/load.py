@@ -251,7 +251,6 @@ def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
 def _explain(
     error: ValidationError, tree: Mapping[str, Any], keys: Mapping[str, Key], sources: Mapping[str, str]
 ) -> list[Problem]:
-    """Pydantic's errors in our words, one for each key."""
     problems: list[Problem] = []
     bad: dict[str, Key] = {}  # in order, each once: a union or a list gives an error for each of its parts
     for detail in error.errors(include_url=False):

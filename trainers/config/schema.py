@@ -296,13 +296,11 @@ def _curriculum_checks(config: PPOConfig) -> Problems:
 
 
 def template_checks(names: Iterable[str]) -> Problems:
-    """Variables for the chat template that are the renderer's own."""
     for name, what in refused(names):
         yield f"data.chat_template_kwargs.{name}", f"cannot be given: it is {what}"
 
 
 def engine_checks(engine: ServingSection) -> Problems:
-    """How many servers there are, and their arguments."""
     name, urls = engine.name, engine.base_urls
     if engine.replicas > 1 and (urls or name == "openai"):
         each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
@@ -355,7 +353,6 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
 
 
 def model_checks(model: ModelSection) -> Problems:
-    """The shape of a model from scratch."""
     if model.path != "tiny":
         return
     if model.hidden % (2 * model.heads):

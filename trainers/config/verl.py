@@ -80,11 +80,9 @@ class Given:
         return name in self.verls and self.verls[name].value is not None
 
     def first(self, *names: str) -> str | None:
-        """The first of verl's keys that was given."""
         return next((name for name in names if self.has(name)), None)
 
     def under(self, *prefixes: str) -> list[str]:
-        """Verl's keys that were given and begin so."""
         return [key for key in self.verls if key.startswith(prefixes)]
 
     def passed(self, ours: Mapping[str, str]) -> Results:
@@ -128,7 +126,6 @@ class Given:
         return known[value]
 
     def our(self, name: str) -> Any:
-        """The value of one of our keys, as given or by default."""
         return self.ours[name].value if name in self.ours else self.keys[name].default
 
 

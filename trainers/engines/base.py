@@ -180,7 +180,6 @@ def default_kv_bytes(gpu: int | None) -> int:
 
 
 def check_mode(mode: str) -> None:
-    """Raises ``ValueError``: there is no such mode of an update."""
     if mode not in get_args(UpdateMode):
         raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
 

@@ -119,7 +119,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def blocks_for(tokens: int) -> int:
-    """How many blocks so many tokens need."""
     return -(-tokens // SIZE)
 
 
@@ -449,7 +448,6 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:
-    """What keys and values of one position take, in all layers."""
     return config.num_hidden_layers * 2 * _kv_heads(config) * _head_dim(config) * dtype.itemsize
 
 

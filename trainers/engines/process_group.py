@@ -96,12 +96,10 @@ class Sender:
         return group
 
     def give_up(self, name: str, why: str) -> None:
-        """Wait no more for a group."""
         if (link := self._links.get(name)) is not None:
             link.error = link.error or why
 
     def join(self, names: Iterable[str]) -> None:
-        """Wait for the workers of these groups."""
         for link in map(self._links.__getitem__, list(names)):
             self._wait(link, lambda link=link: link.joined is not None, "join")  # type: ignore[misc]
 
@@ -134,7 +132,6 @@ class Sender:
         return error
 
     def leave(self, name: str) -> None:
-        """Leave a group."""
         if (link := self._links.pop(name, None)) is not None:
             # The last reference goes in that thread: where something is under way, its end is waited for.
             last, link.joined = [link.joined], None

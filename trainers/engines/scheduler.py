@@ -335,7 +335,6 @@ class Scheduler:
             self._starved -= 1
 
     def _ready_rows(self) -> NDArray[np.int64]:
-        """In the order of admission."""
         if len(self._ready) == len(self._running):
             return np.fromiter(self._running, np.int64)
         return np.array([row for row in self._running if row in self._ready], np.int64)
@@ -395,7 +394,6 @@ class Scheduler:
             self._coming.setdefault(self._name(row), self._running[row])
 
     def _publish(self, rows: NDArray[np.int64]) -> None:
-        """Name the blocks that were completed."""
         for row in rows[self._computed[rows] // SIZE > self._named[rows]].tolist():
             while (self._named[row] + 1) * SIZE <= self._computed[row]:
                 name = self._name(row)

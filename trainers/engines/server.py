@@ -48,7 +48,6 @@ except ProcessLookupError:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -77,7 +77,6 @@ class Receiver(ABC):
         """Have them take part in a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
 
     async def follow(self, group: Group, plan: Sequence[Sequence[TensorSpec]]) -> None:
-        """All orders of one round."""
         if self.group != group:
             await self.abandon()
             self.group = group
@@ -144,7 +143,6 @@ class WeightSource(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that comes."""
         return sum(spec.nbytes for spec in self.specs)
 
     @contextlib.contextmanager

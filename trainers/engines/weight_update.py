@@ -127,7 +127,6 @@ class WeightUpdater(Receiver):
         await self._resume()
 
     async def close(self) -> None:
-        """Give back what is held."""
         await self.abandon()
         self._forget(self._on_disk)
 
@@ -266,7 +265,6 @@ class WeightUpdater(Receiver):
 
 
 def _own_address(url: str) -> str | None:
-    """This machine's address on the way to a server on another one."""
     there = urlsplit(url)
     if there.hostname in (None, "127.0.0.1", "localhost"):
         return None

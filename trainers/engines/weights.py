@@ -25,7 +25,6 @@ class TensorSpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the tensor."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
@@ -107,7 +106,6 @@ class SafetensorsFile:
             self._header[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
 
     def __enter__(self) -> Self:
-        """Write the header."""
         text = json.dumps(self._header).encode()
         text += b" " * (-len(text) % 8)  # numbers begin at a multiple of 8
         self._file = self._path.open("wb")
@@ -125,7 +123,6 @@ class SafetensorsFile:
         self._file.write(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
     def __exit__(self, *error: object) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -102,7 +102,6 @@ class ConsoleLogger:
 
 
 def _times(metrics: Mapping[str, float]) -> str:
-    """The iteration's seconds, and of which phases."""
     phases = [name for name in metrics if name.startswith("time/") and name not in ("time/iteration_s", "time/other_s")]
     longest = sorted((name for name in phases if metrics[name] >= 0.05), key=lambda name: -metrics[name])
     parts = ", ".join(f"{name.removeprefix('time/').removesuffix('_s')} {metrics[name]:.1f}" for name in longest)

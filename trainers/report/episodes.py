@@ -125,7 +125,6 @@ def _varies(column: pyarrow.ChunkedArray) -> bool:
 
 
 def _leaves(name: str, kind: pyarrow.DataType) -> Iterator[str]:
-    """The paths that Parquet gives to what a column holds."""
     import pyarrow.types as is_
 
     if is_.is_struct(kind):

@@ -84,7 +84,6 @@ class JsonlLogger:
         list(read_jsonl(self.path))  # what is wrong with it is to be known now
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a line."""
         if self._file is None:
             first = math.inf if self._first_step is None else self._first_step
             fresh = self.path.with_name(self.path.name + ".new")
@@ -96,7 +95,6 @@ class JsonlLogger:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -134,14 +132,12 @@ class TensorBoardLogger:
         self._writer: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         if self._writer is None:
             self._writer = self._open()
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Flush and close the event file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -172,11 +168,9 @@ class WandbLogger:
         note.write_text(self._run.id + "\n", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Finish the run there."""
         self._run.finish()
 
 
@@ -212,13 +206,11 @@ class MLflowLogger:
         self._client.log_batch(self._id, params=given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         now = int(time.time() * 1000)
         points = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
         self._client.log_batch(self._id, metrics=points)
 
     def close(self) -> None:
-        """Mark the run as finished there."""
         self._client.set_terminated(self._id)
 
 
@@ -248,11 +240,9 @@ class TrackioLogger:
         note.write_text(name + "\n", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Finish the run there; waits until what was logged is written."""
         self._run.finish()
 
 
@@ -268,12 +258,10 @@ class Loggers:
             self._open = stack.pop_all()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Give the metrics to every logger."""
         for logger in self._loggers:
             logger.log(step, metrics)
 
     def close(self) -> None:
-        """Close every logger; safe to call twice."""
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -340,12 +328,10 @@ class Reporter:
         ]
 
     def phases(self) -> Phases:
-        """A stopwatch whose phases the progress display shows."""
         shown = self._console.phase if self._console else None
         return Phases(on_enter=shown, clock=time.monotonic, on_exit=self._on_phase)
 
     def say(self, text: str) -> None:
-        """A line on the console, if there is one."""
         if self._console is not None:
             self._console.print(text)
 
@@ -367,7 +353,6 @@ class Reporter:
         self._write("train", step, trajectories, explained, version=version)
 
     def validation(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Report a validation."""
         self._loggers.log(step, metrics)
         self.latest.update(metrics)
         self._write("validation", step, trajectories)
@@ -408,7 +393,6 @@ class Reporter:
         self.say(f"run:     {self.folder}")
 
     def close(self) -> None:
-        """Close the loggers; safe to call twice."""
         self._loggers.close()
 
 

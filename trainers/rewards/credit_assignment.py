@@ -171,7 +171,6 @@ def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
 
 @contextmanager
 def _reporting(where: str) -> Iterator[None]:
-    """Whatever is raised inside is about ``where``."""
     try:
         yield
     except Exception as error:

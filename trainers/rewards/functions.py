@@ -66,7 +66,6 @@ class FunctionPool:
         return self._threads.submit(self._ask, question)
 
     async def score(self, **question: Any) -> float:
-        """As :meth:`submit`."""
         return await asyncio.wrap_future(self.submit(**question))
 
     def close(self) -> None:

@@ -59,7 +59,6 @@ class Batcher(Generic[Item]):
         self._queue.append((item, tokens, now))
 
     def remove(self, item: Item) -> None:
-        """Nothing happens if it does not wait."""
         self._queue = deque(waiting for waiting in self._queue if waiting[0] is not item)
 
     def due(self, now: float) -> float | None:
@@ -378,7 +377,6 @@ class _Model:
             self._start(self._serve([asked for asked, _ in batch]))
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        """One batch, from sending to its last answer."""
         try:
             await self._send(batch)
         except Exception as error:  # a bug of ours: no waiter may hang because of it

@@ -202,7 +202,6 @@ class Collector:
         return Batch(number, version, groups, stats, problems, greedy, credited, forks, choices)
 
     def _observe(self, groups: Sequence[Sequence[Trajectory]]) -> list[Choice]:
-        """Let the curriculum know of a batch; what its groups played."""
         self._note_dropped()  # those that were withdrawn now
         if self._curriculum is None:
             return []
@@ -369,11 +368,9 @@ class Collector:
         await _cancel(self._episodes, timeout)
 
     async def __aenter__(self) -> Self:
-        """The collector itself."""
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Close it."""
         await self.close()
 
     # ------------------------------------------------------------------ episodes

@@ -142,7 +142,6 @@ class Component:
     success_reward: float | None = None
 
     def succeeded(self, trajectory: Trajectory) -> bool:
-        """Whether this episode counts as a success."""
         least = self.success_reward
         return solved(trajectory) if least is None else trajectory.total_reward >= least
 
@@ -184,7 +183,6 @@ class Start:
 
 
 def context_digest(token_ids: Sequence[int] | np.ndarray[Any, Any]) -> str:
-    """What a context is recognised by."""
     return hashlib.blake2b(np.asarray(token_ids, "<i4").tobytes(), digest_size=8).hexdigest()
 
 

@@ -202,7 +202,6 @@ class Backend:
 
 
 def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
-    """What was returned, whose last part is always the info."""
     if not isinstance(result, tuple) or len(result) != count:
         raise ValueError(f"it should return {shape}, not {quoted(result)}")
     *parts, info = result

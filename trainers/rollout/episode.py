@@ -52,7 +52,6 @@ class EpisodeTokens:
         self._show(renderer.render(opening, tools))
 
     def _begin(self) -> None:
-        """No token yet."""
         self._token_ids: list[int] = []
         self._turn_id: list[int] = []
         self._weight_version: list[int] = []
@@ -77,7 +76,6 @@ class EpisodeTokens:
 
     @property
     def context_size(self) -> int:
-        """How many tokens :attr:`context` has."""
         return len(self._token_ids) - self._segment_starts[-1]
 
     def fork(self, **names: Any) -> EpisodeTokens:
@@ -229,7 +227,6 @@ class EpisodeTokens:
         return logprobs.tolist(), generation.kept_counts.tolist()
 
     def _hear(self, new: Messages) -> None:
-        """What the environment answered to our reply."""
         # Our own words stand in the history as they were sampled, not as the environment took them apart.
         self._history = (*self._history, assistant(self._said), *new)
         if not new:
@@ -254,7 +251,6 @@ class EpisodeTokens:
         self._show(token_ids)
 
     def _show(self, token_ids: list[int]) -> None:
-        """Tokens that were not sampled, up to a generation point."""
         count = len(token_ids)
         self._append(token_ids, -1, [-1] * count, [0.0] * count, [0] * count)
         self._phase = "ask"

@@ -103,16 +103,13 @@ class ForkPlan:
         return 1.0 if self.rules.budget is None else (self._chances[-1] if self._chances else 0.0)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> None:
-        """A batch was delivered: its groups' roots, and their forks."""
         self._batches.append(_turn_sums(groups, forks, self.rules.gamma))
         self._decide()
 
     def state(self) -> list[list[list[float]]]:
-        """What was observed, for a checkpoint (JSON)."""
         return [[list(turn) for turn in batch] for batch in self._batches]
 
     def restore(self, state: Sequence[Sequence[Sequence[float]]]) -> None:
-        """Go on from a :meth:`state`."""
         self._batches = deque(([tuple(turn) for turn in batch] for batch in state), maxlen=_REMEMBERED)  # type: ignore[misc]
         if self._batches:
             self._decide()
@@ -170,7 +167,6 @@ def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajector
 
 
 def _to_go(episode: Trajectory, gamma: float) -> list[float]:
-    """The discounted sum of rewards from each turn on."""
     sums = itertools.accumulate(episode.turn_rewards[::-1].tolist(), lambda later, reward: reward + gamma * later)
     return [*sums][::-1]
 

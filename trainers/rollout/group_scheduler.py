@@ -99,7 +99,6 @@ class Ticket:
 
     @property
     def fork(self) -> bool:
-        """Whether it is one of a fork."""
         return self.turn >= 0
 
     @property
@@ -211,7 +210,6 @@ class GroupScheduler:
         return self._room(0) * self.rules.episodes_per_group
 
     def is_greedy(self, ticket: Ticket) -> bool:
-        """Whether this episode is the greedy one of its group."""
         return ticket.sibling == self.rules.group_size
 
     def forks_left(self, ticket: Ticket) -> bool:
@@ -235,7 +233,6 @@ class GroupScheduler:
 
     @property
     def running(self) -> int:
-        """Episodes started and not ended."""
         return len(self._running)
 
     @property

@@ -168,7 +168,6 @@ class Player:
             self._interrupting -= 1
 
     def moment(self) -> int:
-        """For :meth:`interrupted_since`."""
         return self._interruptions
 
     def interrupted_since(self, moment: int) -> bool:
@@ -345,7 +344,6 @@ class Player:
         raise AssertionError("unreachable")
 
     async def _open(self, env: Lease, episode: Episode, progress: _Progress, tools: Tools) -> ForkPoint:
-        """The episode before its first reply."""
         conversation, info = await env.reset(episode.env_seed, episode.options)
         progress.timeline.phase("own")
         progress.messages = conversation
@@ -439,7 +437,6 @@ class Player:
 
 
 async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
-    """The state that a fork begins in, with tokens of its own."""
     await env.restore(begin.state, begin.messages, None if episode.window is None else episode.env_seed)
     names = {"episode_id": episode.episode_id, "forked_from": begin.episode_id, "forked_turn": begin.turn}
     return replace(begin, tokens=begin.tokens.fork(**begin.names, **names))
@@ -478,7 +475,6 @@ def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
 
 
 def _origin(episode: Episode) -> dict[str, Any]:
-    """What it takes to play the episode again."""
     task = episode.options.get("task_index")
     seeds = {"env_seed": episode.env_seed, "sampling_seed": episode.sampling_seed}
     return seeds | {"task_index": int(task) if isinstance(task, (int, np.integer)) else None}

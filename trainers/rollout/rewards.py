@@ -67,9 +67,7 @@ class Futures(Protocol):
     """The episode as it stands after a turn, to be played on any number of times; it is not touched itself."""
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to play."""
-        ...
+    def over(self) -> bool: ...
 
     @property
     def rewards(self) -> PendingRewards:
@@ -133,16 +131,13 @@ class PendingRewards:
         return [(turn, task.result()) for task, turn in self._tasks.items()]
 
     def __bool__(self) -> bool:
-        """Whether there is a score to ask."""
         return bool(self._scores)
 
     @property
     def pending(self) -> bool:
-        """Whether one is still awaited."""
         return any(not task.done() for task in self._tasks)
 
     def cancel(self) -> None:
-        """Nobody needs them any more."""
         for task in self._tasks:
             if not task.cancel() and not task.cancelled():
                 task.exception()  # mark as seen

@@ -43,7 +43,6 @@ log = logging.getLogger("trainers")
 
 
 def loop_time() -> float:
-    """Seconds on the running event loop's clock."""
     return asyncio.get_running_loop().time()
 
 
@@ -121,7 +120,6 @@ class Timeline:
         self._start = self._began = self._asked = load.move(None, "own")
 
     def phase(self, name: str) -> None:
-        """The phase before is over, and this one begins."""
         self._turn_to(name)
         self._asked = self._began
 
@@ -151,7 +149,6 @@ class Timeline:
             self._trace.give_back(lane)
 
     def close(self, status: str, cause: str | None) -> None:
-        """The episode has ended. Safe to call twice."""
         if self._phase is None:
             return
         self.cause = cause
@@ -192,7 +189,6 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """A second call does nothing."""
         if self._timer is None:
             self._arm(asyncio.get_running_loop())
 
@@ -246,7 +242,6 @@ class Stats:
         self._counts.update(timeline.counts)
 
     def stats(self) -> dict[str, float]:
-        """The counts; what cannot be said is absent."""
         counts = self._counts
         stats = {name: float(count) for name, count in self._statuses.items()}
         stats |= {f"time_{name}_s": seconds / self._episodes for name, seconds in self._seconds.items()}
@@ -395,7 +390,6 @@ class LengthBias:
 
 
 def _common(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
     size = min(len(one), len(other))
     differ = np.flatnonzero(one[:size] != other[:size])
     return int(differ[0]) if len(differ) else size
@@ -450,7 +444,6 @@ class TraceFile:
         self._event("X", name, args or {}, pid=lane[0], tid=lane[1], ts=start, dur=round(end - start, 3))
 
     def phase(self, name: str, began: float, ended: float) -> None:
-        """A phase of the trainer."""
         if self._lanes["trainer"] == 0:
             self.lane("trainer")
         self.span((1, 1), name, began, ended)
@@ -472,7 +465,6 @@ class TraceFile:
         self._write(data)
 
     def close(self) -> None:
-        """Write what is left and end the array. Safe to call twice."""
         self.flush()
         if self._file is not None:
             self._write(b"[\n]\n" if self._separator == "[\n" else b"\n]\n")

@@ -53,7 +53,6 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> Any:
-        """A new environment."""
         if callable(self.target):
             return self.target(**self.kwargs)
         import textenvs
@@ -388,7 +387,6 @@ class RayHost(Host):
 
 
 def _ray() -> Any:
-    """Ray, running."""
     try:
         import ray
         import ray.exceptions

@@ -120,11 +120,9 @@ class _EngineActor:
         return kind, self._receiver.wants
 
     async def order(self, method: str, *args: Any) -> None:
-        """An order to who wants them."""
         await getattr(self._receiver, method)(*args)
 
     async def sent(self, sums: Sums | None, error: EngineError | None) -> None:
-        """What became of it."""
         if self._sent is not None and not self._sent.done():
             if error is not None:
                 self._sent.set_exception(error)
@@ -199,7 +197,6 @@ class RayEngine:
 
     @property
     def version(self) -> int:
-        """The version that the actor said last."""
         return self._version
 
     @property
@@ -248,11 +245,9 @@ class RayEngine:
         await self._call("release", session)
 
     async def sleep(self) -> None:
-        """Let the engine give its memory back, where it can."""
         await self._call("sleep")
 
     async def wake(self) -> None:
-        """Undo :meth:`sleep`."""
         await self._call("wake")
 
     async def probe(self) -> int:

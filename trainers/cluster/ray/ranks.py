@@ -44,7 +44,6 @@ class _Rank:
         self._host = RankHost(rank, count, ray.util.get_node_ip_address())
 
     def info(self) -> tuple[str, int, list[Any]]:
-        """Its machine's address, its process, and its GPUs."""
         return self._host.address, os.getpid(), import_ray().get_gpu_ids()
 
     def run(self, order: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:

@@ -28,7 +28,6 @@ class _RewardActor:
         self._model = Classifier(options, device)
 
     def call(self, method: str, arguments: Sequence[Any]) -> Any:
-        """What the method returns, or a :class:`Failure`."""
         try:
             return getattr(self if method == "load" else self._model, method)(*arguments)
         except Exception as error:

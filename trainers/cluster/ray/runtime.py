@@ -92,11 +92,9 @@ class RayCluster:
         self._leave()
 
     def options(self, seat: Seat) -> dict[str, Any]:
-        """Ray's options of an actor in this seat."""
         return {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "scheduling_strategy": self._in(seat.pool, seat.place)}
 
     def environment_options(self) -> Callable[[], Mapping[str, Any]] | None:
-        """Of environments, where they are counted."""
         if not self.plan.environments:
             return None
         options = {"num_cpus": self.plan.environments[0].cpus, "scheduling_strategy": self._in("environments", -1)}

@@ -123,7 +123,6 @@ class RoundEngine:
         self._unfinished, self._limit = episodes, limit
 
     def leave(self) -> None:
-        """An episode is over."""
         self._unfinished -= 1
         self._start_if_all_wait()
 

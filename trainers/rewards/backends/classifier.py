@@ -94,7 +94,6 @@ class Classifier:
             self._torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """Undo :meth:`sleep`."""
         self._model.to(self._device)
 
     def _width(self, length: int) -> int:
@@ -193,7 +192,6 @@ def _folder(options: ClassifierSection) -> Path:
 
 
 def _stored_names(folder: Path) -> list[str]:
-    """The tensors in a model's safetensors files."""
     from safetensors import safe_open
 
     names: list[str] = []
@@ -204,7 +202,6 @@ def _stored_names(folder: Path) -> list[str]:
 
 
 def _factory(options: ClassifierSection) -> tuple[Any, Mapping[str, Any]]:
-    """What makes such a model, and what it is told."""
     import transformers
 
     if options.head == "value":

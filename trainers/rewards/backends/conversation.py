@@ -45,7 +45,6 @@ def score_range(transform: str) -> tuple[float, float]:
 
 
 def transformed(logits: Sequence[float], label: int, transform: str) -> float:
-    """The score among a conversation's logits."""
     value = logits[label]
     match transform:
         case "sigmoid":

@@ -144,7 +144,6 @@ class PoolingBackend:
             raise BackendError(f"the answer of {self.options.url}/{endpoint} cannot be read: {said}") from error
 
     def _read(self, data: Mapping[str, Any]) -> float:
-        """The score in one part of an answer."""
         where = {"classify": "probs", "pooling": "data", "score": "score"}[self.options.endpoint]
         found = data[where]
         logits = found if isinstance(found, list) else [found]

@@ -100,7 +100,6 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Leave the process group."""
         group, self._group = self._group, None
         if group is not None:
             dist.destroy_process_group(group)
