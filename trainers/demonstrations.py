@@ -164,7 +164,7 @@ def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
-    """Conversations from ``.jsonl`` or ``.trajectory`` files with a column ``messages``; every assistant message counts.
+    """Conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; every assistant message counts.
 
     DemonstrationError names the file and the row that cannot be used.
     """

@@ -4,7 +4,7 @@ Tokens of many requests lie one after the other in one ``[n]`` batch, so no line
 on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[blocks * SIZE, 2 *
 kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.scheduler.BlockPool`); a table
 says where a request's positions lie. Requests that decode on several threads of a CPU read them in place
-(:mod:`.decoder`); any other group gathers its blocks just before it attends: they are in the processor's cache
+(:class:`CellAttention`); any other group gathers its blocks just before it attends: they are in the processor's cache
 then.
 
 The weights are copied into fused matrices (q, k, v in one; gate and up in one), of which each parameter of the original

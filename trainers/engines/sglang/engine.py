@@ -1,4 +1,4 @@
-"""SGLang as an engine: how its server is started, and its requests; :mod:`.engine` knows what is said."""
+"""SGLang as an engine: how its server is started, what it is sent and answers, and its weights."""
 
 from __future__ import annotations
 

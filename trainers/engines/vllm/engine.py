@@ -1,4 +1,4 @@
-"""vLLM as an engine: its requests, its sleep and its counters; :mod:`.engine` reads its answers."""
+"""vLLM as an engine: its requests and answers, its weights, its sleep and its counters (0.32)."""
 
 from __future__ import annotations
 
