@@ -37,9 +37,8 @@ from .builders.policy import careless_of, experts_of, policy_of, set_threads, wi
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
-from .cluster.group import RankError
+from .cluster.group import LearnerGroup, RankError
 from .cluster.machine import PlanError
-from .cluster.ray.ranks import RayLearnerGroup
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump
@@ -72,7 +71,7 @@ class Run:
 
     config: PPOConfig
     folder: Path
-    learner: Learner | RayLearnerGroup
+    learner: Learner | LearnerGroup
     engine: Engine
     publisher: Publisher
     collector: Collector
@@ -191,7 +190,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
     learner = await asyncio.to_thread(learner_of, config, policy, cluster)
-    if isinstance(learner, RayLearnerGroup):
+    if isinstance(learner, LearnerGroup):
         stack.callback(learner.close)
         stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
     if checkpoint is None:  # the model of a checkpoint has its adapter merged already

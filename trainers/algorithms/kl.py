@@ -22,7 +22,7 @@ in the reward does not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -71,20 +71,6 @@ def mean_kl(estimate: Floats, token_offsets: Ints) -> float:
     lengths = np.diff(token_offsets)
     sums = np.diff(np.concatenate([[0.0], np.cumsum(estimate, dtype=np.float64)])[token_offsets])
     return float((sums[lengths > 0] / lengths[lengths > 0]).mean()) if lengths.any() else 0.0
-
-
-class KLController(Protocol):
-    """Holds the KL coefficient; part of the checkpoint."""
-
-    beta: float
-
-    def update(self, kl: float, episodes: int) -> None:
-        """Take note of a batch: its :func:`mean_kl`, in the unit of the target, and its number of episodes."""
-        ...
-
-    def state_dict(self) -> dict[str, float]: ...
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None: ...
 
 
 class FixedKL:
@@ -138,3 +124,7 @@ class AdaptiveKL:
         if "beta" not in state:
             raise ValueError(f"the checkpoint has no state of an adaptive KL controller: {dict(state)}")
         self.beta = float(state["beta"])
+
+
+#: Holds the KL coefficient; part of the checkpoint.
+KLController: TypeAlias = FixedKL | AdaptiveKL

@@ -21,7 +21,6 @@ from ..cluster.machine import Machine
 from ..cluster.memory import slots
 from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
-from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
@@ -120,7 +119,7 @@ async def _ray_engines(
     async def make(replica: int) -> RayEngine:
         gpus = []
         if shared := cluster.plan.engine_gpus[replica]:
-            assert isinstance(learner, RayLearnerGroup)
+            assert isinstance(learner, LearnerGroup)
             ranks = [learner.ranks.info[rank] for rank in shared]
             if len({address for address, _, _ in ranks}) > 1:
                 raise EngineError(

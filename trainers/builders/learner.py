@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ..algorithms.advantages import NEEDS_CRITIC
+from ..cluster.group import LearnerGroup, RayRanks
 from ..cluster.plan import parallel_of
-from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster, nsight_of
 from ..config.learning import ActorSection, CriticSection
 from ..config.model import ModelSection
@@ -74,7 +74,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
         raise SetupError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")
 
 
-def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | RayLearnerGroup:
+def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":
@@ -84,15 +84,9 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
     assert cluster is not None
     folder = run_folder(config.trainer)
     policy.keep_in(folder / START)  # each rank reads its part
-    group = RayLearnerGroup(
-        cluster,
-        policy.source,
-        settings,
-        nsight=nsight_of(section.nsight, config.trainer.profile_steps),
-        silence=section.silence_s,
-        stall=section.stall_s,
-        start_timeout=section.start_timeout_s,
-    )
+    ranks = RayRanks(cluster, nsight_of(section.nsight, config.trainer.profile_steps), section.silence_s)
+    patience = {"silence": section.silence_s, "stall": section.stall_s, "start_timeout": section.start_timeout_s}
+    group = LearnerGroup(ranks, policy.source, settings, **patience)
     try:
         group.check_folder(folder)
     except BaseException as error:
@@ -147,7 +141,7 @@ class Publisher:
     Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
     """
 
-    def __init__(self, learner: Learner | RayLearnerGroup, config: PPOConfig) -> None:
+    def __init__(self, learner: Learner | LearnerGroup, config: PPOConfig) -> None:
         self._learner = learner
         model = config.model
         self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"

@@ -18,7 +18,6 @@ from typing import Any
 
 from ..cluster.group import LearnerGroup
 from ..cluster.plan import Plan, Workers, reward_models, reward_workers
-from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.rewards import RayWorker
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
@@ -222,7 +221,7 @@ def _worker(
     assert cluster is not None
     gpus: list[int] = []
     if shared:
-        assert isinstance(learner, RayLearnerGroup)
+        assert isinstance(learner, LearnerGroup)
         gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
     placement = cluster.options(workers.seats[number])
     return RayWorker(section.classifier, config.model.device, placement=placement, gpus=gpus)

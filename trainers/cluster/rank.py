@@ -1,4 +1,4 @@
-"""One rank of a learner: it joins the others, builds its Learner, and does what it is told. See :mod:`.ray.ranks`."""
+"""One rank of a learner: it joins the others, builds its Learner, and does what it is told. See :mod:`.group`."""
 
 from __future__ import annotations
 

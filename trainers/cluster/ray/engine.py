@@ -17,8 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.cluster.ray.ranks import said
-from trainers.cluster.ray.runtime import RayCluster, import_ray
+from trainers.cluster.ray.runtime import RayCluster, import_ray, said
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
 from trainers.engines.process_group import Group
 from trainers.engines.remote import RemoteEngine

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.cluster.rank import Failure
-from trainers.cluster.ray.ranks import said
-from trainers.cluster.ray.runtime import import_ray
+from trainers.cluster.ray.runtime import import_ray, said
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import BackendError
 from trainers.rewards.backends.classifier import Classifier, WorkerLostError

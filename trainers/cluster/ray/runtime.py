@@ -16,6 +16,9 @@ from trainers.cluster.plan import Plan, Seat
 
 log = logging.getLogger("trainers")
 
+_LINES = 3  # of Ray's words on a death
+_CAUSE = 2  # lines at the end of a traceback that comes with them
+
 
 def import_ray() -> Any:
     """Ray. Raises ``ImportError``: it is not installed; the message names the extra."""
@@ -25,6 +28,19 @@ def import_ray() -> Any:
     except ImportError as error:
         raise ImportError("cluster.backend=ray needs Ray: pip install 'textenvs[ray]'") from error
     return ray
+
+
+def said(error: BaseException) -> str:
+    """The beginning of what Ray says, in one line; of a traceback in it, the end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for at, line in enumerate(lines[:_LINES]):
+        before, trace, _ = line.partition("Traceback (most recent call last)")
+        if trace:
+            lines = [*lines[:at], before.strip(), *lines[max(at + 1, len(lines) - _CAUSE) :]]
+            break
+    else:
+        lines = lines[:_LINES]
+    return " ".join(each for each in lines if each) or type(error).__name__
 
 
 class RayCluster:
