@@ -1,4 +1,4 @@
-"""A schema in words: its keys, what each may be, the text of ``--help`` and the Markdown reference."""
+"""A schema in words: its keys, what each may be, and the text of ``--help``."""
 
 from __future__ import annotations
 
@@ -113,29 +113,6 @@ def help_text(schema: type[BaseModel], usage: str) -> str:
             lines.append(f"  {key.name} = {dump(key.default)}   ({key.allowed})")
             lines.append(f"      {key.description}")
     return "\n".join(lines)
-
-
-def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
-    lines = [
-        "# Configuration",
-        "",
-        "Made by `make docs-pages` from `trainers/config/schema.py`; do not edit it here.",
-        "",
-        "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
-        "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
-        "came from (with `--all` every key), and what it prints can be given to `--config` again; `--plan-for` places",
-        "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
-        "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
-    ]
-    for command, schema in schemas.items():
-        lines += ["", f"## `{command}`"]
-        for group in groups(schema):
-            lines += ["", f"### {group.name}", "", group.description, ""]
-            lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
-            for key in group.keys:
-                cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
-                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def _key(name: str, info: FieldInfo) -> Key:
