@@ -19,7 +19,7 @@ from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner
 from trainers.policy import Policy
-from trainers.rewards.backends import JudgeBackend
+from trainers.rewards.backends.judge import JudgeBackend
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_model, build_tokenizer
 

@@ -26,17 +26,10 @@ from ..config.section import Problems
 from ..learner import Learner
 from ..policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
-from ..rewards.backends import (
-    PROBE,
-    ClassifierPool,
-    JudgeBackend,
-    LocalWorker,
-    PoolingBackend,
-    Worker,
-    WorkerLostError,
-    classifier_problems,
-    pooling_problems,
-)
+from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
+from ..rewards.backends.conversation import PROBE
+from ..rewards.backends.judge import JudgeBackend
+from ..rewards.backends.pooling import PoolingBackend, pooling_problems
 from ..rollout.rewards import Score, TurnContext
 from . import SetupError, setup_errors
 from .collection import check_name, lookahead_of, task_finder

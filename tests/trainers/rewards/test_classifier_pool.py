@@ -17,8 +17,7 @@ from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierPool, Worker, WorkerLostError
-from trainers.rewards.backends.classifier import Classifier
+from trainers.rewards.backends.classifier import Classifier, ClassifierPool, Worker, WorkerLostError
 
 
 def truth(conversation: Messages) -> float:

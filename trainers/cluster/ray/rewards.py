@@ -1,4 +1,4 @@
-"""A classifier in a Ray actor, as a worker of :class:`trainers.rewards.backends.ClassifierPool`."""
+"""A classifier in a Ray actor, as a worker of :class:`trainers.rewards.backends.classifier.ClassifierPool`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _RewardActor:
 
 
 class RayWorker:
-    """See :class:`trainers.rewards.backends.Worker`. Ray must be running, and the model's files where the actor is.
+    """A :class:`~trainers.rewards.backends.classifier.Worker`. Ray must run, the model be where the actor is.
 
     ``placement`` are Ray's options for the actor; ``gpus`` CUDA numbers of GPUs that it shares and takes none of.
     """
