@@ -31,7 +31,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from trainers.cluster.group import LearnerGroup, RayRanks
-from trainers.cluster.machine import Machine
+from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config

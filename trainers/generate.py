@@ -38,7 +38,7 @@ from .builders import SetupError
 from .builders.engines import check_engine, cluster_of, engine_of, plan_of
 from .builders.policy import set_threads
 from .cli import Interrupts, leave, run_command
-from .cluster.machine import PlanError
+from .cluster.memory import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name

@@ -49,7 +49,7 @@ from .builders.policy import tokenizer_of, with_scripts_there_are
 from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
-from .cluster.machine import Machine
+from .cluster.memory import Machine
 from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection

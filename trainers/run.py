@@ -38,7 +38,7 @@ from .builders.reward_model import RewardModels, check_rewards, reward_models_of
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
-from .cluster.machine import PlanError
+from .cluster.memory import PlanError
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump

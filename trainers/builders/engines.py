@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from ..cluster.group import LearnerGroup
-from ..cluster.machine import Machine
-from ..cluster.memory import slots
+from ..cluster.memory import Machine, slots
 from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..cluster.group import LearnerGroup
 from ..cluster.plan import Plan, Workers, reward_models, reward_workers
-from ..cluster.ray.rewards import RayWorker
+from ..cluster.ray.engine import RayWorker
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig

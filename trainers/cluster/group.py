@@ -1,7 +1,7 @@
 """A learner of many ranks behind the methods of one: who uses it does not know.
 
 Every call goes to all ranks, which are Ray actors, with the same arguments (through the object store, once a machine);
-rank 0's result comes back. A rank that raises, dies or hangs is found by :mod:`.watch`. Where all ranks raised the same
+rank 0's result comes back. A rank that raises, dies or hangs is found by :mod:`.rank`. Where all ranks raised the same
 way the group goes on, as a Learner would; else it is ended, and every later call says why. Weights never come here:
 rank 0 sends them to the engines' workers (:class:`RankSource`), and this process only orders the steps.
 """
@@ -27,9 +27,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from trainers.cluster.rank import Failure, RankHost
+from trainers.cluster.rank import Failure, Heartbeat, RankHost, Verdict, Watch
 from trainers.cluster.ray.runtime import RayCluster, import_ray, said
-from trainers.cluster.watch import Heartbeat, Verdict, Watch
 from trainers.engines.base import SourceLostError, SupersededError
 from trainers.engines.process_group import Group
 from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
@@ -56,7 +55,7 @@ class Event:
     kind: Literal["done", "failed", "pulse", "gone"]
     number: int  #: of the call that it belongs to; any for ``gone``
     #: rank 0's result (``done``), a :class:`~trainers.cluster.rank.Failure` (``failed``), a
-    #: :class:`~trainers.cluster.watch.Heartbeat` (``pulse``), or how it went, in words (``gone``)
+    #: :class:`~trainers.cluster.rank.Heartbeat` (``pulse``), or how it went, in words (``gone``)
     value: Any = None
 
 

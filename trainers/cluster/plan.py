@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.machine import Machine, PlanError
-from trainers.cluster.memory import ModelShape, estimate, shortages, tight
+from trainers.cluster.memory import Machine, ModelShape, PlanError, estimate, shortages, tight
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig

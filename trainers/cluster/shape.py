@@ -11,8 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import hub, tiny
-from trainers.cluster.machine import Machine, PlanError, available
-from trainers.cluster.memory import ModelShape
+from trainers.cluster.memory import Machine, ModelShape, PlanError, available
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
 

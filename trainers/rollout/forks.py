@@ -45,21 +45,13 @@ class ForkPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkRules:
-    """Where and how often roots are forked. Raises ``ValueError``: a value outside its range."""
+    """Where and how often roots are forked."""
 
     samples: int = 1  #: forks at each state that is chosen, at least 1
     #: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
     where: Where = "every"
     budget: int | None = None  #: tokens that the forks of a batch are expected to sample at most; ``None`` for no limit
     gamma: float = 1.0  #: the estimator's discount a turn, in what a reply leads to
-
-    def __post_init__(self) -> None:
-        if self.samples < 1 or (self.budget is not None and self.budget < 1):
-            raise ValueError(f"samples ({self.samples}) and budget ({self.budget}) must be at least 1")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
-        if self.where not in ("every", "variance"):
-            raise ValueError(f'where must be "every" or "variance", not {self.where!r}')
 
 
 #: Of one turn in one batch: how many roots reached it, the tokens that they sampled from there on, and squared

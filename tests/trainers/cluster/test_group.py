@@ -21,7 +21,7 @@ from weight_workers import Workers
 
 from trainers.checkpoints import Checkpoints
 from trainers.cluster.group import LearnerGroup, RankError, RayRanks
-from trainers.cluster.machine import Machine
+from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainers.cluster.machine import PlanError
+from trainers.cluster.memory import PlanError
 from trainers.cluster.plan import Plan, Seat
 
 log = logging.getLogger("trainers")
