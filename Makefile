@@ -166,8 +166,7 @@ docs: .venv-docs/.installed
 	@touch $@
 
 docs-pages: venv
-	$(BIN)/python -m trainers.config docs/configuration.md
-	$(BIN)/python -m trainers.config --verl docs/coming-from-verl.md
+	$(BIN)/python scripts/config_pages.py docs/configuration.md docs/coming-from-verl.md
 	$(BIN)/python scripts/gpu_sizes.py docs/gpu-sizes.md
 
 doctor: venv

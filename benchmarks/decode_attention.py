@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainers.engines.cell_attention import CellAttention
-from trainers.engines.decoder import SIZE, blocks_for
+from trainers.engines.decoder import SIZE, CellAttention, blocks_for
 
 SLOTS, CONTEXT, KV_HEADS, DIM, GROUP, LAYERS = 256, 320, 2, 64, 32, 4
 

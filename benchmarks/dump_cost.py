@@ -21,11 +21,10 @@ from typing import Any
 from textenvs.records import open_run
 from trainers import credit
 from trainers.config import load_config
-from trainers.parquet import write_table
 from trainers.ppo import train
 from trainers.report.episodes import EpisodeFiles
 from trainers.run import assemble
-from trainers.trajectory import read_parquet, to_table
+from trainers.trajectory import read_parquet, to_table, write_table
 
 TIME, SIZE = 0.03, 2.0  # wanted at most
 

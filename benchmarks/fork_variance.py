@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.algorithms.advantages import ESTIMATORS
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.policy_losses import token_weights
 
 Floats = NDArray[np.float64]
 

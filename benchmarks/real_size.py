@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from trainers.cluster.machine import Machine
+from trainers.cluster.group import LearnerGroup, RayRanks
+from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
-from trainers.cluster.ray.ranks import RayLearnerGroup
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config
 from trainers.learner import OptimizerSettings
@@ -136,17 +136,9 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
     numbers = {"advantage": np.ones(SEQUENCES * TOKENS // 2, np.float32)}
     tokenizer = build_tokenizer(["a b"])
     with RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0) as cluster:
-        watch = Watch()
-
-        class Group(RayLearnerGroup):
-            """Tells whom to watch as soon as the actors are there, before they load anything."""
-
-            def __setattr__(self, name: str, value: Any) -> None:
-                super().__setattr__(name, value)
-                if name == "ranks":
-                    watch.pids = [pid for _, pid, _ in value.info]
-
-        group = watch.phase("loading", lambda: Group(cluster, str(folder), settings))
+        watch, actors = Watch(), RayRanks(cluster)
+        watch.pids = [pid for _, pid, _ in actors.info]
+        group = watch.phase("loading", lambda: LearnerGroup(actors, str(folder), settings))
         try:
             watch.phase("training", lambda: [group.update_actor(given, numbers, loss) for _ in range(2)])
             watch.phase("publishing", group.weights)

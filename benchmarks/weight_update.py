@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from trainers.builders.publication import Publisher
+from trainers.builders.learner import Publisher
 from trainers.config import load_config
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions

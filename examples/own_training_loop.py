@@ -16,9 +16,8 @@ import torch
 from own_environment import HigherLower
 
 from trainers.algorithms.advantages import turn_grpo
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch, gather
-from trainers.algorithms.policy_losses import ppo_clip
+from trainers.algorithms.policy_losses import ppo_clip, token_weights
 from trainers.demonstrations import encode, play
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine

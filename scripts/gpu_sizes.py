@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainers.builders.cluster import plan_of
-from trainers.cluster.machine import Machine, PlanError
+from trainers.builders.engines import plan_of
+from trainers.cluster.memory import Machine, PlanError
 from trainers.config import load_config
 
 #: Qwen3's dense models, as their published ``config.json`` has them: width, layers, feed-forward width, heads, tied.

@@ -40,9 +40,9 @@ def programs():
                     yield name
 
 
-LINES = [[name, "--help"] for name in programs() if name != "trainers.config"]
+LINES = [[name, "--help"] for name in programs()]
 LINES += [["textenvs", "evaluate", "--help"]]
-MORE = [["trainers"], ["trainers.config"], ["textenvs", "list"]]
+MORE = [["trainers"], ["textenvs", "list"]]
 
 
 def started(line, *, blocked):

@@ -2,10 +2,9 @@
 
     trainers.make("ppo", ["rollout.n=4"]).fit()     any trainer by its name: trainers.names() has them all
 
-Importing it sets ``OMP_WAIT_POLICY=PASSIVE`` unless that is set: OpenMP's threads then sleep at a barrier instead of
-spinning. Spinning gains little on an idle machine, and where a core has other work to do (environments, another run),
-each barrier would wait for a thread that is not running while the others burn its time. OpenMP reads it when torch is
-first imported, so this must come before.
+Importing it sets ``OMP_WAIT_POLICY=PASSIVE`` unless that is set, before torch reads it: OpenMP's threads then sleep at
+a barrier. Spinning gains little, and where a core has other work to do, each barrier would wait for a thread that is
+not running.
 """
 
 import os

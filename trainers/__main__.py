@@ -14,11 +14,7 @@ _USAGE = "usage: python -m trainers [NAME [key=value ...]]; without a name it li
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """List, or run.
-
-    Returns:
-        2 where nothing could be started, 1 where the run ended with an error, 130 where it was interrupted.
-    """
+    """List, or run: 2 where nothing could be started, 1 where the run ended with an error, 130 where interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given:
         found = names()

@@ -1,9 +1,8 @@
 """A run's checkpoints: folders that are there whole or not at all, whenever the process is killed.
 
 ``checkpoints/iteration_000050/`` holds ``state.json`` (where the run stands) and whatever its writers put beside it. It
-is written under another name, synced and renamed; one that is to go is renamed before it is deleted. Names that start
-with a dot are no checkpoints. ``state.json`` has the checksums of all other files (:mod:`trainers.learner.checksums`)
-and one of itself; all are verified before anything of a checkpoint is used.
+is written under another name, synced and renamed; names that start with a dot are no checkpoints. ``state.json`` has
+the checksums of all files (:mod:`trainers.learner.checksums`), which are verified before anything is used.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class Checkpoints:
     def save(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> Path:
         """Write a checkpoint and return its folder; delete the oldest beyond ``keep`` and those of later iterations.
 
-        The latter are of an earlier run in this folder, or this run has gone back; they would be taken for the newest.
-        Each of ``writers`` writes its own part into the folder. Where that fails, nothing is left of it.
+        The latter are of an earlier run in this folder, or this run has gone back. Each of ``writers`` writes its own
+        part into the folder; where one fails, nothing is left of it.
         """
         final = self.folder / f"iteration_{iteration:06d}"
         self._finish_replacing()
@@ -83,11 +82,7 @@ class Checkpoints:
         return final
 
     def save_in_background(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> None:
-        """As :meth:`save`, in a thread; returns at once, or when the save before this one is done.
-
-        What the writers write must not change any more. What went wrong in the save before is raised; this one is then
-        not started.
-        """
+        """As :meth:`save`, in a thread, after the save before, whose error is raised; what is written must stay."""
         state = json.loads(json.dumps(dict(state)))  # as it is now
         self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
 
@@ -103,8 +98,7 @@ class Checkpoints:
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is as it was written, or ``None`` where there is none. Damaged ones are logged.
 
-        Raises:
-            CheckpointError: There are only damaged ones, or the newest is not one that can be used.
+        CheckpointError: there are only damaged ones, or the newest is not one that can be used.
         """
         self._finish_replacing()
         damaged: list[str] = []
@@ -142,12 +136,7 @@ class Checkpoints:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read the state of one checkpoint, and verify all of its files.
-
-    Raises:
-        CheckpointError: A file is damaged, missing (:class:`DamagedCheckpointError`) or not its own, or it is not a
-            checkpoint of this version.
-    """
+    """Read the state of one checkpoint, and verify all of its files; CheckpointError says which is wrong."""
     match = _NAME.fullmatch(path.name)
     if match is None or not path.is_dir():
         raise CheckpointError(

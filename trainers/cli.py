@@ -1,10 +1,8 @@
 """How a command runs and ends: its log, exit code, expected errors, signals, and garbage collection.
 
-Ctrl-C and SIGTERM end a run within seconds in every phase, also where an environment hangs. Handlers run in the main
-thread between two instructions of Python, so they run while the event loop is blocked. They ask the loop, and a thread
-watches whether it obeys: where it does not, the process ends all the same, and says what it did not wait for. (C code
-that keeps Python's interpreter lock cannot be interrupted. An environment that may do that belongs into a process of
-its own, ``env.backend=process``.)
+Ctrl-C and SIGTERM end a run within seconds in every phase, also where an environment hangs: their handlers ask the
+event loop, and a thread watches whether it obeys; where it does not, the process ends all the same, and says what it
+did not wait for. (C code that keeps Python's interpreter lock cannot be interrupted; ``env.backend=process`` can.)
 """
 
 from __future__ import annotations
@@ -45,12 +43,9 @@ def run_command(
 ) -> int:
     """Run the work of a command; its exit code.
 
-    Args:
-        work: Gives the exit code.
-        stopped: Printed where it was interrupted.
-        expected: Errors whose message is enough. Any other is a bug of ours, or of a library, and has its traceback.
-        folder: Where it writes; an ``OSError`` about a file in it is expected, too, as a full disk is everywhere.
-        advice: What to do then; called with whether the disk is full.
+    ``stopped`` is printed where it was interrupted. ``expected`` errors are shown without a traceback, and so is an
+    ``OSError`` about a file in ``folder``, or of a full disk; ``advice`` says what to do then, given whether it is
+    full.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -74,10 +69,9 @@ def _within(folder: Path, name: object) -> bool:
 
 
 class Interrupts:
-    """The handlers of both signals, within a ``with`` block (or :meth:`run`); in the main thread alone.
+    """The handlers of both signals in a ``with`` block, or :meth:`run`; in the main thread alone.
 
-    Until :meth:`save_first` there is nothing to save, and a signal ends the run. From then on the first signal asks to
-    stop after a checkpoint, and the second one ends the run.
+    After :meth:`save_first` the first signal asks to stop after a checkpoint; any other ends the run.
     """
 
     def __init__(self) -> None:
@@ -95,7 +89,6 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Give them back; the process is no longer ended."""
         self._over.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -181,8 +174,7 @@ def _busy() -> str:
 def tuned_gc() -> Iterator[None]:
     """Leave out of garbage collection what there is now, and collect the rest more rarely, until the block ends.
 
-    A run holds a few hundred thousand objects to its end, and makes many more that live for seconds. With Python's own
-    settings the collector walks all of them again and again on the event loop: a fifth of the time at full load
+    With Python's settings walking a run's long-lived objects takes a fifth of the time at full load
     (``benchmarks/collector_throughput.py``). Process-wide: for programs, once everything that lasts is there.
     """
     before = gc.get_threshold()

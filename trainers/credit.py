@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .algorithms import covariance, off_policy
-from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
+from .algorithms.advantages import (
+    ESTIMATORS,
+    NEEDS_ANCHOR,
+    NEEDS_GREEDY,
+    NEEDS_TERMS,
+    Advantages,
+    made_of,
+    normalize,
+    restrict,
+)
 from .algorithms.baselines import score_norms
 from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
-from .algorithms.explain import made_of
 from .algorithms.kl import KLController, kl_estimate, mean_kl
 from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
@@ -44,18 +52,10 @@ def credit(
     *,
     explain: bool = False,
 ) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
-    """From turn rewards to a number for each action token.
+    """From turn rewards to what the losses need, ``[N]`` each by name; the advantages; metrics.
 
-    Args:
-        config: Of the run.
-        learner: Whose policy, critic and reference say what they think of the batch.
-        kl: The coefficient of a KL in the reward; it is updated with this batch's :func:`~.algorithms.kl.mean_kl`.
-        trajectories: The batch.
-        greedy: What a greedy episode earned, by group, where the estimator asks for it.
-        explain: Say what the advantages are made of.
-
-    Returns:
-        What the losses need, ``[N]`` each by name; the advantages; metrics.
+    The coefficient of ``kl``, in the reward, is updated with this batch's :func:`~.algorithms.kl.mean_kl`. ``greedy``
+    is what a greedy episode earned, by group. ``explain``: say what the advantages are made of.
     """
     rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
     metrics: dict[str, float] = {}
@@ -119,17 +119,7 @@ def explained_of(
     greedy: Mapping[str, float],
     steps: Sequence[Mapping[str, float]],
 ) -> Explained:
-    """What is written of a batch.
-
-    Args:
-        config: Of the run.
-        columns: Of :func:`credit`, which was asked to explain.
-        advantages: Likewise.
-        recorded: ``step``, ``weight`` and those of :data:`RECORDED` by name, ``[N]``.
-        paid: The episodes as the estimator saw them.
-        greedy: Of :func:`credit`.
-        steps: Numbers of each optimizer step.
-    """
+    """What is written of a batch: of :func:`credit`, and ``recorded`` of each token, ``[N]`` (:data:`RECORDED`)."""
     named: dict[str, NDArray[np.floating]] = {
         "learner_logprobs": recorded["token_logprobs"].astype(np.float32),
         "loss_weight": recorded["weight"],
@@ -195,7 +185,6 @@ def compared_with(
 
 
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
-    """The keys that the chosen estimator reads."""
     options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
     for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
         options.pop(name, None)
@@ -209,14 +198,8 @@ def selected_tokens(
 ) -> dict[str, Floats]:
     """The tokens that ``clip_cov`` and ``kl_cov`` treat differently, chosen once from the whole batch.
 
-    Args:
-        section: Which loss, and its options.
-        columns: Of :func:`credit`.
-        mask: bool ``[N]``; the tokens that the policy is trained on.
-        rng: Draws those of ``clip_cov``.
-
-    Returns:
-        The column ``selected`` ``[N]``, 1 where a token is chosen; nothing for other losses.
+    ``mask``, bool ``[N]``, are the tokens that the policy is trained on. The column ``selected`` ``[N]`` is 1 where a
+    token is chosen; other losses have none.
     """
     given = columns["old_logprobs"], columns["advantages"], mask
     if section.policy_loss == "clip_cov":
@@ -232,19 +215,10 @@ def selected_tokens(
 def has_gradient(
     section: ActorSection, advantages: Floats, mask: NDArray[np.bool_], offsets: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which episodes the policy's gradient depends on: the others need not be computed.
+    """Which episodes the policy's gradient depends on, bool ``[E]``; ``advantages`` and ``mask`` are ``[N]``.
 
-    An advantage of 0 everywhere, as in a group whose episodes all earned the same, leaves every loss but ``kl_cov``
-    without a gradient; an entropy bonus and a KL have one for every token.
-
-    Args:
-        section: Which loss, and its terms.
-        advantages: ``[N]``.
-        mask: bool ``[N]``; the tokens that the policy is trained on.
-        offsets: Of :func:`~trainers.trajectory.action_offsets`, ``[E + 1]``.
-
-    Returns:
-        bool ``[E]``.
+    An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and a KL have one
+    for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
     """
     if section.entropy_coeff or section.use_kl_loss or section.policy_loss == "kl_cov":
         return np.ones(len(offsets) - 1, np.bool_)
@@ -269,10 +243,7 @@ RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "
 
 
 def policy_loss(section: ActorSection, record: bool = False) -> Any:
-    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``.
-
-    With ``record``, also numbers of each token, by the names in :data:`RECORDED`.
-    """
+    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; ``record``: :data:`RECORDED`."""
     options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

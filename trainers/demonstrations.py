@@ -1,7 +1,7 @@
 """Conversations to imitate: played by an environment's scripted expert, or read from files.
 
-An expert that never errs would never show what to do after a mistake, so some of its turns may be replaced by the
-environment's scripted careless replies. They are part of the conversation, and are imitated only if asked for.
+An expert never shows what to do after a mistake, so some of its turns may be replaced by the environment's scripted
+careless replies, which are imitated only if asked for.
 """
 
 from __future__ import annotations
@@ -69,17 +69,15 @@ def play(
         count: How many episodes.
         seed: Decides tasks, the demonstrator's randomness and where the mistakes are.
         mistake_rate: The chance, at each turn, of a careless reply instead of the expert's reply; in [0, 1).
-        mistake_weight: How much the careless replies are imitated, where the expert's replies count 1. At 0 they only
-            show what to do after a mistake; those at the end of an episode are then left out of it, and an episode of
-            nothing else is played again with another task. Above 0 the policy starts careless: with the odds
+        mistake_weight: How much the careless replies are imitated, where the expert's replies count 1. At 0 those at
+            the end of an episode are left out of it. Above 0 the policy starts careless: with the odds
             ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
         step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
             thread. ``None`` plays in the calling thread, without a limit.
 
     Raises:
         ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
-        DemonstrationError: The environment has no scripted expert, or no careless replies and they were asked for;
-            it is played elsewhere, and cannot be asked; it called ``sys.exit``.
+        DemonstrationError: The environment has no such script, is played elsewhere, or called ``sys.exit``.
         StuckError: It took too long.
     """
     if not 0.0 <= mistake_rate < 1.0:
@@ -168,8 +166,7 @@ def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
     """Conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; every assistant message counts.
 
-    Raises:
-        DemonstrationError: A file is missing, empty or of another kind, or a row cannot be used; names file and row.
+    DemonstrationError names the file and the row that cannot be used.
     """
     for name in files:
         path = Path(name).expanduser()
@@ -211,9 +208,8 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools = None) -> Example:
     """The conversation in the model's tokens, exactly as a rollout would have recorded it.
 
-    Raises:
-        DemonstrationError: A reply spells the token that ends a reply.
-        RendererError: The chat template rejects the conversation.
+    DemonstrationError: a reply spells the token that ends a reply. RendererError: the template rejects the
+    conversation.
     """
     messages = copy_messages(demonstration.messages)
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

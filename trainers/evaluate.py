@@ -23,8 +23,8 @@ from textenvs.text import reader_may_leave
 from .cli import run_command
 from .config import load_config
 from .config.commands import EvaluateConfig
-from .parquet import TableError, read_table, refuse_rows
 from .rewards import FunctionError, FunctionPool, ScoreError
+from .trajectory import TableError, read_table, refuse_rows
 
 _LISTED = 10  # failures that are shown
 
@@ -76,7 +76,6 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
 
 
 def score(rows: Sequence[Row], pool: FunctionPool) -> Iterator[Outcome]:
-    """Every reply's outcome, in the order of the rows."""
     asked = []
     for row in rows:
         for sample, response in enumerate(row.responses):
@@ -90,7 +89,6 @@ def score(rows: Sequence[Row], pool: FunctionPool) -> Iterator[Outcome]:
 
 
 def report(outcomes: Sequence[Outcome], threshold: float) -> str:
-    """The results by data source, as a table for people."""
     lines = []
     for source in dict.fromkeys(outcome.source for outcome in outcomes):
         mine = [outcome for outcome in outcomes if outcome.source == source]
@@ -141,7 +139,6 @@ def refuse_unwritable(target: Path) -> None:
 
 
 def run(config: EvaluateConfig) -> int:
-    """The whole command; the exit status."""
     rows = rows_of(config)
     target = None if config.report.output_path is None else Path(config.report.output_path).expanduser()
     if target is not None:
@@ -168,7 +165,6 @@ def run(config: EvaluateConfig) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.evaluate``."""
     config, _ = load_config(
         sys.argv[1:] if argv is None else argv, schema=EvaluateConfig, usage="python -m trainers.evaluate"
     )

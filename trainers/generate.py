@@ -3,10 +3,9 @@
     python -m trainers.generate data.path=test.parquet data.output_path=replies.parquet model.path=FOLDER
 
 The output has all columns of the input, and ``responses``, ``response_lengths`` (tokens, the stop token included) and
-``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file in a folder beside the
-output until all are there; the same command resumes a killed one. Every reply has a seed of its own,
-made of ``trainer.seed``, its row and its number, so where it was batched, and whether the run was interrupted, changes
-nothing but the last bit of floating-point arithmetic.
+``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file beside the output until
+all are there; the same command resumes a killed one. A reply's seed is made of ``trainer.seed``, its row and its
+number, so batching and interruptions change nothing but the last bit of floating-point arithmetic.
 """
 
 from __future__ import annotations
@@ -35,19 +34,18 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
 
-from .builders.cluster import cluster_of, plan_of
-from .builders.engines import check_engine, engine_of
-from .builders.errors import SetupError
+from .builders import SetupError
+from .builders.engines import check_engine, cluster_of, engine_of, plan_of
 from .builders.policy import set_threads
 from .cli import Interrupts, leave, run_command
-from .cluster.machine import PlanError
+from .cluster.memory import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
-from .parquet import TableError, read_table, refuse_rows, write_table
 from .policy import PolicyError, load
+from .rollout.curriculum import derive_seed
 from .rollout.renderer import Renderer, RendererError
-from .rollout.tasks import derive_seed
+from .trajectory import TableError, read_table, refuse_rows, write_table
 
 log = logging.getLogger("trainers")
 
@@ -57,7 +55,6 @@ _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
 async def generate(config: GenerateConfig) -> Path:
-    """The whole command; returns the file that was written."""
     assert config.data.path is not None
     assert config.data.output_path is not None
     source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
@@ -213,7 +210,6 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.generate``."""
     config, _ = load_config(
         sys.argv[1:] if argv is None else argv, schema=GenerateConfig, usage="python -m trainers.generate"
     )

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: ``owner/name``, as the hub has them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -29,11 +34,8 @@ def is_name(path: str) -> bool:
 def folder_of(path: str, *, weights: bool = True) -> Path:
     """The folder of a model: ``path`` itself, or the files of a name on the hub, which are downloaded if need be.
 
-    Downloads are kept in Hugging Face's own cache (``HF_HOME``), and only safetensors, configuration and tokenizer are
-    taken, so nothing of a repository is ever run or unpickled. Without ``weights`` only the latter two are needed.
-
-    Raises:
-        HubError: It cannot be downloaded, or has not been made.
+    Only safetensors, configuration and tokenizer are taken (``weights=False``: the latter two), into Hugging Face's
+    cache (``HF_HOME``), so nothing of a repository is ever run or unpickled. HubError: it cannot be downloaded.
     """
     if path == SMOLLM2:
         return _made()
@@ -75,8 +77,8 @@ def check_model_files(source: str | Path) -> None:
     """Check ``config.json`` and the index of the weights of a folder or a name, before transformers reads them.
 
     ``trust_remote_code=False`` leaves two ways to foreign code open: ``config.json`` can name an attention kernel of
-    the hub (``"_attn_implementation": "owner/repository"``), which is downloaded and imported; and the index of
-    safetensors files can name a pickle, or a file of another folder. Either is a ``ValueError``.
+    the hub (``"_attn_implementation": "owner/repository"``), and the index of safetensors files a pickle, or a file of
+    another folder. Either is a ``ValueError``.
     """
     rest = [_read(source, _CONFIG)]
     while rest:  # a configuration holds others, at any depth
@@ -128,3 +130,83 @@ def _whole(folder: Path, *, weights: bool) -> bool:
         names = set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
         return all((folder / name).is_file() for name in names)
     return not weights or any(folder.glob(_WEIGHTS))
+
+
+_ADAPTER, _MATRICES = "adapter_config.json", "adapter_model.safetensors"
+# What must be empty, zero or false, and what it would mean.
+_PLAIN = {
+    "use_dora": "weights are split into size and direction",
+    "use_rslora": "the scale is alpha / sqrt(rank)",
+    "fan_in_fan_out": "matrices are transposed",
+    "rank_pattern": "layers have ranks of their own",
+    "alpha_pattern": "layers have alphas of their own",
+    "modules_to_save": "some layers were trained whole",
+    "trainable_token_indices": "some embeddings were trained",
+    "target_parameters": "parameters that are no linear layers have adapters",
+    "lora_bias": "adapters have biases",
+    "layer_replication": "layers stand in the model several times",
+    "use_qalora": "adapters are quantised",
+    "alora_invocation_tokens": "the adapter is on in a part of the text alone",
+    "arrow_config": "several adapters are mixed",
+}
+# Ways to begin that leave the matrices under the adapter as they are; others (PiSSA, OLoRA, LoftQ, ...) change them.
+_BEGINNINGS = (True, False, None, "gaussian", "orthogonal", "eva")
+
+
+@dataclass(frozen=True)
+class SavedAdapter:
+    """What an adapter is, scaled by ``alpha / rank``; ``target_modules`` are last parts of names, if it says them."""
+
+    folder: Path
+    rank: int
+    alpha: float
+    target_modules: frozenset[str] | None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The matrices, by peft's names, on the CPU; ``ValueError`` where the file cannot be read."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(self.folder / _MATRICES)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{self.folder / _MATRICES} cannot be read: {error}") from error
+
+
+def read_adapter(folder: str | Path) -> SavedAdapter:
+    """What the adapter in a folder is, without its matrices; raises ``ValueError`` for all but plain LoRA."""
+    folder = Path(folder).expanduser()
+    for name in (_ADAPTER, _MATRICES):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} is not a folder that peft saved an adapter in: it has no {name}")
+    try:
+        config: Any = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{folder / _ADAPTER} cannot be read: {error}") from error
+    if (kind := config.get("peft_type") if isinstance(config, dict) else None) != "LORA":
+        raise ValueError(f"{folder} has an adapter of the kind {kind}; only LORA can be trained on")
+    if problem := next(_problems(config), None):
+        raise ValueError(f"{folder / _ADAPTER}: {problem}")
+    rank, alpha, targets = config["r"], config["lora_alpha"], config.get("target_modules")
+    names = None
+    if isinstance(targets, list) and targets and all(isinstance(each, str) for each in targets):
+        names = frozenset(each.rpartition(".")[2] for each in targets)
+    return SavedAdapter(folder, rank, float(alpha), names)
+
+
+def _problems(config: dict[str, Any]) -> Iterator[str]:
+    for key, means in _PLAIN.items():
+        if config.get(key):
+            yield f"{key} is {config[key]!r} ({means}); only plain LoRA can be trained on"
+    if config.get("bias", "none") != "none":
+        yield f"bias is {config['bias']!r}; biases are not trained here"
+    if (begun := config.get("init_lora_weights", True)) not in _BEGINNINGS:
+        yield (
+            f"init_lora_weights is {begun!r}, which also changes the matrices under the adapter: save it as plain LoRA "
+            "(peft's path_initial_model_for_weight_conversion), or merge it into the model"
+        )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        yield f"r is {rank!r}; it must be an integer from 1"
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
+        yield f"lora_alpha is {alpha!r}; it must be a number above 0"

@@ -1,7 +1,4 @@
-"""A model of this machine as a policy for ``textenvs evaluate --local FOLDER``, found by an entry point.
-
-Replies are token-exact: what was sampled is never tokenised again, as in training.
-"""
+"""A model on this machine as policy for ``textenvs evaluate --local FOLDER``, found by its entry point; token-exact."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class PolicyError(ValueError):
 class Policy:
     """A causal language model and its tokenizer, which has a chat template.
 
-    A learner reads the files of a model that is given as a folder (:attr:`source`), and so do servers; the model as an
-    object (:attr:`model`, on the CPU) is loaded when it is asked for.
+    Learner and servers read the files of a given folder (:attr:`source`); the model as an object (:attr:`model`, on the
+    CPU) is loaded when it is asked for.
     """
 
     def __init__(self, model: PreTrainedModel | Path, tokenizer: Any) -> None:
@@ -81,7 +81,6 @@ class Policy:
         self._folder = folder.absolute()
 
     def release(self) -> None:
-        """Give the model's memory back, if a folder holds it."""
         if self._folder is not None:
             self._model = None
 
@@ -102,14 +101,8 @@ def resolve_device(name: str) -> torch.device:
 def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_context: int, seed: int) -> Policy:
     """Find or build the policy. No code of a folder is run, and no pickle of it is read.
 
-    Args:
-        section: Which model.
-        texts: What the tokenizer of a tiny model learns its merges from; called for those alone.
-        max_context: Positions that a tiny model must have.
-        seed: Of a tiny model's weights.
-
-    Raises:
-        PolicyError: The folder is missing or incomplete, its tokenizer has no chat template or is another model's.
+    ``texts``, positions (``max_context``) and ``seed`` are for a tiny model's tokenizer and weights. PolicyError: the
+    folder is missing or incomplete, its tokenizer has no chat template or is another model's.
     """
     tokenizer = load_tokenizer(section, texts)
     if section.path == "tiny":

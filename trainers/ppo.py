@@ -6,8 +6,7 @@
 An iteration: the collector gives a batch of episodes (:mod:`trainers.rollout.collector`), turn rewards become the
 advantages of the tokens that earned them (:mod:`trainers.algorithms`), the learner takes its steps
 (:mod:`trainers.learner`), and the engine gets the new weights. With ``rollout.staleness=0`` these follow each other;
-with more, episodes go on while the learner learns, and the engine gets a snapshot of the weights while the loop
-continues. A version is published when every engine that is up has it and has verified it.
+with more, episodes go on while the learner learns, and the engine gets a snapshot of the weights.
 """
 
 from __future__ import annotations
@@ -41,18 +40,16 @@ from transformers.utils.logging import disable_progress_bar
 
 from textenvs.text import excerpt
 
-from .algorithms.aggregation import token_weights
-from .algorithms.batch import tree_of
-from .algorithms.returns import Advantages
-from .builders.cluster import plan_of
-from .builders.engines import check_engine
+from .algorithms.batch import Advantages, tree_of
+from .algorithms.policy_losses import token_weights
+from .builders.engines import check_engine, plan_of
 from .builders.environments import check_environments, described, other_validation, try_openings
 from .builders.folder import run_folder
 from .builders.policy import tokenizer_of, with_scripts_there_are
 from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
-from .cluster.machine import Machine
+from .cluster.memory import Machine
 from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
@@ -72,9 +69,8 @@ from .learner import Learner
 from .learner.memory import empty_heap
 from .policy import PolicyError, positions
 from .report.episodes import Explained
-from .report.measures import health_metrics, tied_tasks
-from .report.metrics import Phases, episode_metrics, groups_tied, mixture_metrics
-from .report.reporter import profiled
+from .report.loggers import profiled
+from .report.metrics import Phases, episode_metrics, groups_tied, health_metrics, mixture_metrics, tied_tasks
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
@@ -93,11 +89,7 @@ _COLLECTING = (CollectionError, EngineError)
 
 
 async def train(run: Run) -> None:
-    """Iterate until the configured end, or until somebody asks to stop; a checkpoint is saved in any case.
-
-    Also where collecting fails (environments, rewards or functions of the user's fail one after the other, or the
-    engine is gone): the learner is whole, so what it has learned is saved before the failure is raised.
-    """
+    """Iterate until the configured end, or a request to stop; a checkpoint is saved in any case, also of failure."""
     config = run.config.trainer
     if run.iteration == 0:
         diagnose(run, run.references)
@@ -261,18 +253,10 @@ def learn(
     metrics: dict[str, float],
     explain: bool = False,
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]], list[dict[str, float]]]:
-    """All optimizer steps of an iteration: those of the critic, and of the actor.
+    """All optimizer steps of an iteration, the critic's and the actor's: metrics, each token's numbers, each step's.
 
-    Args:
-        run: Whose.
-        trajectories: As they were earned.
-        columns: Of :func:`.credit.credit`; so are the next two.
-        advantages: Likewise.
-        metrics: To which those of the steps are added.
-        explain: Say what became of each token.
-
-    Returns:
-        Metrics, with ``explain`` what became of each token (of :func:`.credit.explained_of`), and each step's numbers.
+    ``columns``, ``advantages`` and ``metrics`` are those of :func:`.credit.credit`; with ``explain`` the numbers of
+    tokens are those of :func:`.credit.explained_of`.
     """
     config, learner = run.config, run.learner
     actor = config.actor
@@ -337,8 +321,7 @@ def _update_actor(
 ) -> dict[str, Any]:
     """A step of the actor on a mini-batch, of which only the episodes that the gradient depends on are computed.
 
-    Weights are of the whole mini-batch; means of metrics are over what is computed. What is to be recorded of tokens
-    is NaN at those that are not.
+    Weights are of the whole mini-batch; means are over what is computed; what is recorded is NaN elsewhere.
     """
     offsets = action_offsets(part)
     needed = has_gradient(actor, given["advantages"], mask, offsets)
@@ -384,10 +367,9 @@ async def profiling(run: Run) -> AsyncIterator[None]:
 
 
 async def validate(run: Run) -> str | None:
-    """Play the validation tasks with the current weights and report; nothing, if somebody asks to stop meanwhile.
+    """Play the validation tasks with the current weights and report; nothing where a stop is asked for meanwhile.
 
-    Returns:
-        Where no episode at all could be scored: how many those are, and why the first was not.
+    Where no episode at all could be scored, returns how many those are, and why the first was not.
     """
     config = run.config.validation
     began = time.perf_counter()
@@ -456,7 +438,6 @@ def save(run: Run) -> None:
 
 @contextlib.contextmanager
 def traced(run: Run, name: str) -> Iterator[None]:
-    """Draw what happens inside as a phase, if there is a trace."""
     began = time.monotonic()
     try:
         yield
@@ -466,7 +447,6 @@ def traced(run: Run, name: str) -> Iterator[None]:
 
 
 def over(run: Run) -> bool:
-    """Whether all iterations are done."""
     return run.iteration >= run.config.trainer.total_iterations
 
 
@@ -481,8 +461,7 @@ def every(frequency: int, iteration: int) -> bool:
 async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[None] | None = None) -> Any:
     """The result of ``work``, or ``None`` when ``stop`` is set first; ``work`` is then cancelled.
 
-    Also where ``beside`` fails first, which ``work`` may wait for: its error is raised. A result that is there is
-    returned in any case: a batch that the collector gave is trained on.
+    Where ``beside``, which ``work`` may wait for, fails first, its error is raised. A result that is there is returned.
     """
     task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     waited: set[asyncio.Future[Any]] = {task, waiter} if beside is None else {task, waiter, beside}
@@ -500,14 +479,12 @@ async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[N
 
 
 async def run_all(config: PPOConfig, interrupts: Interrupts) -> int:
-    """A whole run; the exit code."""
     async with assemble(config) as run:
         interrupts.save_first(run.stop)
         return await play(run)
 
 
 async def play(run: Run) -> int:
-    """What there is to do with a run; the exit code."""
     config = run.config
     if config.trainer.val_only:
         unscored = await validate(run)
@@ -531,12 +508,9 @@ def placed(config: PPOConfig, machine: str | None) -> str:
 
 
 def rehearse(config: PPOConfig, machine: str | None = None) -> str:
-    """What a run does before anything costly starts, without the model's weights: lines on what was found.
+    """What a run does before anything costly starts, without weights: lines on what was found, or a ``ValueError``.
 
     What is installed here is not asked about where the run is for another ``machine``.
-
-    Raises:
-        ValueError: The run could not begin; the message says why and what to change.
     """
     check_environments(config)
     if machine is None:
@@ -552,7 +526,6 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
 
 
 def again(section: TrainerSection) -> str:
-    """How to resume a run that was aborted."""
     if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
         return "start the same command again; it has no checkpoint yet"
     if section.resume_mode == "auto":
@@ -564,7 +537,6 @@ def again(section: TrainerSection) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
         sys.argv[1:] if argv is None else argv,
         plan=placed,

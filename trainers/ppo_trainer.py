@@ -23,11 +23,7 @@ T = TypeVar("T")
 class PPOTrainer:
     """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run resumes from its folder's checkpoint.
 
-    Args:
-        config: Arguments as on the command line (``key=value``, ``--config FILE``), or a ``PPOConfig``.
-
-    Raises:
-        ConfigError: They have problems; all of them are said.
+    ``config`` are arguments as on the command line, or a ``PPOConfig``; ConfigError says all problems.
     """
 
     def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:

@@ -26,31 +26,22 @@ class TrainerNotFoundError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """What training came to.
+    """What training came to."""
 
-    Args:
-        metrics: The last ones. Those that mean the same for every trainer are ``train/reward`` (the mean reward of the
-            last batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
-        model: A folder that transformers loads: the trained policy with its tokenizer; ``None`` where nothing was
-            trained, and no checkpoint resumed from.
-        checkpoint: What training can resume from; ``None`` where nothing of the kind was written.
-        iterations: Batches trained on, over all resumptions.
-        stopped: It was interrupted before the end.
-    """
-
+    #: The last ones. Those that mean the same for every trainer are ``train/reward`` (the mean reward of the last
+    #: batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
     metrics: Mapping[str, float]
+    #: A folder that transformers loads: the trained policy with its tokenizer; ``None`` where nothing was trained, and
+    #: no checkpoint resumed from
     model: Path | None
-    checkpoint: Path | None = None
-    iterations: int = 0
-    stopped: bool = False
+    checkpoint: Path | None = None  #: what training can resume from; ``None`` where nothing of the kind was written
+    iterations: int = 0  #: batches trained on, over all resumptions
+    stopped: bool = False  #: it was interrupted before the end
 
 
 @runtime_checkable
 class Trainer(Protocol):
-    """What :func:`make` returns. Made by calling its class with one argument, ``config`` of :func:`make`.
-
-    Making one checks the configuration and starts nothing.
-    """
+    """What :func:`make` returns, with its configuration checked and nothing started."""
 
     def fit(self) -> Result:
         """Train to the configured end, or resume an earlier run."""
@@ -108,7 +99,6 @@ def arguments(config: Any) -> Any:
 
 
 def flattened(tree: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested mapping with their dotted keys."""
     for key, value in tree.items():
         if not isinstance(key, str):
             raise TypeError(f"a configuration's keys are texts, not {key!r}")

@@ -19,11 +19,9 @@ from textenvs.threads import in_new_thread
 from . import sft
 from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
-from .builders import environments, rewards
-from .builders.cluster import cluster_of, driver_device, plan_of
+from .builders import SetupError, collection, environments
 from .builders.collection import collector_of, trace_of
-from .builders.engines import check_engine, engine_of, sleeps
-from .builders.errors import SetupError
+from .builders.engines import check_engine, cluster_of, driver_device, engine_of, plan_of, sleeps
 from .builders.folder import (
     START,
     checkpoint_to_resume,
@@ -34,15 +32,13 @@ from .builders.folder import (
     run_folder,
     write_config,
 )
-from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
+from .builders.learner import Publisher, check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import careless_of, experts_of, policy_of, set_threads, with_scripts_there_are
-from .builders.publication import Publisher
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
-from .cluster.group import RankError
-from .cluster.machine import PlanError
-from .cluster.ray.ranks import RayLearnerGroup
+from .cluster.group import LearnerGroup, RankError
+from .cluster.memory import PlanError
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump
@@ -53,8 +49,7 @@ from .learner.memory import empty_heap
 from .policy import Policy, PolicyError
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
-from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
-from .report.reporter import Reporter
+from .report.loggers import METRICS_FILE, MetricsError, Reporter, read_jsonl
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
@@ -76,7 +71,7 @@ class Run:
 
     config: PPOConfig
     folder: Path
-    learner: Learner | RayLearnerGroup
+    learner: Learner | LearnerGroup
     engine: Engine
     publisher: Publisher
     collector: Collector
@@ -127,7 +122,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     check_engine(config)
     check_rewards(config)
     config, notes = with_scripts_there_are(config)
-    credit = rewards.redistribution_of(config.algorithm)
+    credit = collection.redistribution_of(config.algorithm)
     components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context
     policy = policy_of(
         config.model, components, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
@@ -153,16 +148,16 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     given_up = threading.Event()
     stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
     scores: dict[str, Score] = {}
-    if (pool := rewards.reward_function_of(config.custom_reward_function)) is not None:
+    if (pool := collection.reward_function_of(config.custom_reward_function)) is not None:
         stack.callback(pool.close)
-        scores["custom"] = rewards.custom_reward(config, pool)
-    scores |= rewards.penalties(config)
+        scores["custom"] = collection.custom_reward(config, pool)
+    scores |= collection.penalties(config)
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
         reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
     await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
     overlong = await environments.overlong_of(config, renderer, reporter.say)
-    await rewards.try_multiturn(config)
+    await collection.try_multiturn(config)
     first_step = first_step_of(config, checkpoint)
     scripts: Mapping[str, float] = {}
     if first_step == 0:
@@ -195,7 +190,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
     learner = await asyncio.to_thread(learner_of, config, policy, cluster)
-    if isinstance(learner, RayLearnerGroup):
+    if isinstance(learner, LearnerGroup):
         stack.callback(learner.close)
         stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
     if checkpoint is None:  # the model of a checkpoint has its adapter merged already
@@ -206,7 +201,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     policy.release()
     reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
     if config.multiturn_reward.enable:
-        ahead = scores["multiturn"] = rewards.multiturn_reward(config, policy.tokenizer)
+        ahead = scores["multiturn"] = collection.multiturn_reward(config, policy.tokenizer)
         reward_stats["multiturn"] = ahead.stats
     if models is None:
         models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
@@ -336,7 +331,6 @@ def warm_start_wanted(config: PPOConfig) -> bool:
 
 
 def resume(run: Run, checkpoint: Checkpoint) -> None:
-    """Resume from a checkpoint, before anything is collected."""
     state = checkpoint.state
     try:
         if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
@@ -366,7 +360,6 @@ _FIXED = (
 
 
 def damaged(path: Path, error: BaseException) -> CheckpointError:
-    """What to say of a checkpoint that cannot be read."""
     said = next((line for line in str(error).splitlines() if line.strip()), "")
     return CheckpointError(
         f"{path} is damaged ({type(error).__name__}: {said}); move it away to resume from the one before"

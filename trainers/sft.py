@@ -30,8 +30,8 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
+from .builders import SetupError
 from .builders.environments import Component, components_of
-from .builders.errors import SetupError
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
 from .builders.policy import careless_left_out, demonstrations_of, policy_of, set_threads
@@ -65,7 +65,7 @@ def fit(
     """Train ``policy.model`` in place on examples that are drawn in a new order, which ``seed`` decides, every epoch.
 
     ``on_step`` gets every step's number (from 1) and metrics; ``stop`` says after each whether it was the last.
-    ``options`` are more of the learner's (:mod:`trainers.builders.learner`). Adapters are merged in the end.
+    ``options`` are more of the learner's. Adapters are merged in the end.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
@@ -122,10 +122,7 @@ def examples_of(
 
 
 def run(config: SFTConfig) -> bool:
-    """A supervised run; writes metrics and the model, and returns whether all steps were made.
-
-    Ctrl-C and SIGTERM end it early, with the model as it then is.
-    """
+    """A supervised run; writes metrics and the model; whether all steps were made before Ctrl-C or SIGTERM."""
     folder = run_folder(config.trainer)
     with held(folder):
         refuse_ppo_folder(folder)
@@ -178,7 +175,6 @@ def refuse_full_disk(folder: Path, policy: Policy) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.sft``."""
     config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
     disable_progress_bar()  # transformers' own, for every file it writes
     return run_command(

@@ -1,7 +1,7 @@
 """Tiny models and tokenizers from scratch, offline: what `make train` starts from and what the tests run on.
 
-The tokenizer is byte-level BPE, so it encodes any text; digits are single tokens, so that arithmetic is done digit by
-digit. The model is a transformers Qwen2, Qwen3 or Llama of a given shape with seeded random weights.
+The tokenizer is byte-level BPE, with digits as single tokens. The model is a transformers Qwen2, Qwen3 or Llama of a
+given shape with seeded random weights.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ _FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 def build_tokenizer(
     texts: Iterable[str], vocab_size: int = 512, chat_template: str = CHATML, special: Iterable[str] = ()
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer.
-
-    Args:
-        texts: What to learn merges from.
-        vocab_size: At most this many tokens, at least the 256 bytes and the special tokens.
-        chat_template: A Jinja template; ChatML by default.
-        special: More special tokens that the template uses.
-    """
+    """A byte-level BPE tokenizer of at most ``vocab_size`` tokens, with ``special`` ones that its template uses."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [

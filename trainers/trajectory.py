@@ -1,7 +1,5 @@
 """The one thing that everything passes on: an episode as tokens, turns and rewards.
 
-Written by the rollout, read by credit assignment and the learner, dumped to Parquet for people.
-
 Invariants (checked on construction, so that no consumer has to):
 
 * all per-token arrays have the length of ``token_ids``; they are NumPy, never padded;
@@ -39,12 +37,60 @@ from numpy.typing import NDArray
 from textenvs.env import LARGEST
 from textenvs.records.schema import FORMAT, FORMAT_KEY, PLAYED, arrow_schema
 
-from .parquet import write_table
-
 if TYPE_CHECKING:
     import pyarrow
 
     from textenvs.messages import Message, Messages
+
+
+class TableError(ValueError):
+    """A file cannot be used; the message says which, why, and what to do."""
+
+
+def read_table(path: Path, columns: Sequence[str]) -> Any:
+    """A ``pyarrow.Table``; raises ``TableError`` where it cannot be read, has no rows or lacks one of ``columns``."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if not path.is_file():
+        raise TableError(f"there is no file {path}")
+    try:
+        table = parquet.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path} is not a readable Parquet file ({error})") from error
+    for column in columns:
+        if column not in table.column_names:
+            raise TableError(f"{path} has no column {column!r}; it has {', '.join(table.column_names)}")
+    if table.num_rows == 0:
+        raise TableError(f"{path} has no rows")
+    return table
+
+
+def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
+    """Raise ``TableError`` with the first ``listed`` of these problems, if there are any."""
+    if problems:
+        more = [f"and {len(problems) - listed} more"] if len(problems) > listed else []
+        raise TableError("\n  ".join([f"{what}:", *problems[:listed], *more]))
+
+
+def write_table(path: Path, table: Any, row_group_size: int | None = None, **options: Any) -> None:
+    """Write a ``pyarrow.Table``, whole or not at all; ``options`` are those of ``ParquetWriter``."""
+    from pyarrow import parquet
+
+    from textenvs.data.files import written_whole
+
+    metadata = {} if options.get("store_schema", True) else dict(table.schema.metadata or {})
+    if metadata:
+        table = table.replace_schema_metadata(None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        written_whole(path) as unfinished,
+        parquet.ParquetWriter(Path(unfinished), table.schema, compression="zstd", **options) as file,
+    ):
+        file.write_table(table, row_group_size)
+        if metadata:
+            file.add_key_value_metadata(metadata)
+
 
 # The arrays of a trajectory and their types; the first five have one entry a token.
 _ARRAYS: dict[str, type[np.generic]] = {
@@ -112,76 +158,53 @@ class EpisodeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One episode. ``T`` tokens over all segments, ``K`` assistant turns.
+    """One episode. ``T`` tokens over all segments, ``K`` assistant turns. Equal when all fields are, bit for bit.
 
-    Two trajectories are equal when all their fields are, arrays bit for bit.
-
-    Args:
-        token_ids: int32 ``[T]``.
-        action_mask: bool ``[T]``; true where the policy sampled the token.
-        logprobs: float32 ``[T]``; natural log, of the policy that sampled the token, at the sampling temperature over
-            the full vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, where
-            ``kept_counts`` says so; 0 elsewhere.
-        weight_version: int32 ``[T]``; the weights that sampled the token; -1 elsewhere.
-        turn_id: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere.
-        turn_rewards: float64 ``[K]``.
-        turn_terms: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones.
-        terminated: The task is over; the return ends here.
-        truncated: A budget ran out (or the episode was cut short); the return would have gone on. Where both are set,
-            as Gymnasium allows, ``terminated`` counts.
-        status: How it ended, including failures.
-        stop: The environment's own word for why it ended, if it had one.
-        episode_id: Unique within a run.
-        group_id: Episodes of the same task drawn together share it.
-        task_key: The task's stable name.
-        data_source: The task's source.
-        segment_starts: int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty.
-        kept_ids: int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, of one token
-            after another (the sampling mask). Empty where that was not recorded.
-        kept_counts: int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full
-            vocabulary or not sampled. Empty as above.
-        messages: The conversation, for people and for judges.
-        user_messages: The same from the side of a model that plays the user, its instructions first; empty without one.
-        metrics: Numbers worth reporting.
-        error: What went wrong, where the status is an error.
-        forked_from: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was
-            played from the opening on. What both have in common is context here, with action mask 0.
-        forked_turn: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and
-            ``turn_id`` counts them from 0.
-        task_index: The option that the environment was reset with; ``None`` where it was another.
-        env_seed: Of the environment's reset.
-        sampling_seed: The seeds of the engine are derived from it; see :class:`trainers.rollout.play.Episode`.
-
-    Raises:
-        ValueError: An invariant of the module's docstring does not hold; the message says which, and for which episode.
+    Raises ``ValueError``: an invariant of the module's docstring does not hold; says which, and for which episode.
     """
 
-    token_ids: NDArray[np.int32]
-    action_mask: NDArray[np.bool_]
+    token_ids: NDArray[np.int32]  #: int32 ``[T]``
+    action_mask: NDArray[np.bool_]  #: bool ``[T]``; true where the policy sampled the token
+    #: Float32 ``[T]``; natural log, of the policy that sampled the token, at the sampling temperature over the full
+    #: vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, where ``kept_counts`` says
+    #: so; 0 elsewhere
     logprobs: NDArray[np.float32]
-    weight_version: NDArray[np.int32]
-    turn_id: NDArray[np.int32]
-    turn_rewards: NDArray[np.float64]
+    weight_version: NDArray[np.int32]  #: int32 ``[T]``; the weights that sampled the token; -1 elsewhere
+    turn_id: NDArray[np.int32]  #: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere
+    turn_rewards: NDArray[np.float64]  #: float64 ``[K]``
+    #: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones
     turn_terms: tuple[Mapping[str, float], ...] = ()
-    terminated: bool = False
+    terminated: bool = False  #: the task is over; the return ends here
+    #: A budget ran out (or the episode was cut short); the return would have gone on. Where both are set, as Gymnasium
+    #: allows, ``terminated`` counts.
     truncated: bool = False
-    status: Status = Status.COMPLETED
-    stop: str | None = None
-    episode_id: str = ""
-    group_id: str = ""
-    task_key: str = ""
-    data_source: str = ""
+    status: Status = Status.COMPLETED  #: how it ended, including failures
+    stop: str | None = None  #: the environment's own word for why it ended, if it had one
+    episode_id: str = ""  #: unique within a run
+    group_id: str = ""  #: episodes of the same task drawn together share it
+    task_key: str = ""  #: the task's stable name
+    data_source: str = ""  #: the task's source
+    #: Int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty
     segment_starts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
+    #: Int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, of one token after
+    #: another (the sampling mask). Empty where that was not recorded.
     kept_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full vocabulary or not
+    #: sampled. Empty as above.
     kept_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    messages: Messages = ()
-    user_messages: Messages = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    error: str | None = None
+    messages: Messages = ()  #: the conversation, for people and for judges
+    user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
+    metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
+    error: str | None = None  #: what went wrong, where the status is an error
+    #: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was played from the
+    #: opening on. What both have in common is context here, with action mask 0.
     forked_from: str = ""
+    #: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and ``turn_id`` counts
+    #: them from 0.
     forked_turn: int = 0
-    task_index: int | None = None
-    env_seed: int | None = None
+    task_index: int | None = None  #: the option that the environment was reset with; ``None`` where it was another
+    env_seed: int | None = None  #: of the environment's reset
+    #: The seeds of the engine are derived from it; see :class:`trainers.rollout.play.Episode`
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -193,7 +216,6 @@ class Trajectory:
             raise ValueError(f"trajectory {self.episode_id!r}: {problem}")
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are equal, arrays bit for bit."""
         if not isinstance(other, Trajectory):
             return NotImplemented
         return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
@@ -248,12 +270,7 @@ def solved(trajectory: Trajectory) -> bool:
 
 
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
-    """Whether all episodes earned the same: no estimator that compares them finds a difference.
-
-    Args:
-        episodes: At least one.
-        by_term: Compare what each term of the reward summed to, not the totals alone.
-    """
+    """Whether all episodes earned the same, in all or ``by_term``: estimators that compare them find no difference."""
     earned: set[object] = set()
     for episode in episodes:
         terms: dict[str, float] = {}
@@ -265,7 +282,6 @@ def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
 
 
 def _problem_with(t: Trajectory) -> str | None:
-    """Which invariant ``t`` breaks, in words."""
     for name, dtype in _ARRAYS.items():
         array = getattr(t, name)
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != dtype:
@@ -359,11 +375,7 @@ def _schema() -> pyarrow.Schema:
 
 
 def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
-    """An Arrow table with one row an episode and one column a field; :func:`from_table` reads it.
-
-    Raises:
-        UnicodeEncodeError: A text holds a lone surrogate, which UTF-8 cannot (see ``textenvs.messages.clean_text``).
-    """
+    """An Arrow table with one row an episode and one column a field; UnicodeEncodeError of lone surrogates."""
     import pyarrow as pa
 
     rows = list(trajectories)
@@ -380,12 +392,7 @@ def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
 
 
 def from_table(table: pyarrow.Table) -> list[Trajectory]:
-    """The trajectories of a table that :func:`to_table` made; columns added to it are left aside.
-
-    Raises:
-        ValueError: The table is not in this format or in another version of it, lacks a column, or a row breaks an
-            invariant.
-    """
+    """The trajectories of a table of :func:`to_table`; ``ValueError`` where it is another or breaks an invariant."""
     version = (table.schema.metadata or {}).get(FORMAT_KEY)
     if version != FORMAT:
         found = "has none" if version is None else f"has version {version.decode()}"
@@ -454,12 +461,7 @@ def write_parquet(path: str | os.PathLike[str], trajectories: Iterable[Trajector
 
 
 def read_parquet(path: str | os.PathLike[str]) -> list[Trajectory]:
-    """The trajectories of a file that :func:`write_parquet` wrote.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds something else; see :func:`from_table`.
-    """
+    """The trajectories of a file that :func:`write_parquet` wrote; ``ValueError`` as :func:`from_table`."""
     import pyarrow.parquet as pq
 
     try:

@@ -14,9 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, user
 from trainers.algorithms.advantages import dr_grpo
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch
-from trainers.algorithms.policy_losses import ppo_clip
+from trainers.algorithms.policy_losses import ppo_clip, token_weights
 from trainers.tiny import build_model, build_tokenizer
 from trainers.trajectory import Trajectory
 

@@ -32,7 +32,7 @@ from trainers.ppo import train
 from trainers.report.checks import CHECKS
 from trainers.report.diagnosis import Doctor, wilson
 from trainers.report.loggers import METRICS_FILE, read_jsonl
-from trainers.report.measures import health_metrics, tied_tasks
+from trainers.report.metrics import health_metrics, tied_tasks
 from trainers.run import Run, assemble
 
 from .environment import BROKEN

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from trainers.algorithms.advantages import ESTIMATORS
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch, Floats, Ints
+from trainers.algorithms.policy_losses import token_weights
 
 from .enumerated import policies
 from .games import GAMES, Game, play, softmax

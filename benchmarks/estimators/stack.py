@@ -13,10 +13,9 @@ import torch
 
 from trainers.algorithms import off_policy
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize, restrict
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
 from trainers.algorithms.names import Aggregation
-from trainers.algorithms.policy_losses import policy_loss
+from trainers.algorithms.policy_losses import policy_loss, token_weights
 
 from .ways import Correction, Way
 

@@ -18,8 +18,8 @@ from benchmarks.gpu.job import Job
 from benchmarks.gpu.learners import make_learner, no_process_group_left, policy_gradient
 from benchmarks.gpu.shapes import make_model
 from trainers.algorithms.advantages import ESTIMATORS
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.policy_losses import token_weights
 from trainers.engines.base import Sampling
 from trainers.engines.decoder import SIZE
 from trainers.engines.torch_engine import TorchEngine

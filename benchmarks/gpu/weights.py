@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.shapes import make_model
-from trainers.engines.parameters import bits
 from trainers.engines.process_group import broadcast, make_group
 from trainers.engines.transport import LocalSource, plan_of
+from trainers.engines.weights import bits
 
 _BUCKET = 256 * 2**20
 _TIMES = 3

@@ -24,17 +24,17 @@ from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
 from trainers.algorithms.batch import ActionBatch
+from trainers.builders import SetupError
 from trainers.builders.environments import (
     check_environments,
     played,
     task_count,
     validation_tasks,
 )
-from trainers.builders.errors import SetupError
 from trainers.builders.folder import held, logged_run, run_folder, would_replace
 from trainers.builders.learner import learner_settings
 from trainers.builders.policy import policy_of, set_threads, threads_for, with_scripts_there_are
-from trainers.cluster.in_flight import slots
+from trainers.cluster.memory import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
 from trainers.credit import estimator_options
@@ -43,8 +43,8 @@ from trainers.policy import Policy
 from trainers.registry import Result
 from trainers.report.loggers import open_loggers
 from trainers.report.metrics import episode_metrics
+from trainers.rollout.curriculum import TaskOrder, derive_seed, environment_seed
 from trainers.rollout.renderer import Renderer
-from trainers.rollout.tasks import TaskOrder, derive_seed, environment_seed
 from trainers.run import refuse_other_run, warm_start_wanted, warm_up
 
 from .config import FIXED, grpo_arguments, resolved, steps_an_iteration

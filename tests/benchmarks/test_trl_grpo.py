@@ -15,7 +15,7 @@ from benchmarks.trl_grpo import trainer as trl_grpo
 from benchmarks.trl_grpo.config import FIELDS, READ, WHY_NOT, grpo_arguments, resolved
 from benchmarks.trl_grpo.trainer import training_episodes, validation_episodes
 from textenvs.integrations.trl import dataset_of
-from trainers.builders.errors import SetupError
+from trainers.builders import SetupError
 from trainers.builders.learner import learner_settings
 from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve

@@ -8,10 +8,9 @@ import pytest
 
 import textenvs
 from textenvs.messages import assistant, user
-from trainers.builders import environments, reward_model, rewards
+from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
 from trainers.builders.engines import engine_of
-from trainers.builders.errors import SetupError
 from trainers.builders.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -20,7 +19,7 @@ from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner
 from trainers.policy import Policy
-from trainers.rewards.backends import JudgeBackend
+from trainers.rewards.backends.judge import JudgeBackend
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_model, build_tokenizer
 
@@ -152,7 +151,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
     assert environments.task_count(config, component) is None
     assert environments.validation_tasks(config, component)
     reward_model._check_reference(config, config.reward_model, JudgeBackend(config.reward_model.judge))
-    rewards.task_finder(config)
+    collection.task_finder(config)
     few = config.warm_start.model_copy(update={"demonstrations": 3, "mistake_rate": 0.0})
     assert len(list(policies.demonstrations_of([component], few, seed=0))) == 3
     assert made == 6

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trainers.builders.errors import SetupError
 
 import textenvs
 from textenvs.chat import ChatFailure, ChatSpec
@@ -19,7 +20,6 @@ from textenvs.cli import main
 from textenvs.evaluate.records import Record
 from textenvs.messages import user
 from trainers.builders.environments import backend_of, played
-from trainers.builders.errors import SetupError
 from trainers.chat_server import ChatServer
 from trainers.config import load_config
 from trainers.tiny import build_model, build_tokenizer, save

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers import checkpoints
-from trainers.builders.errors import SetupError
+from trainers.builders import SetupError
 from trainers.builders.folder import checkpoint_to_resume
 from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from trainers.config.running import TrainerSection

@@ -21,9 +21,8 @@ from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
 from trainers.builders import engines
-from trainers.builders.cluster import plan_of
 from trainers.builders.collection import fork_rules
-from trainers.builders.engines import check_engine, engine_of
+from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
 from trainers.builders.reward_model import check_rewards, try_served

@@ -12,7 +12,6 @@ from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import ppo, tiny
 from trainers.config import ConfigError, PPOConfig, load_config, render, resolve
-from trainers.config.__main__ import verl_page
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.settings import Setting
@@ -387,9 +386,3 @@ def test_every_key_is_answered_whatever_its_value(schema):
         made = [setting for setting in made if "here" in setting.where]
         assert refused or any(key in note for note in notes) or (made and key in keys), (key, value)
         assert all(setting.key in keys or setting.key.startswith(free) for setting in made), "keys that are not there"
-
-
-def test_the_page_is_up_to_date():
-    """Run `make docs-pages` when this fails."""
-    page = (ROOT / "docs" / "coming-from-verl.md").read_text(encoding="utf-8")
-    assert page == verl_page(page)

@@ -15,7 +15,7 @@ from trainers.doctor import main
 from trainers.report.checks import CHECKS
 from trainers.report.diagnosis import Doctor, Finding, shifts, trend, wilson
 from trainers.report.loggers import JsonlLogger, read_jsonl
-from trainers.report.measures import health_metrics, task_found
+from trainers.report.metrics import health_metrics, task_found
 from trainers.trajectory import Status, Trajectory
 
 DATA = Path(__file__).parents[1] / "data" / "doctor"  # of `python -m benchmarks.doctor`, seed 0: what the checks read

@@ -15,9 +15,8 @@ from ppo_runs import in_process
 
 from textenvs.records import open_run
 from textenvs.records.schema import EXPLAINED
-from trainers.algorithms.advantages import ESTIMATORS
+from trainers.algorithms.advantages import ESTIMATORS, made_of
 from trainers.algorithms.batch import ActionBatch, episode_terms
-from trainers.algorithms.explain import made_of
 from trainers.report.episodes import EpisodeFiles, Explained, Pieces, rounded, table_of
 from trainers.report.metrics import groups_tied
 from trainers.tiny import build_tokenizer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import in_process
 
-from trainers.cluster.in_flight import episodes, futures, slots, surplus_groups, training_episodes
+from trainers.cluster.memory import episodes, futures, slots, surplus_groups, training_episodes
 from trainers.config import resolve
 from trainers.config.load import ConfigError
 from trainers.engines.base import Generation

@@ -16,9 +16,9 @@ from transformers import AddedToken
 import textenvs
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Messages, TextPart, assistant, image_part, system, text_part, tool, user
+from trainers.builders import SetupError
 from trainers.builders.environments import check_tools
-from trainers.builders.errors import SetupError
-from trainers.chat_template.control import ControlTokens, MarkedText
+from trainers.chat_template import ControlTokens, MarkedText
 from trainers.config import PPOConfig, resolve
 from trainers.engines.base import Sampling
 from trainers.rewards.backends.conversation import ConversationTokens

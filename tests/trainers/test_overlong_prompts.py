@@ -10,12 +10,12 @@ from ppo_runs import QUICK, arguments, in_process, main
 from program_envs import Wordy
 
 from textenvs.messages import user
+from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, longest_prompt, overlong_of, played
-from trainers.builders.errors import SetupError
 from trainers.config import PPOConfig, resolve
 from trainers.config.load import ConfigError
+from trainers.rollout.curriculum import measure_openings
 from trainers.rollout.renderer import Renderer
-from trainers.rollout.tasks import measure_openings
 from trainers.tiny import build_tokenizer
 
 RENDERER = Renderer(build_tokenizer(["word word word"]))

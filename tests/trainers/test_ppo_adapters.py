@@ -14,7 +14,7 @@ from ppo_runs import comparable
 from transformers import AutoModelForCausalLM
 
 from trainers import tiny
-from trainers.builders.publication import Publisher
+from trainers.builders.learner import Publisher
 from trainers.config import load_config
 from trainers.learner import Learner
 from trainers.ppo import train

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ppo_runs import arguments, comparable, in_process, metrics_of, training_of
 
+from trainers.builders import SetupError
 from trainers.builders.environments import Component, check_environments, described, played, shares
-from trainers.builders.errors import SetupError
 from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_scripts_there_are
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.schema import SFTConfig

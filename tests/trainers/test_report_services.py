@@ -6,8 +6,15 @@ import types
 
 import pytest
 
-from trainers.report.loggers import LoggedRun, MetricsError, MLflowLogger, TrackioLogger, WandbLogger, open_loggers
-from trainers.report.reporter import Reporter
+from trainers.report.loggers import (
+    LoggedRun,
+    MetricsError,
+    MLflowLogger,
+    Reporter,
+    TrackioLogger,
+    WandbLogger,
+    open_loggers,
+)
 
 CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
 

@@ -16,7 +16,7 @@ from ppo_runs import MODEL, QUICK, SMALL, refused
 from reward_models import save_model
 
 from trainers import run, sft, tiny
-from trainers.builders.errors import SetupError
+from trainers.builders import SetupError
 from trainers.builders.reward_model import check_rewards
 from trainers.config import resolve
 from trainers.ppo import main

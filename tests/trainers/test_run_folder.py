@@ -10,7 +10,7 @@ import pytest
 from ppo_runs import QUICK, arguments, in_process, refused
 
 from trainers import sft
-from trainers.builders.errors import SetupError
+from trainers.builders import SetupError
 from trainers.builders.folder import held
 from trainers.checkpoints import Checkpoints
 from trainers.config import resolve

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import trainers
 from trainers import TrainerNotFoundError, registry
 from trainers.__main__ import main
-from trainers.builders.errors import SetupError
+from trainers.builders import SetupError
 from trainers.config import resolve
 from trainers.ppo_trainer import PPOTrainer
 

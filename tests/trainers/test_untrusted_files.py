@@ -12,11 +12,11 @@ import pytest
 from trainers import tiny
 from trainers.config.model import ModelSection
 from trainers.config.reward_model import ClassifierSection
+from trainers.hub import read_adapter
 from trainers.learner import Learner
 from trainers.policy import PolicyError, load
 from trainers.rewards.backends.classifier import classifier_problems
 from trainers.rewards.backends.conversation import load_tokenizer
-from trainers.saved_adapter import read_adapter
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
 #: Where pickles are read that processes of one run send each other.

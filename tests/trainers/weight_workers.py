@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from trainers.engines.base import EngineError
-from trainers.engines.parameters import ChecksumRule, Checksums
 from trainers.engines.process_group import Group, broadcast, make_group
 from trainers.engines.transport import Receiver, Wants, in_thread
+from trainers.engines.weights import ChecksumRule, Checksums
 
 
 class Workers(Receiver):

@@ -21,16 +21,34 @@ Arguments that several take mean the same in all:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from trainers.algorithms.baselines import Baseline, any_of, mean_baseline, optimal_token, sums
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
-from trainers.algorithms.best_of_group import best_of_k, best_over_second
-from trainers.algorithms.fork import fork
-from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
+from trainers.algorithms.baselines import (
+    Baseline,
+    any_of,
+    best_of_k,
+    best_over_second,
+    mean_baseline,
+    optimal_token,
+    sums,
+)
+from trainers.algorithms.batch import (
+    ActionBatch,
+    Advantages,
+    Bools,
+    Floats,
+    Ints,
+    MadeOf,
+    Truncated,
+    check_factors,
+    discounted_sums,
+    kept_episodes,
+)
+from trainers.algorithms.fork import fork, fork_values
 
 # --- with a critic
 
@@ -42,10 +60,8 @@ def gae(batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0) -> Advantag
     next *action* token, however long the observation between the two. After the last token ``V`` is 0 if the episode
     terminated and ``batch.bootstrap`` if it was truncated. The critic's target is ``A_i + V_i``.
 
-    Args:
-        batch: With ``values``, and ``bootstrap`` if an episode was truncated; without, a ``ValueError``.
-        gamma: Discount a token.
-        lam: 1 is the Monte Carlo return minus the value, 0 the one-step error.
+    ``batch`` has ``values``, and ``bootstrap`` if an episode was truncated. ``gamma`` discounts a token; ``lam`` 1 is
+    the Monte Carlo return minus the value, 0 the one-step error.
     """
     values, bootstrap = _critic(batch)
     advantages = _gae(batch.token_rewards, values, bootstrap, batch.token_offsets, gamma, lam)
@@ -81,15 +97,9 @@ def bilevel_gae(
     last token; this is the code: ``A_{e_k}`` replaces what token-level GAE would say there.) So an error of the critic
     late in the episode is discounted by the turns between, not by their tokens. The critic's target is ``A_i + V_i``.
 
-    Without any discount and any lambda (all four 1) it *is* :func:`gae`. Tokens' penalties count where they fall: those
-    of a turn's tokens before its last stand between the two states, like ``V_{e_{k+1}}``.
-
-    Args:
-        batch: As in :func:`gae`.
-        gamma: Discount a token, inside a turn.
-        lam: Inside a turn.
-        turn_gamma: Discount a turn; the default is that of the released configuration.
-        turn_lam: Over turns.
+    Without any discount and any lambda (all four 1) it *is* :func:`gae`. Tokens' penalties count where they fall.
+    ``gamma`` and ``lam`` are inside a turn, ``turn_gamma`` (by default the released configuration's) and ``turn_lam``
+    over turns.
     """
     check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
     values, bootstrap = _critic(batch)
@@ -122,7 +132,6 @@ def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
 
 
 def _gae(rewards: Floats, values: Floats, bootstrap: Floats, offsets: Ints, gamma: float, lam: float) -> Floats:
-    """The recursion, over steps of whatever kind."""
     check_factors(gamma=gamma, lam=lam)
     following = np.append(values[1:], 0.0)[: len(values)]
     has_steps = np.diff(offsets) > 0
@@ -180,19 +189,11 @@ def gdpo(
     """Group reward-decoupled normalisation (GDPO, arXiv 2601.05242): each named reward by itself, then the batch.
 
     ``A = sum_m w_m (R_m - mean(R_m)) / (std(R_m) + eps)``, with ``R_m`` the sum of the term ``m`` over the *whole
-    episode* and means over its group; then :func:`normalize`. Where GRPO divides the sum of the rewards, two episodes
-    that earn the same sum by different terms are the same to it; here a term that hardly varies counts as much as one
-    that varies a lot. Weights multiply the normalised terms. (The paper's second normalisation is over episodes; its
-    released code's, and this one, over tokens.)
-
-    No per-turn reward is normalised (rule B). ``batch.penalty`` is in no term and does not count.
-
-    Options of its own:
-        batch: With ``terms``. A group of one gets what is left of 0 after the batch's mean.
-        gdpo_reward_weights: ``w``, one a term; ``None`` is 1 for each.
-
-    Raises:
-        ValueError: ``terms`` is missing, or there is not one weight a term.
+    episode* and means over its group; then :func:`normalize`. So a term that hardly varies counts as much as one that
+    varies a lot. (The paper's second normalisation is over episodes; its released code's, and this one, over tokens.)
+    No per-turn reward is normalised (rule B); ``batch.penalty`` does not count. ``w`` are ``gdpo_reward_weights``, one
+    a term of the batch's ``terms``, or 1 each; else a ``ValueError``. A group of one gets what is left of 0 after the
+    batch's mean.
     """
     if batch.terms is None:
         raise ValueError("gdpo needs terms [E, M], what each episode earned by name (see batch.episode_terms)")
@@ -225,14 +226,11 @@ def passk(
     """Pass@k training, the analytic advantage (arXiv 2508.10751), for rewards of any kind.
 
     Over all sets ``S`` of ``k`` episodes of the group, the reward is ``M(S) = max R``, and
-    ``A_i = (E[M(S) | i in S] - E[M(S)]) / (std(M(S)) + eps)``; see :func:`.best_of_group.best_of_k`. With returns 0 and
+    ``A_i = (E[M(S) | i in S] - E[M(S)]) / (std(M(S)) + eps)``; see :func:`.baselines.best_of_k`. With returns 0 and
     1 it is the paper's closed form, and with ``k = 1`` :func:`grpo`. Without the division it is right in direction for
     the expected best of ``k``: the gradient times ``(1 - k / G) / k``.
 
     A group of at most ``k`` gets 0. ``pass_k`` is ``k`` (the paper: 4).
-
-    Raises:
-        ValueError: ``pass_k`` is below 1.
     """
     if pass_k < 1:
         raise ValueError(f"pass_k must be at least 1, not {pass_k}")
@@ -271,10 +269,7 @@ def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     """ReMax (arXiv 2310.10505): total reward minus that of greedy decoding on the same task.
 
     What greedy decoding earns does not depend on the episode's actions, so this is unbiased, also for single episodes.
-    A greedy episode always counts, truncated or not.
-
-    Raises:
-        ValueError: ``greedy`` is missing.
+    A greedy episode always counts, truncated or not; ``batch.greedy`` must be there.
     """
     if batch.greedy is None:
         raise ValueError("remax needs greedy [E], the total reward of a greedy episode of each episode's task")
@@ -372,13 +367,8 @@ def gigpo(
 
     Biased: by the deviations, and because a state met twice in one episode is compared with its own future.
 
-    Options of its own:
-        batch: With ``anchor``.
-        gamma: Discount a turn in ``G_t`` (the paper: 0.95).
-        step_weight: The paper's ``omega``, at least 0 (there 1).
-
-    Raises:
-        ValueError: ``anchor`` is missing, or a number is outside its range.
+    ``batch`` has ``anchor``; ``gamma`` discounts a turn in ``G_t`` (the paper: 0.95); ``step_weight`` is the paper's
+    ``omega``, at least 0 (there 1).
     """
     if batch.anchor is None:
         raise ValueError("gigpo needs anchor [K], the state that each turn began in (see batch.anchor_states)")
@@ -440,11 +430,8 @@ def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
 def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
     """Shift and scale the advantages to mean 0 and standard deviation 1 over the batch's trained tokens.
 
-    With ``weights`` a token counts in both as much as in the loss.
-
-    Args:
-        result: Of the *global* batch: normalising a part of it would make the gradient depend on the split.
-        eps: Keeps the division finite; equal advantages become 0.
+    With ``weights`` a token counts in both as much as in the loss. ``result`` is of the *global* batch: normalising a
+    part of it would make the gradient depend on the split. Equal advantages become 0.
     """
     mask = result.policy_mask
     if not mask.any():
@@ -480,3 +467,46 @@ NEEDS_ANCHOR = frozenset({"gigpo"})
 NEEDS_FORKS = frozenset({"fork"})
 #: These see the named parts of rewards.
 NEEDS_TERMS = frozenset({"gdpo"})
+
+
+#: Estimators that compare whole episodes; the others compare what is earned from a turn, or a token, on.
+_OF_EPISODES = frozenset(
+    {"grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "rloo", "reinforce_pp_baseline", "remax", "gigpo"}
+)
+#: Those that add up several comparisons, or compare other numbers than returns: they have no one baseline.
+_MIXED = frozenset({"gdpo", "grpo_passk", "passk", "gigpo"})
+
+
+def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[str, Any]) -> MadeOf:
+    """What the advantages of estimator ``name`` are made of: ``(return - baseline)``, up to a scale."""
+    by_fork: Floats | None = None
+    returns: Floats
+    if name in NEEDS_CRITIC:
+        assert batch.values is not None
+        values = batch.values[batch.turn_starts[batch.turn_of_token]] if name == "turn_gae" else batch.values
+        return MadeOf(result.advantages + values, values, result.advantages)
+    if name in _OF_EPISODES:
+        totals = np.bincount(batch.episode_of_turn, batch.net_turn_rewards, minlength=batch.num_episodes)
+        returns = np.asarray(totals, np.float64)[batch.episode_of_token]
+    elif name == "fork":
+        q, by_fork = fork_values(batch, gamma=options.get("gamma", 1.0), truncated=options.get("truncated", "count"))
+        returns = q[batch.turn_of_token]
+    elif name == "turn_grpo":
+        to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, options.get("gamma", 1.0))
+        returns = to_go[batch.turn_of_token]
+    else:
+        returns = discounted_sums(batch.token_rewards, batch.token_offsets, options.get("gamma", 1.0))
+    if name in _MIXED or options.get("outcome_mix"):
+        return MadeOf(returns, None, result.advantages, by_fork)
+    unscaled = _unscaled(name, batch, result, returns, options)
+    return MadeOf(returns, np.where(result.policy_mask, returns - unscaled, np.nan), unscaled, by_fork)
+
+
+def _unscaled(name: str, batch: ActionBatch, result: Advantages, returns: Floats, options: Mapping[str, Any]) -> Floats:
+    mask = result.policy_mask
+    if name in ("reinforce_pp", "reinforce_pp_baseline") and mask.any():  # the batch's mean is in the baseline, too
+        given = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages
+        return np.where(mask, given - given[mask].mean(), 0.0)
+    if name == "grpo" or options.get("norm_by_std"):
+        return ESTIMATORS[name](batch, **{**options, "norm_by_std": False}).advantages
+    return result.advantages

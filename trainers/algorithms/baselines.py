@@ -5,6 +5,7 @@ Each leaves the episode itself out, so each is independent of its actions and ke
 
 from __future__ import annotations
 
+from math import comb
 from typing import Literal
 
 import numpy as np
@@ -21,14 +22,9 @@ def score_norms(logprobs: Floats) -> Floats:
     """The squared norm of each token's score in the logits, ``|e_a - pi|^2``, from its own probability alone.
 
     ``(1 - pi_a)^2`` is a lower bound, and the norm is at most twice as large: ``|e_a - pi|^2 = (1 - pi_a)^2 +
-    sum_{v != a} pi_v^2``. The proxy of arXiv 2602.07078, ``1 - 2 pi_a + sum_v pi_v^2``, is that norm exactly, but needs
-    the whole distribution, which engines do not report.
-
-    Args:
-        logprobs: ``[N]``; what the tokens were sampled with.
-
-    Returns:
-        ``[N]``, for :attr:`.ActionBatch.score_norms`.
+    sum_{v != a} pi_v^2``. The proxy of arXiv 2602.07078 is that norm exactly, but needs the whole distribution.
+    ``logprobs`` ``[N]`` are what the tokens were sampled with; the result, ``[N]``, is for
+    :attr:`.ActionBatch.score_norms`.
     """
     return np.asarray(np.square(np.expm1(np.minimum(logprobs, 0.0))), np.float64)
 
@@ -40,22 +36,13 @@ def optimal_token(batch: ActionBatch, x: Floats, kept: Bools, by_turn: bool) -> 
     ``k``; ``W_j(k)``, the energy, is the sum of ``score_norms`` of episode ``j`` up to there. Where no sibling has that
     token, those that have the turn count with their last token of it; without any, the baseline is 0.
 
-    What differs from the paper: its sums hold the episode itself, whose energy depends on its own actions, which is
-    biased; here both the place and the siblings are independent of the token, so this is unbiased. Its norms come from
-    the whole distribution (see :func:`score_norms`). Its released code counts places through all turns.
+    The paper's sums hold the episode itself, whose energy depends on its own actions, which is biased; here both the
+    place and the siblings are independent of the token. Its norms come from the whole distribution (see
+    :func:`score_norms`). Its released code counts places through all turns.
 
-    Args:
-        batch: With ``score_norms``.
-        x: ``[N]``; what each token is credited with: the same number for all tokens of a turn (``by_turn``) or of an
-            episode.
-        kept: bool ``[E]``; the episodes that count.
-        by_turn: A place is a token's number in its turn, of the same turn; else its number in its episode.
-
-    Returns:
-        ``[N]``; 0 in episodes that do not count.
-
-    Raises:
-        ValueError: ``score_norms`` is missing.
+    ``x`` ``[N]`` is what each token is credited with: the same number for all tokens of a turn (``by_turn``: a place is
+    a token's number in its turn) or of an episode; ``kept``, bool ``[E]``, are the episodes that count. Returns
+    ``[N]``, 0 in others; ``ValueError``: ``score_norms`` is missing.
     """
     if batch.score_norms is None:
         raise ValueError("baseline optimal_token needs score_norms [N], see trainers.algorithms.baselines.score_norms")
@@ -137,9 +124,8 @@ def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
 def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
     """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
 
-    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t``, that of what groups are
-    truly worth; both as the other groups have them, so neither depends on the entry. 0 where fewer than two other
-    groups are there to tell, or none of them has two entries.
+    ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t`` of what groups are truly
+    worth, both as the other groups have them. 0 where fewer than two others are there, or none has two entries.
     """
     key = group * (turn.max(initial=0) + 1) + turn
     _, first, cell = np.unique(key, return_index=True, return_inverse=True)
@@ -174,3 +160,42 @@ def any_of(x: Floats, key: Ints) -> Floats:
 def sums(x: Floats, key: Ints) -> Floats:
     """Each entry's sum over the entries with its key."""
     return np.asarray(np.bincount(key, x), np.float64)[key]
+
+
+def best_over_second(returns: Floats) -> Floats:
+    """The best episode's lead over the second best, 0 for others: leave-one-out of ``max@n`` (arXiv 2503.19595)."""
+    gains = np.zeros(len(returns))
+    if len(returns) > 1:
+        ordered = np.sort(returns)
+        gains[np.argmax(returns)] = ordered[-1] - ordered[-2]
+    return gains
+
+
+def best_of_k(returns: Floats, k: int) -> tuple[Floats, float]:
+    """Over all sets of ``k`` of the ``n`` episodes: what is gained where an episode is in the set, and the deviation.
+
+    With ``M(S) = max over S of R``: ``E[M(S) | i in S] - E[M(S)]`` for each episode ``i``, and the standard deviation
+    of ``M(S)``, exactly, by counting: the ``j``-th smallest return is the best of ``C(j - 1, k - 1)`` sets, and of
+    ``C(j - 2, k - 2)`` of those that hold a smaller ``i``. With returns 0 and 1 this is the closed form of Pass@k
+    Training (arXiv 2508.10751): with ``c`` of ``n`` right and ``p = 1 - C(n - c, k) / C(n, k)``, ``1 - p`` for a right
+    one, ``1 - p - C(n - c - 1, k - 1) / C(n - 1, k - 1)`` for a wrong one, and ``sqrt(p (1 - p))``.
+
+    With ``n <= k`` there is nothing to compare, and all is 0.
+    """
+    n = len(returns)
+    if n <= k:
+        return np.zeros(n), 0.0
+    order = np.argsort(returns, kind="stable")
+    ordered = returns[order] - returns[order[0]]  # so that equal returns gain 0 to the last bit
+    best = np.array([comb(j, k - 1) for j in range(n)], np.float64) / comb(n, k)
+    mean = float(best @ ordered)
+    deviation = float(np.sqrt(best @ (ordered - mean) ** 2))
+    itself = np.array([comb(j, k - 1) for j in range(n)], np.float64) / comb(n - 1, k - 1)
+    if k == 1:
+        later = np.zeros(n)
+    else:
+        above = np.array([comb(j - 1, k - 2) if j else 0 for j in range(n)], np.float64) / comb(n - 1, k - 1)
+        later = np.append(np.cumsum((above * ordered)[::-1])[::-1][1:], 0.0)
+    gains = np.empty(n)
+    gains[order] = itself * ordered + later - mean
+    return gains, deviation

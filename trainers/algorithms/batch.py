@@ -1,10 +1,8 @@
 """A batch of episodes as the estimators see it: action tokens only, concatenated, with offsets.
 
-Observation tokens are not steps of the decision process, so they are left out here, once, for every estimator. What
-remains is ragged in two levels (episodes of turns, turns of tokens) and is kept as flat arrays with offsets: nothing
-is padded, and an estimator is a few array operations.
-
-``E`` episodes, ``K`` turns and ``N`` action tokens in the whole batch; everything is in the order of the episodes.
+Observation tokens are left out here, once, for every estimator. What remains is ragged in two levels (episodes of
+turns, turns of tokens) and is kept as flat arrays with offsets, without padding. ``E`` episodes, ``K`` turns and ``N``
+action tokens in the whole batch, in the order of the episodes.
 """
 
 from __future__ import annotations
@@ -28,65 +26,49 @@ Bools = NDArray[np.bool_]
 class ActionBatch:
     """Episodes without their observations.
 
-    Args:
-        token_offsets: int ``[E + 1]``; episode ``e`` has the action tokens ``token_offsets[e]:token_offsets[e + 1]``.
-        turn_offsets: int ``[E + 1]``; likewise its turns.
-        turn_index: int ``[N]``; the turn of each token within its episode, from 0.
-        turn_rewards: float ``[K]``.
-        terminated: bool ``[E]``; the task was over: nothing more could have been earned.
-        truncated: bool ``[E]``; a budget ran out. Ignored where ``terminated`` is true as well.
-        group: int ``[E]``, at least 0; episodes of the same task drawn together share it.
-        values: float ``[N]``; a critic's value of the state *before* each token: its output at the position that
-            predicts the token.
-        bootstrap: float ``[E]``; the value of the state that each truncated episode ended in: the critic's output at
-            the episode's last position. Read for truncated episodes only.
-        penalty: float ``[N]``; subtracted from each token's reward (``beta * kl``, for a KL penalty in the reward).
-        anchor: int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
-            :func:`anchor_states`.
-        greedy: float ``[E]``; the total reward that greedy decoding earned on each episode's task.
-        terms: float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`.
-        forked_from: int ``[E]``; the episode of the batch that each was forked from, -1 for one from the opening on.
-        forked_turn: int ``[E]``; the turn, counted from the opening, before which it was forked, 0 where it was not.
-            It has the turns from there on alone.
-        budgeted: bool ``[E]``; a budget of the environment's own ended it, which is part of the state.
-        score_norms: float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
-            :func:`.baselines.score_norms`.
-
-    Raises:
-        ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
-            or a number that would be used is not finite. The message names the array and the episode.
+    Raises ``ValueError``: shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was
+    truncated, or a number is not finite; names the array and the episode.
     """
 
+    #: Int ``[E + 1]``; episode ``e`` has the action tokens ``token_offsets[e]:token_offsets[e + 1]``
     token_offsets: Ints
-    turn_offsets: Ints
-    turn_index: Ints
-    turn_rewards: Floats
-    terminated: Bools
-    truncated: Bools
-    group: Ints
+    turn_offsets: Ints  #: int ``[E + 1]``; likewise its turns
+    turn_index: Ints  #: int ``[N]``; the turn of each token within its episode, from 0
+    turn_rewards: Floats  #: float ``[K]``
+    terminated: Bools  #: bool ``[E]``; the task was over: nothing more could have been earned
+    truncated: Bools  #: bool ``[E]``; a budget ran out. Ignored where ``terminated`` is true as well.
+    group: Ints  #: int ``[E]``, at least 0; episodes of the same task drawn together share it
+    #: Float ``[N]``; a critic's value of the state *before* each token: its output at the position that predicts the
+    #: token
     values: Floats | None = None
+    #: Float ``[E]``; the value of the state that each truncated episode ended in: the critic's output at the episode's
+    #: last position. Read for truncated episodes only.
     bootstrap: Floats | None = None
+    #: Float ``[N]``; subtracted from each token's reward (``beta * kl``, for a KL penalty in the reward)
     penalty: Floats | None = None
+    #: Int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
+    #: :func:`anchor_states`
     anchor: Ints | None = None
-    greedy: Floats | None = None
+    greedy: Floats | None = None  #: float ``[E]``; the total reward that greedy decoding earned on each episode's task
+    #: Float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`
     terms: Floats | None = None
+    #: Int ``[E]``; the episode of the batch that each was forked from, -1 for one from the opening on
     forked_from: Ints | None = None
+    #: Int ``[E]``; the turn, counted from the opening, before which it was forked, 0 where it was not. It has the turns
+    #: from there on alone.
     forked_turn: Ints | None = None
+    #: Bool ``[E]``; a budget of the environment's own ended it, which is part of the state
     budgeted: Bools | None = None
+    #: Float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
+    #: :func:`.baselines.score_norms`
     score_norms: Floats | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
         """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
 
-        Args:
-            trajectories: ``E`` episodes with a trainable status.
-            **more: The optional arrays of the class, from ``values`` on; :func:`gather` makes ``[N]`` from arrays of
-                ``[T]`` an episode.
-
-        Raises:
-            ValueError: An episode failed (its rewards do not mean what they say), a fork is without the episode that it
-                was forked from, or see the class.
+        ``more`` are the optional arrays of the class, from ``values`` on (:func:`gather`). ``ValueError``: an episode
+        failed, a fork is without the episode that it was forked from, or see the class.
         """
         for number, trajectory in enumerate(trajectories):
             if not trajectory.status.trainable:
@@ -205,12 +187,10 @@ class ActionBatch:
 
     @property
     def num_episodes(self) -> int:
-        """``E``."""
         return len(self.token_offsets) - 1
 
     @property
     def num_tokens(self) -> int:
-        """``N``, the action tokens."""
         return len(self.turn_index)
 
     @cached_property
@@ -226,12 +206,10 @@ class ActionBatch:
 
     @cached_property
     def episode_of_token(self) -> Ints:
-        """The episode of each token, int ``[N]``."""
         return np.repeat(np.arange(self.num_episodes), np.diff(self.token_offsets))
 
     @cached_property
     def episode_of_turn(self) -> Ints:
-        """The episode of each turn, int ``[K]``."""
         return np.repeat(np.arange(self.num_episodes), np.diff(self.turn_offsets))
 
     @cached_property
@@ -265,17 +243,7 @@ class ActionBatch:
 
 
 def tree_of(trajectories: Sequence[Trajectory]) -> Ints:
-    """Which episode each was forked from, by its place; its own where it is no fork.
-
-    Args:
-        trajectories: ``E`` episodes.
-
-    Returns:
-        int ``[E]``.
-
-    Raises:
-        ValueError: A fork is without the episode that it was forked from.
-    """
+    """Which of ``E`` episodes each was forked from, int ``[E]``, or itself; ``ValueError`` where that is missing."""
     places = {t.episode_id: place for place, t in enumerate(trajectories) if not t.forked_from}
     tree = np.arange(len(trajectories))
     for place, trajectory in enumerate(trajectories):
@@ -306,19 +274,9 @@ Anchor = Literal["observation", "history"]
 def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observation") -> Ints:
     """Number the states that turns begin in, by what the policy was shown; equal states have equal numbers.
 
-    Identity is that of token ids, so it does not depend on how an environment formats its messages.
-
-    Args:
-        trajectories: ``E`` episodes with ``K`` turns in all.
-        kind: ``observation``: the tokens since the turn before (for a first turn, the opening; where history was
-            rewritten, the whole new rendering). ``history``: everything that the policy sees at that point, its own
-            words included; all that a policy of the conversation can depend on, but rarely the same twice.
-
-    Returns:
-        int ``[K]``, from 0.
-
-    Raises:
-        ValueError: The kind is unknown.
+    Identity is that of token ids. ``observation``: the tokens since the turn before (for a first turn, the opening;
+    where history was rewritten, the whole new rendering). ``history``: everything that the policy sees at that point,
+    which is rarely the same twice. Returns int ``[K]``, from 0.
     """
     if kind not in get_args(Anchor):
         raise ValueError(f"anchor must be one of {', '.join(get_args(Anchor))}, not {kind!r}")
@@ -345,17 +303,9 @@ class TermsError(ValueError):
 def episode_terms(
     trajectories: Sequence[Trajectory], names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Floats]:
-    """What each episode earned by name, summed over its turns.
+    """What each episode earned by name, summed over its turns: the ``M`` names, and float ``[E, M]``.
 
-    Args:
-        trajectories: ``E`` episodes.
-        names: ``M`` terms, in this order; ``None`` takes all that any episode has, sorted.
-
-    Returns:
-        The names, and float ``[E, M]``; an episode without a term earned 0 by it.
-
-    Raises:
-        TermsError: No episode has any of these terms: they are misspelt, or the environment does not pay them.
+    ``names`` of ``None`` takes all that any episode has, sorted; TermsError: no episode has any of them.
     """
     present = sorted({name for t in trajectories for turn in t.turn_terms for name in turn})
     chosen = tuple(present if names is None else names)
@@ -376,18 +326,7 @@ def shared_anchors(batch: ActionBatch) -> Bools:
 
 
 def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate the action tokens' entries.
-
-    Args:
-        trajectories: ``E`` episodes.
-        arrays: One array ``[T]`` for each.
-
-    Returns:
-        ``[N]``.
-
-    Raises:
-        ValueError: An array has not the length of its trajectory.
-    """
+    """Concatenate the action tokens' entries, ``[N]``, of one array ``[T]`` for each episode."""
     for number, (trajectory, array) in enumerate(zip(trajectories, arrays, strict=True)):
         if len(array) != len(trajectory.action_mask):
             raise ValueError(f"array {number} has {len(array)} entries for {len(trajectory.action_mask)} tokens")
@@ -396,18 +335,7 @@ def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -
 
 
 def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDArray[Any]]:
-    """Put one entry an action token back to its place; the inverse of :func:`gather`.
-
-    Args:
-        trajectories: ``E`` episodes.
-        flat: ``[N]``.
-
-    Returns:
-        For each episode ``[T]``, of the dtype of ``flat``, with 0 at observation tokens.
-
-    Raises:
-        ValueError: ``flat`` has not as many entries as the episodes have action tokens.
-    """
+    """Put one entry an action token, ``[N]``, back to its place, ``[T]`` an episode, with 0 elsewhere."""
     offsets = action_offsets(trajectories)
     if len(flat) != offsets[-1]:
         raise ValueError(f"{len(flat)} entries for {offsets[-1]} action tokens")
@@ -421,3 +349,66 @@ def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDAr
 
 def _array(name: str, values: ArrayLike | None) -> NDArray[Any] | None:
     return None if values is None else np.asarray(values, np.int64 if name == "anchor" else np.float64)
+
+
+Truncated = Literal["count", "drop"]
+
+
+@dataclass(frozen=True, eq=False)
+class MadeOf:
+    """What advantages are made of, before the batch is normalised; see :func:`.advantages.made_of`."""
+
+    returns: Floats  #: float ``[N]``; what is compared
+    #: Float ``[N]``; with what, NaN where the policy is not trained; ``None`` where there is no one number
+    baseline: Floats | None
+    unscaled: Floats  #: float ``[N]``; their difference
+    #: Float ``[K]``; the value of the state that each turn began in, by its forks; NaN where there are none
+    by_fork: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Advantages:
+    """What an estimator makes of a batch of ``N`` action tokens."""
+
+    advantages: Floats  #: float ``[N]``; 0 where ``policy_mask`` is false
+    policy_mask: Bools  #: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out)
+    returns: Floats | None = None  #: float ``[N]``; what the critic should have said; ``None`` without a critic
+    #: Bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic
+    value_mask: Bools | None = None
+    #: Float ``[N]``, at least 0; what each token counts in the loss, where episodes share a state; ``None`` counts
+    #: every token as 1. See :mod:`~trainers.algorithms.fork`.
+    weights: Floats | None = None
+    made_of: MadeOf | None = None  #: for people, where it was asked for
+
+
+def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
+    """``y_i = x_i + factor * y_{i+1}`` within each episode, without a loop over steps.
+
+    By doubling: once ``y_i`` covers ``s`` steps from ``i`` on, adding ``factor**s * y_{i+s}`` makes them ``2 s``, so an
+    episode of ``T`` steps takes ``log2 T`` passes. All powers are at most 1: nothing can overflow.
+
+    ``x`` is float ``[N]``, ``offsets`` int ``[E + 1]``, ``factor`` in [0, 1].
+    """
+    check_factors(factor=factor)
+    lengths = np.diff(offsets)
+    left = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
+    y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
+    while span < longest:
+        y[:-span] += np.where(left[:-span] > span, factor**span * y[span:], 0.0)
+        span *= 2
+    return y
+
+
+def check_factors(**factors: float) -> None:
+    """Raise ``ValueError`` unless each is in [0, 1]."""
+    for name, factor in factors.items():
+        if not 0.0 <= factor <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
+
+
+def kept_episodes(batch: ActionBatch, truncated: Truncated) -> Bools:
+    """The episodes that count. One without an action says nothing about the policy and never does."""
+    if truncated not in ("count", "drop"):
+        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
+    acted = np.diff(batch.token_offsets) > 0
+    return acted if truncated == "count" else acted & batch.terminated

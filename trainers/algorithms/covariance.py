@@ -4,9 +4,8 @@ After a small step of a policy gradient the entropy falls by the covariance of l
 token's share is ``c_i = (log p_i - mean(log p)) (A_i - mean(A))``, with means over the batch's trained tokens. The
 losses ``clip_cov`` and ``kl_cov`` treat a few tokens of high ``c`` differently.
 
-``log p`` is that of the policy before the batch's first update. So the choice depends neither on micro-batches nor on
-ranks, on mini-batches or on epochs; on the first step it is the paper's. (Implementations that choose inside a loss
-function see one micro-batch, and choose anew in each.)
+``log p`` is that of the policy before the batch's first update, so the choice does not depend on how the batch is cut;
+on the first step it is the paper's.
 """
 
 from __future__ import annotations
@@ -17,16 +16,7 @@ from trainers.algorithms.batch import Bools, Floats
 
 
 def covariances(logprobs: Floats, advantages: Floats, mask: Bools) -> Floats:
-    """Each trained token's share of the covariance, ``c`` above; 0 where the mask is false.
-
-    Args:
-        logprobs: ``[N]``, of the policy before the batch's first update.
-        advantages: ``[N]``, as the loss takes them.
-        mask: bool ``[N]``; the tokens that are trained on.
-
-    Raises:
-        ValueError: Shapes differ.
-    """
+    """Each trained token's share of the covariance, ``c`` above; arrays ``[N]``, 0 where not ``mask``."""
     if not logprobs.shape == advantages.shape == mask.shape:
         raise ValueError(f"shapes must be the same, not {logprobs.shape}, {advantages.shape} and {mask.shape}")
     shares = np.zeros(len(logprobs))
@@ -47,20 +37,8 @@ def clip_cov_tokens(
 ) -> Bools:
     """Tokens drawn at random among those with ``low < c < high``: a share ``ratio`` of the trained ones, at least one.
 
-    Args:
-        logprobs: As in :func:`covariances`; likewise the next two.
-        advantages: ``[N]``; the bounds are meant for advantages of variance 1.
-        mask: bool ``[N]``.
-        ratio: In (0, 1].
-        low: Below ``high``.
-        high: The greatest covariances are left in: they are outliers.
-        rng: Draws.
-
-    Returns:
-        bool ``[N]``; fewer than asked for where fewer are in the range.
-
-    Raises:
-        ValueError: A number is outside its range, or shapes differ.
+    The bounds are meant for advantages of variance 1; the greatest covariances are left in: they are outliers. Returns
+    bool ``[N]``, fewer than asked for where fewer are in the range.
     """
     if not low < high:
         raise ValueError(f"low must be below high, not {low!r} and {high!r}")
@@ -73,17 +51,7 @@ def clip_cov_tokens(
 
 
 def kl_cov_tokens(logprobs: Floats, advantages: Floats, mask: Bools, *, ratio: float = 2e-4) -> Bools:
-    """The tokens with the greatest ``c``: a share ``ratio`` of the trained ones, at least one; of equals the earlier.
-
-    Args:
-        logprobs: As in :func:`covariances`; likewise the next two.
-        advantages: ``[N]``.
-        mask: bool ``[N]``.
-        ratio: In (0, 1].
-
-    Raises:
-        ValueError: ``ratio`` is outside its range, or shapes differ.
-    """
+    """The tokens with the greatest ``c``: a share ``ratio`` of the trained ones, at least one; first of equals."""
     shares = covariances(logprobs, advantages, mask)
     trained = np.flatnonzero(mask)
     selected = np.zeros(len(mask), np.bool_)

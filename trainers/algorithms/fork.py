@@ -27,8 +27,17 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
-from trainers.algorithms.returns import Advantages, Truncated, check_factors, discounted_sums, kept_episodes
+from trainers.algorithms.batch import (
+    ActionBatch,
+    Advantages,
+    Bools,
+    Floats,
+    Ints,
+    Truncated,
+    check_factors,
+    discounted_sums,
+    kept_episodes,
+)
 
 
 def fork(
@@ -43,8 +52,7 @@ def fork(
     Where nothing is forked, this is ``turn_grpo`` with that baseline. Where there is nothing to compare with, it is 0.
 
     Options of its own:
-        batch: With ``forked_from`` and ``forked_turn`` where there are forks; a fork has the turns from its fork point
-            on alone.
+        batch: With ``forked_from`` and ``forked_turn``; a fork has the turns from its fork point on alone.
         gamma: Discount a turn.
         baseline: Of what parted at the opening: ``group``, or ``mixed`` with the batch (alone: the batch's).
         truncated: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
@@ -76,18 +84,13 @@ def fork_values(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated 
 def continuing_share(forks: int, following: float) -> float:
     """The share of a branch point's mass that its root keeps: ``(1 + K') / (1 + K' + K)``.
 
-    Any share is unbiased. With ``K'`` forks at the root's next turn, this one weighs all samples there alike: the
-    replies of the root and of its forks there, and those of the ``K`` forks that go on from the turn before.
-
-    Args:
-        forks: ``K``.
-        following: ``K'``, as the other roots of the batch have it on average; it must not depend on this root.
+    Any share is unbiased. With ``K'`` forks at the root's next turn, this one weighs all samples there alike. ``K'`` is
+    what the other roots of the batch have on average; it must not depend on this root.
     """
     return (1 + following) / (1 + following + forks)
 
 
 def _kept_trees(batch: ActionBatch, truncated: Truncated) -> Bools:
-    """The episodes that count; a fork counts only with its root."""
     kept = kept_episodes(batch, "count")
     if truncated == "drop":
         cut = batch.truncated & ~batch.terminated

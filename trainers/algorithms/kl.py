@@ -22,7 +22,7 @@ in the reward does not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -44,16 +44,8 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
     In the loss: ``weights * beta * kl_estimate(...)``. In the reward: ``beta * kl_estimate(...)`` without gradient is
     the ``penalty`` of :class:`trainers.algorithms.batch.ActionBatch`.
 
-    Args:
-        logprobs: ``[n]``, of the policy that is regularised.
-        ref_logprobs: ``[n]``, of the reference, for the same tokens.
-        kind: ``k1``, ``k2``, ``k3``, ``low_var_kl`` (``k3``, at most 10) or ``abs``.
-
-    Returns:
-        ``[n]``, in nats.
-
-    Raises:
-        ValueError: The kind is unknown, or shapes differ.
+    ``logprobs`` and ``ref_logprobs`` are ``[n]``, of the policy that is regularised and of the reference;
+    ``low_var_kl`` is ``k3``, at most 10. Returns ``[n]``, in nats.
     """
     if logprobs.shape != ref_logprobs.shape:
         raise ValueError(f"shapes must be the same, not {tuple(logprobs.shape)} and {tuple(ref_logprobs.shape)}")
@@ -72,53 +64,20 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
 
 
 def mean_kl(estimate: Floats, token_offsets: Ints) -> float:
-    """What a batch reports and an adaptive controller is updated with: the mean over episodes of each one's token mean.
+    """Nats a token: the mean over episodes (with action tokens) of the mean over each one's tokens, as verl's.
 
-    Every episode weighs the same, however long it is. verl's controller is updated with the same quantity, so a target
-    means the same in both.
-
-    Args:
-        estimate: ``[N]``, of :func:`kl_estimate`, over the action tokens of a batch.
-        token_offsets: int ``[E + 1]``; where episodes start.
-
-    Returns:
-        Nats a token. Episodes without action tokens do not count; 0 without any.
+    ``estimate`` is ``[N]``, of :func:`kl_estimate`; ``token_offsets``, int ``[E + 1]``, say where episodes start.
     """
     lengths = np.diff(token_offsets)
     sums = np.diff(np.concatenate([[0.0], np.cumsum(estimate, dtype=np.float64)])[token_offsets])
     return float((sums[lengths > 0] / lengths[lengths > 0]).mean()) if lengths.any() else 0.0
 
 
-class KLController(Protocol):
-    """Holds the KL coefficient; part of the checkpoint."""
-
-    beta: float
-
-    def update(self, kl: float, episodes: int) -> None:
-        """Take note of a batch: its :func:`mean_kl`, in the unit of the target, and its number of episodes."""
-        ...
-
-    def state_dict(self) -> dict[str, float]:
-        """What a checkpoint must hold."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint."""
-        ...
-
-
 class FixedKL:
     """A constant coefficient."""
 
     def __init__(self, beta: float) -> None:
-        """Set it.
-
-        Args:
-            beta: At least 0.
-
-        Raises:
-            ValueError: ``beta`` is negative or not finite.
-        """
+        """``beta`` is at least 0, else a ``ValueError``."""
         if not 0.0 <= beta < float("inf"):
             raise ValueError(f"the KL coefficient must be at least 0 and finite, not {beta!r}")
         self.beta = beta
@@ -127,7 +86,6 @@ class FixedKL:
         """Stay as it is."""
 
     def state_dict(self) -> dict[str, float]:
-        """Nothing: the configuration says it all."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
@@ -144,32 +102,14 @@ class AdaptiveKL:
     """
 
     def __init__(self, beta: float, target: float, horizon: float) -> None:
-        """Start.
-
-        Args:
-            beta: The first coefficient, positive (0 would stay 0).
-            target: Positive; in the unit of the ``kl`` of :meth:`update`, be it a token's or an episode's.
-            horizon: Positive; episodes. The greater, the slower.
-
-        Raises:
-            ValueError: An argument is not positive.
-        """
+        """``beta`` (0 would stay 0), ``target`` (in :meth:`update`'s unit) and ``horizon`` (episodes) are positive."""
         for name, value in (("beta", beta), ("target", target), ("horizon", horizon)):
             if not 0.0 < value < float("inf"):
                 raise ValueError(f"{name} of an adaptive KL controller must be positive and finite, not {value!r}")
         self.beta, self.target, self.horizon = beta, target, horizon
 
     def update(self, kl: float, episodes: int) -> None:
-        """Move the coefficient.
-
-        Args:
-            kl: The batch's :func:`mean_kl`.
-            episodes: In the batch, fewer than ``5 * horizon``.
-
-        Raises:
-            ValueError: ``kl`` is not finite, or there are so many episodes that the coefficient could reach 0,
-                from where it never recovers.
-        """
+        """Move the coefficient by a batch's :func:`mean_kl`, of fewer than ``5 * horizon`` episodes."""
         if not 0 <= episodes < 5 * self.horizon:
             raise ValueError(f"{episodes} episodes a batch need a horizon above {episodes / 5}, not {self.horizon}")
         if not abs(kl) < float("inf"):
@@ -178,11 +118,13 @@ class AdaptiveKL:
         self.beta *= 1.0 + error * episodes / self.horizon
 
     def state_dict(self) -> dict[str, float]:
-        """The coefficient; target and horizon are configuration."""
         return {"beta": self.beta}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on with a checkpoint's coefficient."""
         if "beta" not in state:
             raise ValueError(f"the checkpoint has no state of an adaptive KL controller: {dict(state)}")
         self.beta = float(state["beta"])
+
+
+#: Holds the KL coefficient; part of the checkpoint.
+KLController: TypeAlias = FixedKL | AdaptiveKL

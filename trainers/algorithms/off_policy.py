@@ -1,10 +1,9 @@
 """Corrections for tokens that were sampled by another policy than the one that is trained.
 
-Three policies: the *behaviour* policy sampled the tokens (older weights, or other kernels: an engine's arithmetic is
-not the learner's); the *proximal* policy is the learner's before the batch's first update, where the loss's ratio
-starts and its clipping is centred; the third is in training. The loss corrects from the proximal policy to the one in
-training. What is here corrects from the behaviour policy to the proximal one, once a batch, from
-``l = log proximal - log behaviour`` of each token:
+Three policies: the *behaviour* policy sampled the tokens (older weights, or an engine's arithmetic); the *proximal*
+policy is the learner's before the batch's first update, where the loss's ratio starts; the third is in training. What
+is here corrects from the behaviour policy to the proximal one, once a batch, from ``l = log proximal - log behaviour``
+of each token:
 
 * :func:`importance_weights` multiply the loss;
 * :func:`kept` leaves tokens or whole episodes out, from the loss and from its denominators;
@@ -43,18 +42,8 @@ def importance_weights(
     Truncated importance sampling is by E. Ionides (2008). ``decoupled`` is the objective of decoupled PPO (arXiv
     2110.00641) in the form of AReaL (arXiv 2505.24298): the weight is not truncated; a token beyond the cap is dropped.
 
-    Args:
-        mode: See above; ``none`` for no weights.
-        proximal: ``[N]``; the learner's log-probabilities before the batch's first update.
-        behaviour: ``[N]``; those that the engine sampled with.
-        token_offsets: int ``[E + 1]``; where episodes start.
-        cap: The greatest weight, positive; ``None`` for no limit.
-
-    Returns:
-        ``[N]``, or ``None`` for ``none``.
-
-    Raises:
-        ValueError: The mode is unknown, the cap is not positive, or shapes differ.
+    ``proximal`` and ``behaviour`` are log-probabilities ``[N]``, ``token_offsets`` int ``[E + 1]``; ``cap`` is the
+    greatest weight, ``None`` for no limit. Returns ``[N]``, or ``None`` for the mode ``none``.
     """
     if mode not in get_args(Importance):
         raise ValueError(f"the importance correction must be one of {', '.join(get_args(Importance))}, not {mode!r}")
@@ -74,17 +63,8 @@ def importance_weights(
 def batch_normalized(weights: Floats, token_offsets: Ints, mode: Importance) -> Floats:
     """Importance weights divided by their mean: over tokens, or for ``sequence_tis`` over episodes with tokens.
 
-    Self-normalised importance sampling: the mean weight is 1 in expectation, and dividing by what it came out as keeps
-    the size of a step apart from how stale a batch is. Biased by the order of ``1 / batch``; where the cap cuts much it
-    undoes the shrinking, and not what was cut.
-
-    Args:
-        weights: ``[N]``, of :func:`importance_weights` for the *global* batch.
-        token_offsets: int ``[E + 1]``.
-        mode: What the weights were made by.
-
-    Returns:
-        ``[N]``; as they were if all are 0.
+    The mean weight is 1 in expectation; dividing by what it came out as keeps the size of a step apart from how stale a
+    batch is. Biased by the order of ``1 / batch``. ``weights`` ``[N]`` are of the *global* batch.
     """
     if mode == "sequence_tis":
         mean = weights[token_offsets[:-1][np.diff(token_offsets) > 0]].mean() if weights.size else 0.0
@@ -119,20 +99,8 @@ def kept(
     Rejection is biased: what the two policies disagree about most is not learned from. It bounds what single tokens can
     do to an update. (The papers give rejected tokens the weight 0 and count them in the mean; here they do not count.)
 
-    Args:
-        mode: See above; ``none`` keeps everything.
-        proximal: As in :func:`importance_weights`; likewise the next two.
-        behaviour: ``[N]``.
-        token_offsets: int ``[E + 1]``.
-        low: In [0, 1]. Of the modes of ratios, as ``high``.
-        high: At least 1.
-        most: Positive, in nats. Of the modes of KL estimates, which need it.
-
-    Returns:
-        bool ``[N]``.
-
-    Raises:
-        ValueError: The mode is unknown, a bound is outside its range, or shapes differ.
+    ``low`` is in [0, 1] and ``high`` at least 1; ``most``, in nats, is for the KL estimates, which need it. Returns
+    bool ``[N]``; the other arguments are those of :func:`importance_weights`.
     """
     if mode not in get_args(Rejection):
         raise ValueError(f"the rejection must be one of {', '.join(get_args(Rejection))}, not {mode!r}")
@@ -167,15 +135,10 @@ def _divergence(mode: str, log_ratio: Floats, token_offsets: Ints) -> Floats:
 
 
 def mismatch(proximal: Floats, behaviour: Floats) -> dict[str, float]:
-    """How far the policy that sampled is from the one that the update starts from.
+    """How far the policy that sampled is from the one that the update starts from; 0 without tokens.
 
-    Args:
-        proximal: ``[N]``, as in :func:`importance_weights`.
-        behaviour: ``[N]``.
-
-    Returns:
-        ``engine_logprob_gap``, the greatest ``|l|``; and ``mismatch_kl``, the mean of ``exp(l) - 1 - l``: KL(behaviour,
-        proximal) in nats a token, unbiased, by the ``k3`` of :mod:`trainers.algorithms.kl`. 0 without tokens.
+    ``engine_logprob_gap``, the greatest ``|l|``; and ``mismatch_kl``, the mean of ``exp(l) - 1 - l``: KL(behaviour,
+    proximal) in nats a token, unbiased, by the ``k3`` of :mod:`trainers.algorithms.kl`.
     """
     log_ratio = (proximal - behaviour).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     k3 = np.expm1(log_ratio) - log_ratio
@@ -184,12 +147,10 @@ def mismatch(proximal: Floats, behaviour: Floats) -> dict[str, float]:
 
 
 def weight_metrics(weights: Floats, mode: Importance, cap: float | None) -> dict[str, float]:
-    """What to report of :func:`importance_weights`.
+    """What to report of :func:`importance_weights`, where there are tokens.
 
-    Returns:
-        ``importance_mean`` and ``importance_max``; ``importance_clipped``, the share of tokens that the cap cut or
-        dropped; ``importance_ess``, the effective share of the sample, ``(sum w)^2 / (N sum w^2)``. Nothing without
-        tokens.
+    ``importance_mean`` and ``importance_max``; ``importance_clipped``, the share of tokens that the cap cut or dropped;
+    ``importance_ess``, the effective share of the sample, ``(sum w)^2 / (N sum w^2)``.
     """
     if not weights.size:
         return {}
@@ -213,7 +174,6 @@ def _log_ratio(proximal: Floats, behaviour: Floats, token_offsets: Ints) -> Floa
 
 
 def _sequence_sum(x: Floats, token_offsets: Ints) -> Floats:
-    """For each token the sum over its episode."""
     lengths = np.diff(token_offsets)
     episode = np.repeat(np.arange(len(lengths)), lengths)
     return np.asarray(np.bincount(episode, x, minlength=len(lengths)), np.float64)[episode]

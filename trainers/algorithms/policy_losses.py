@@ -1,8 +1,8 @@
 """Losses of single tokens: tensors ``[n]`` in, a tensor ``[n]`` out.
 
-Nothing is averaged here. ``(weights * loss).sum()``, with :func:`trainers.algorithms.aggregation.token_weights`, makes
-one number of them; :func:`summarize` makes metrics of the per-token statistics. Neither depends on micro-batches, as
-long as an episode is in one of them as a whole where the loss is of whole episodes (:func:`gspo`, :func:`geo_mean`).
+``(weights * loss).sum()``, with :func:`trainers.algorithms.policy_losses.token_weights`, makes one number of them;
+:func:`summarize` makes metrics of the statistics. Neither depends on micro-batches, as long as an episode is whole in
+one of them where the loss is of whole episodes (:func:`gspo`, :func:`geo_mean`).
 
 All losses of the policy take ``logprobs``, of the policy in training; ``old_logprobs``, of the policy before this
 batch's first update (1 is then the first ratio); ``advantages``; and ``importance``, which multiplies the loss (see
@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.algorithms.names import PolicyLossName
+from trainers.algorithms.batch import Bools, Floats, Ints
+from trainers.algorithms.names import Aggregation, PolicyLossName
 
 #: Log-ratios are clamped to +-20: beyond, they only say "far off", and ``exp`` could overflow to a NaN gradient.
 MAX_LOG_RATIO = 20.0
@@ -29,15 +31,10 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, eq=False)
 class TokenLoss:
-    """Losses and what to report about them.
+    """Losses and what to report about them."""
 
-    Args:
-        loss: ``[n]``, differentiable.
-        stats: Name to ``[n]``, detached; see :func:`summarize`.
-    """
-
-    loss: Tensor
-    stats: Mapping[str, Tensor]
+    loss: Tensor  #: ``[n]``, differentiable
+    stats: Mapping[str, Tensor]  #: name to ``[n]``, detached; see :func:`summarize`
 
 
 def ppo_clip(
@@ -105,8 +102,7 @@ def gspo(
 
     The ratios are much closer to 1 than a token's, so the clip range is smaller; the defaults are the paper's.
 
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip`; ``ratio`` and ``clipped`` are the episode's.
+    ``ratio`` and ``clipped`` are the episode's.
     """
     _same_shape(
         logprobs=logprobs,
@@ -140,11 +136,7 @@ def cispo(
     stopping the gradient: a policy gradient with a bounded weight. PPO gives a token outside the range no gradient at
     all; here it keeps one, so rare words that matter ("however", "wait") are not lost after the first update.
 
-    Options of its own:
-        clip_low: 1 is no lower bound, as in the paper.
-
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the weight was cut.
+    ``clip_low`` of 1 is no lower bound, as in the paper; a token is ``clipped`` where the weight was cut.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     _check_clip(clip_low, clip_high)
@@ -174,9 +166,7 @@ def geo_mean(
     As in :func:`gspo`, the gradient of every token's loss reaches the whole episode, which is right where all its
     tokens have the same advantage; with ``seq-mean-token-mean`` the loss is then the paper's.
 
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip`; ``ratio`` is the episode's ``s``, ``clipped`` and
-        ``outside_clip`` are the token's.
+    ``ratio`` is the episode's ``s``, ``clipped`` and ``outside_clip`` are the token's.
     """
     _same_shape(
         logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, sequence=sequence, importance=importance
@@ -205,12 +195,8 @@ def sapo(
     ``tau_neg`` else. The gradient is the policy gradient's times ``4 p (1 - p) rho``, ``p = sigmoid(tau (rho - 1))``:
     1 at the ratio 1, and it fades in both directions, faster with a greater ``tau``.
 
-    Options of its own:
-        tau_pos: Above 0.
-        tau_neg: Above 0; the paper's is a little greater, because negative advantages raise many unlikely tokens.
-
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip` but ``outside_clip``; nothing is ever ``clipped``.
+    The paper's ``tau_neg`` is a little greater, because negative advantages raise many unlikely tokens. There is no
+    ``outside_clip``, and nothing is ever ``clipped``.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     if not (tau_pos > 0 and tau_neg > 0):
@@ -242,15 +228,9 @@ def dppo(
     stops the gradient). An unlikely token may thus multiply its probability, which PPO's ratio forbids, and a likely
     one may not move far, which the ratio allows.
 
-    Options of its own:
-        old_logprobs: The paper's policy is the one that sampled.
-        clip_low: The greatest divergence downwards.
-        clip_high: The greatest upwards.
-        ratio_cap: At least 1; ``None`` for no limit.
-
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the loss is 0 for the divergence,
-        ``outside_clip`` where the divergence is beyond its bound, and ``dual_clipped`` where the ratio was cut.
+    The paper's ``old_logprobs`` are those of the policy that sampled. ``ratio_cap`` is at least 1, ``None`` for no
+    limit. ``clipped`` where the loss is 0 for the divergence, ``outside_clip`` where that is beyond its bound, and
+    ``dual_clipped`` where the ratio was cut.
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     _check_clip(clip_low, clip_high)
@@ -289,9 +269,6 @@ def clip_cov(
 
     Entropy falls by the covariance of log-probability and advantage, and few tokens carry most of it. Some of those
     (:func:`trainers.algorithms.covariance.clip_cov_tokens`) have the loss 0 here; they still count in means.
-
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip` and ``selected``.
     """
     _same_shape(logprobs=logprobs, selected=selected)
     result = ppo_clip(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high, importance=importance)
@@ -316,10 +293,6 @@ def kl_cov(
     :func:`trainers.algorithms.covariance.kl_cov_tokens`: the absolute value is the released code's estimate of the KL
     to the policy before the update. Its slope is 0 where the two are equal, so the penalty acts from the second
     optimizer step of a batch on.
-
-    Returns:
-        The loss, with the statistics of :func:`ppo_clip` but ``outside_clip``, and ``selected``; nothing is
-        ``clipped``.
     """
     _same_shape(
         logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, selected=selected, importance=importance
@@ -369,8 +342,6 @@ def policy_loss(
     ``ppo`` is :func:`ppo_clip`, ``gspo_token`` is :func:`gspo` by token, ``dppo_tv`` and ``dppo_kl`` are :func:`dppo`;
     the others are the functions of their names. ``options`` are those of :data:`LOSS_OPTIONS`.
 
-    Raises:
-        ValueError: The name is unknown, an option is for another loss, or ``selected`` is missing.
     """
     if name not in LOSS_OPTIONS:
         raise ValueError(f"unknown policy loss {name!r}: choose one of {', '.join(LOSS_OPTIONS)}")
@@ -431,17 +402,8 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
     ``max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2``: moving a value further than ``clip`` in one
     batch earns nothing.
 
-    Args:
-        values: ``[n]``, of the critic in training.
-        old_values: ``[n]``, that the advantages were computed from.
-        returns: ``[n]``.
-        clip: How far a value may move; ``None`` does not clip.
-
-    Returns:
-        The loss, with ``value_clipped`` and ``value_error`` (``V - R``).
-
-    Raises:
-        ValueError: Shapes differ, or the clip range is not positive.
+    ``values``, ``old_values`` (that the advantages were computed from) and ``returns`` are ``[n]``. Statistics are
+    ``value_clipped`` and ``value_error`` (``V - R``).
     """
     _same_shape(values=values, old_values=old_values, returns=returns)
     free = (values - returns).square()
@@ -456,29 +418,14 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """``H = -sum_v p_v log p_v`` in nats, differentiable. A bonus of ``c`` is the loss ``-c H``.
-
-    Args:
-        logits: ``[n, V]``, divided by the sampling temperature.
-
-    Returns:
-        ``[n]``, float32 at least.
-    """
+    """``H = -sum_v p_v log p_v`` in nats ``[n]``, differentiable, of ``logits`` ``[n, V]`` at the temperature."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     logprobs = logits.log_softmax(-1)
     return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def summarize(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Mean statistics over the tokens of all micro-batches, and the extreme ratios.
-
-    Args:
-        parts: The ``stats`` of each micro-batch, with the same names. Leave out tokens that are not trained on.
-
-    Returns:
-        Each name's mean over tokens, and ``ratio_min`` and ``ratio_max`` where there is a ``ratio``; nothing without
-        tokens.
-    """
+    """Mean statistics over the tokens of all micro-batches, and ``ratio_min`` and ``ratio_max`` of a ``ratio``."""
     out: dict[str, float] = {}
     for name in parts[0] if parts else ():
         values = torch.cat([part[name].flatten() for part in parts])
@@ -494,3 +441,68 @@ def _same_shape(**tensors: Tensor | None) -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"shapes must be the same, one entry a token, not {shapes}")
+
+
+def token_weights(
+    mode: Aggregation,
+    token_offsets: Ints,
+    mask: Bools | None = None,
+    norm_length: float | None = None,
+    *,
+    weights: Floats | None = None,
+    tree: Ints | None = None,
+) -> Floats:
+    """The weight of every action token: ``loss = sum_i w_i loss_i``, which parts of the global batch add up to.
+
+    With ``n_e`` counted tokens in episode ``e`` and ``S`` episodes that have any (a sequence is a whole episode,
+    all its turns together):
+
+    ========================== =============== ===================================================================
+    mode                       weight          a long episode counts
+    ========================== =============== ===================================================================
+    token-mean                 1 / sum_e n_e   by its tokens; the weight of one depends on the rest (DAPO, 2503.14476)
+    seq-mean-token-sum         1 / S           by its tokens
+    seq-mean-token-mean        1 / (S n_e)     as much as a short one (GRPO, 2402.03300); favours long failures
+    seq-mean-token-sum-norm    1 / (S L)       by its tokens, scaled by a constant ``L`` (Dr. GRPO, 2503.20783)
+    ========================== =============== ===================================================================
+
+    With ``weights`` (float ``[N]``, at least 0) a token counts so much instead of 1, and with ``tree`` (int ``[E]``,
+    :func:`~trainers.algorithms.batch.tree_of`) a sequence is an episode with its forks. ``token_offsets`` (int
+    ``[E + 1]``) say where the episodes of the *global* batch start among its ``N`` action tokens; ``mask`` (bool
+    ``[N]``) which count. ``norm_length`` is ``L``, for the last mode alone.
+
+    Returns:
+        float ``[N]``; 0 where the mask is false.
+
+    Raises:
+        ValueError: The mode is unknown, ``norm_length`` is missing, not positive or not used, or the shapes do not fit.
+    """
+    lengths = np.diff(token_offsets)
+    counted: Floats = np.ones(int(token_offsets[-1])) if mask is None else mask.astype(np.float64)
+    if counted.shape != (int(token_offsets[-1]),):
+        raise ValueError(f"the mask has the shape {counted.shape} for {int(token_offsets[-1])} action tokens")
+    if (norm_length is not None) != (mode == "seq-mean-token-sum-norm"):
+        raise ValueError(
+            f"norm_length is for seq-mean-token-sum-norm, which needs it; got {norm_length!r} with {mode!r}"
+        )
+    if weights is not None:
+        if weights.shape != counted.shape:
+            raise ValueError(f"weights has the shape {weights.shape} for {len(counted)} action tokens")
+        counted = counted * weights
+    episode = np.repeat(np.arange(len(lengths)) if tree is None else tree, lengths)
+    per_episode: Floats = np.asarray(np.bincount(episode, counted, minlength=len(lengths)), np.float64)
+    sequences = max(int(np.count_nonzero(per_episode)), 1)  # 1: without any counted token all weights are 0 anyway
+    per_token: Floats
+    if mode == "token-mean":
+        per_token = np.full(len(counted), per_episode.sum() or 1.0)
+    elif mode == "seq-mean-token-sum":
+        per_token = np.full(len(counted), float(sequences))
+    elif mode == "seq-mean-token-mean":
+        per_token = sequences * np.where(per_episode > 0, per_episode, 1.0)[episode]
+    elif mode == "seq-mean-token-sum-norm":
+        if norm_length is None or not norm_length > 0:
+            raise ValueError(f"norm_length must be positive, not {norm_length!r}")
+        per_token = np.full(len(counted), sequences * norm_length)
+    else:
+        raise ValueError(f"unknown aggregation {mode!r}: choose one of {', '.join(get_args(Aggregation))}")
+    return counted / per_token

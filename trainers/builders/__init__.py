@@ -1,4 +1,22 @@
 """From a configuration to the parts of a run. Nothing here trains or plays; :mod:`trainers.ppo` reads top to bottom.
 
-What cannot be had raises :class:`.errors.SetupError`, which names the key to change.
+What cannot be had raises :class:`.SetupError`, which names the key to change.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class SetupError(ValueError):
+    """A run cannot be put together; the message says why and what to do."""
+
+
+@contextmanager
+def setup_errors(prefix: str, *expected: type[Exception]) -> Iterator[None]:
+    """Raise the ``expected`` errors of the block as :class:`SetupError`, with ``prefix`` before what they say."""
+    try:
+        yield
+    except expected as error:
+        raise SetupError(f"{prefix}{error}") from error

@@ -9,17 +9,19 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..cluster.group import LearnerGroup
-from ..cluster.in_flight import slots
+from ..cluster.memory import Machine, slots
+from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
-from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
+from ..cluster.shape import shape_of, this_machine
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.remote import RemoteEngine
@@ -33,8 +35,9 @@ from ..engines.vllm.options import VLLMOptions
 from ..learner import Learner
 from ..policy import Policy, resolve_device
 from ..rollout.renderer import Renderer
+from ..rollout.workers import placed
 from ..tiny import save as save_policy
-from .errors import setup_errors
+from . import setup_errors
 from .folder import run_folder
 from .policy import threads_for
 
@@ -48,7 +51,7 @@ async def engine_of(
     cluster: RayCluster | None = None,
     learner: Learner | LearnerGroup | None = None,
 ) -> Engine:
-    """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
+    """The engine, ready to generate, with the policy's weights as ``version`` (the iterations that made them).
 
     With ``cluster.backend=ray`` its actors go to ``cluster``, and share the GPUs of ``learner``.
     """
@@ -72,10 +75,9 @@ async def engine_of(
 async def _maker(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int
 ) -> Callable[[int], Engine | Awaitable[Engine]]:
-    """From a replica's index to an engine with the policy's weights.
+    """From a replica's index to an engine with the policy's weights, also where it is replaced later.
 
-    The policy's model stays as it is, because the learner trains a copy: these are the weights of ``version`` also when
-    a replica is replaced later. A server that somebody else started is not started again: its place waits for it.
+    A server that somebody else started is not started again: its place waits for it.
     """
     if config.engine.name in ("vllm", "sglang"):
         # Servers read its weights there where they are started, its shapes in any case.
@@ -116,7 +118,7 @@ async def _ray_engines(
     async def make(replica: int) -> RayEngine:
         gpus = []
         if shared := cluster.plan.engine_gpus[replica]:
-            assert isinstance(learner, RayLearnerGroup)
+            assert isinstance(learner, LearnerGroup)
             ranks = [learner.ranks.info[rank] for rank in shared]
             if len({address for address, _, _ in ranks}) > 1:
                 raise EngineError(
@@ -140,7 +142,6 @@ async def _ray_engines(
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
-    """One engine, in the actor that it is for."""
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     if config.engine.name == "torch":
         return _torch_engine(config, policy, renderer, version, replica)
@@ -244,3 +245,36 @@ def check_engine(config: PPOConfig) -> None:
         if config.engine.name in ("vllm", "sglang"):
             for replica in range(config.engine.engines):
                 _server_options(config, replica)
+
+
+def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
+    """Where the run's parts (``serving``: its engines alone) will be, here or on ``machine``; or a PlanError."""
+    return make_plan(config, machine or this_machine(), None if serving else shape_of(config.model), serving=serving)
+
+
+@contextmanager
+def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
+    """Ray for the time of the run, where the run uses it; SetupError without Ray, PlanError where it has too little."""
+    if config.cluster.backend != "ray" and config.env.backend != "ray":
+        yield None
+        return
+    options = config.ray_init
+    with setup_errors("", ImportError):
+        cluster = RayCluster(
+            plan,
+            address=options.address,
+            num_cpus=options.num_cpus,
+            timeline=options.timeline_json_file,
+            timeout=config.cluster.start_timeout_s,
+        )
+    with cluster:
+        environments = cluster.environment_options()
+        with nullcontext() if environments is None else placed(environments):
+            yield cluster
+
+
+def driver_device(config: PPOConfig) -> torch.device:
+    """Where this process computes: with Ray, GPUs may be on other machines alone."""
+    if config.cluster.backend == "ray" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    return resolve_device(config.model.device)

@@ -26,39 +26,27 @@ from textenvs.registry import constructor, parameters
 from ..algorithms.advantages import NEEDS_FORKS
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
 from ..config.schema import PPOConfig
+from ..rollout.curriculum import measure_openings
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer, Tools
-from ..rollout.tasks import measure_openings
-from .errors import SetupError, setup_errors
+from . import SetupError, setup_errors
 
 
 @dataclass(frozen=True)
 class Component:
-    """An environment to train and to validate in: the only one, or one of a mixture.
+    """An environment to train and to validate in: the only one, or one of a mixture."""
 
-    Args:
-        name: In ``env.mixture``; empty for the only one.
-        id: Of the environment.
-        kwargs: Its arguments.
-        val_kwargs: Laid over these for validation.
-        files: Tasks to train on, in place of the environment's own.
-        val_files: Likewise to validate on.
-        weight: Relative to the others'.
-        success_reward: See :class:`~trainers.rollout.curriculum.Component`.
-    """
-
-    name: str
-    id: str
-    kwargs: Mapping[str, Any]
-    val_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    files: Sequence[str] | None = None
-    val_files: Sequence[str] | None = None
-    weight: float = 1.0
-    success_reward: float | None = None
+    name: str  #: in ``env.mixture``; empty for the only one
+    id: str  #: of the environment
+    kwargs: Mapping[str, Any]  #: its arguments
+    val_kwargs: Mapping[str, Any] = field(default_factory=dict)  #: laid over these for validation
+    files: Sequence[str] | None = None  #: tasks to train on, in place of the environment's own
+    val_files: Sequence[str] | None = None  #: likewise to validate on
+    weight: float = 1.0  #: relative to the others'
+    success_reward: float | None = None  #: see :class:`~trainers.rollout.curriculum.Component`
 
     @property
     def key(self) -> str:
-        """The section of the configuration that it is in."""
         return f"env.mixture.{self.name}" if self.name else "env"
 
     def said(self, what: str) -> str:
@@ -67,15 +55,11 @@ class Component:
 
     @property
     def training(self) -> dict[str, Any]:
-        """Its arguments in training, the tasks among them."""
         return _with_files(self.kwargs, self.files)
 
     @property
     def validation(self) -> dict[str, Any]:
-        """Its arguments in validation.
-
-        Where the environment has an option ``split``, it is ``test``, unless ``val_kwargs`` names a split or tasks.
-        """
+        """Its arguments in validation: an option ``split`` is ``test``, unless ``val_kwargs`` names one, or tasks."""
         more = dict(self.val_kwargs)
         if not more.keys() & {"split", "tasks"}:
             with self._said_in_words({}):
@@ -84,11 +68,7 @@ class Component:
         return _with_files({**self.kwargs, **more}, self.val_files)
 
     def make(self, kwargs: Mapping[str, Any] | None = None) -> TextEnv[Any]:
-        """One environment, to train in or with these arguments.
-
-        Raises:
-            SetupError: It cannot be made; names the section.
-        """
+        """One environment, to train in or with these arguments; SetupError, which names the section."""
         kwargs = self.training if kwargs is None else kwargs
         with self._said_in_words(kwargs):
             return textenvs.make(self.id, **kwargs)
@@ -104,7 +84,6 @@ class Component:
             raise SetupError(f"{self.key}.id={self.id} with {dict(kwargs)}: {error} (see {see})") from error
 
     def tools(self, kwargs: Mapping[str, Any] | None = None) -> Tools:
-        """What the chat template must describe of its tools."""
         with closing(self.make(kwargs)) as env, setup_errors(f"{self.key}.id={self.id}: ", ValueError):
             return tools_of(env)
 
@@ -117,7 +96,6 @@ def _with_files(kwargs: Mapping[str, Any], files: Sequence[str] | None) -> dict[
 
 
 def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> list[Component]:
-    """The environments of a run, in the order of the configuration."""
     if not env.mixture:
         val_kwargs, val_files = getattr(env, "val_kwargs", {}), getattr(data, "val_files", None)
         return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files)]
@@ -125,7 +103,6 @@ def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) ->
 
 
 def played(config: PPOConfig) -> list[Component]:
-    """The environments that a run plays in."""
     return components_of(config.env, config.data)
 
 
@@ -188,10 +165,7 @@ def _other_validation(config: PPOConfig, component: Component) -> str | None:
 def backend_of(
     config: PPOConfig, component: Component, *, validation: bool, here: bool = False, beside: Backend | None = None
 ) -> Backend:
-    """Where episodes step; with ``here`` on this machine, also where Ray's actors will do it later.
-
-    ``env.workers`` is the limit of this backend and those ``beside`` it.
-    """
+    """Where episodes step, ``here`` or where Ray's actors will; ``env.workers`` limits it and those ``beside`` it."""
     kwargs = component.validation if validation else component.training
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
     later = here and kind == "ray"
@@ -228,12 +202,7 @@ def check_environments(config: PPOConfig) -> None:
 
 
 def check_tools(config: PPOConfig, renderer: Renderer) -> None:
-    """Prove that the chat template shows the tools that it must describe.
-
-    Raises:
-        SetupError: A model could not call them.
-        RendererError: It does not show them; says what to do.
-    """
+    """Prove that the chat template shows the tools that it must describe; RendererError says what to do."""
     for each in played(config):
         for kwargs in (each.training, each.validation):
             renderer.forms.check((user("x"),), each.tools(kwargs))
@@ -251,10 +220,7 @@ def task_count(config: PPOConfig, component: Component) -> int | None:
 
 
 def validation_tasks(config: PPOConfig, component: Component) -> range:
-    """``data.val_size`` tasks of a component, or all where there are fewer.
-
-    The first ones; where training has the same task set, those that ``data.train_size`` leaves out, if any.
-    """
+    """``data.val_size`` tasks of a component: its first, or those that ``data.train_size`` leaves out."""
     kwargs, data = component.validation, config.data
     size, first = _size(component, kwargs), data.train_size or 0
     if kwargs != component.training or (size is not None and first >= size):
@@ -270,11 +236,7 @@ _SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges th
 
 
 def references(config: PPOConfig) -> dict[str, float]:
-    """What the scripts of the training environment earn; nothing where that cannot be had soon.
-
-    It has no expert, it may block and so has ``env.backend``, it fails, or it is slow.
-
-    Nothing for a mixture either: what its groups could earn depends on how it is mixed.
+    """What the scripts of the training environment earn; nothing where that cannot be had soon, or for a mixture.
 
     Returns:
         ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share),
@@ -331,10 +293,7 @@ class Overlong(NamedTuple):
 
 
 async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str], None]) -> dict[str, Overlong]:
-    """Which tasks of each component to leave out, none without ``data.filter_overlong_prompts``.
-
-    ``say`` is told how many there are.
-    """
+    """Which tasks of each component ``data.filter_overlong_prompts`` leaves out; ``say`` is told how many."""
     if not config.data.filter_overlong_prompts:
         return {each.name: Overlong() for each in played(config)}
     return {each.name: await _overlong_of(config, each, renderer, say) for each in played(config)}
@@ -383,10 +342,9 @@ def longest_prompt(config: PPOConfig) -> int:
 
 
 async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | None) -> list[str]:
-    """Play the opening of the first task of training and of validation, and see whether it leaves room for a reply.
+    """Play the first opening of training and of validation: does it leave room for a reply? Lines on their tokens.
 
-    ``positions`` is the longest context that the model was made for, where that is known. Returns lines on how long
-    they are, in tokens.
+    ``positions`` is the longest context that the model was made for, where that is known.
     """
     context, reply = config.engine.max_context, config.rollout.max_response_length
     if positions is not None and context > positions:

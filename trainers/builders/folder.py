@@ -16,8 +16,8 @@ from ..config.running import RunSection, TrainerSection
 from ..config.schema import PPOConfig, RunConfig, SFTConfig
 from ..report.episodes import EpisodeFiles, Pieces
 from ..report.loggers import METRICS_FILE, LoggedRun
+from . import SetupError
 from .environments import recorded_environments
-from .errors import SetupError
 
 LOCK_FILE = ".lock"
 START = "start"  #: the model that several ranks begin with, where no other folder has it
@@ -26,14 +26,12 @@ _ELSEWHERE = "give this run a folder of its own (trainer.experiment_name=NAME, o
 
 
 def run_folder(section: RunSection) -> Path:
-    """Where the run writes."""
     if section.default_local_dir is not None:
         return Path(section.default_local_dir).expanduser()
     return Path("outputs") / section.project_name / section.experiment_name
 
 
 def logged_run(config: PPOConfig | SFTConfig, folder: Path, first_step: int | None = 0) -> LoggedRun:
-    """What the run's loggers are told of it."""
     section = config.trainer
     return LoggedRun(folder, section.project_name, section.experiment_name, config.model_dump(mode="json"), first_step)
 
@@ -48,10 +46,7 @@ def episode_files(config: PPOConfig, folder: Path, tokenizer: Any) -> EpisodeFil
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder. It is made if need be, and is known then to take what is written.
-
-    Where the system or the file system has no locks, one run at a time is up to the user.
-    """
+    """Keep other runs out of a folder, where the file system has locks. It is made if need be, and tried."""
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -98,11 +93,9 @@ def refuse_sft_folder(folder: Path) -> None:
 
 
 def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:
-    """The checkpoint that the run goes on from, if any.
+    """The checkpoint that the run goes on from, if any; CheckpointError where it cannot be used.
 
-    Raises:
-        CheckpointError: The one that was asked for cannot be used.
-        SetupError: It is of another folder, and this one has checkpoints, which the run would replace by its own.
+    SetupError: it is of another folder, and this one has checkpoints, which the run would replace by its own.
     """
     if section.resume_mode != "resume_path":
         return saved.newest() if section.resume_mode == "auto" else None

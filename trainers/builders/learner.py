@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import uuid
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..algorithms.advantages import NEEDS_CRITIC
+from ..cluster.group import LearnerGroup, RayRanks
 from ..cluster.plan import parallel_of
-from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster, nsight_of
 from ..config.learning import ActorSection, CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
+from ..engines.transport import AdapterSource, LocalSource, WeightSource
 from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
+from ..learner.weight_stream import Which
 from ..policy import Policy, resolve_device
-from .errors import SetupError, setup_errors
+from . import SetupError, setup_errors
 from .folder import START, run_folder
 from .policy import threads_for
 
@@ -69,7 +74,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
         raise SetupError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")
 
 
-def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | RayLearnerGroup:
+def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
     settings, section = learner_settings(config), config.cluster
     if section.backend == "local":
@@ -79,15 +84,9 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
     assert cluster is not None
     folder = run_folder(config.trainer)
     policy.keep_in(folder / START)  # each rank reads its part
-    group = RayLearnerGroup(
-        cluster,
-        policy.source,
-        settings,
-        nsight=nsight_of(section.nsight, config.trainer.profile_steps),
-        silence=section.silence_s,
-        stall=section.stall_s,
-        start_timeout=section.start_timeout_s,
-    )
+    ranks = RayRanks(cluster, nsight_of(section.nsight, config.trainer.profile_steps), section.silence_s)
+    patience = {"silence": section.silence_s, "stall": section.stall_s, "start_timeout": section.start_timeout_s}
+    group = LearnerGroup(ranks, policy.source, settings, **patience)
     try:
         group.check_folder(folder)
     except BaseException as error:
@@ -99,10 +98,7 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
 
 
 def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
-    """Let the policy say what the learner's actor begins with, where that has a saved adapter; the learner is there.
-
-    Engines are made of the policy, and the learner stands on it as it was before.
-    """
+    """Merge a saved adapter into the policy, of which engines are made; the learner, which has it beside, is there."""
     lora = learner_options(config.model, config.trainer)["lora"]
     if lora is not None and lora.adapter is not None:
         merge_saved(policy.own().base_model, lora)
@@ -135,3 +131,49 @@ def _optimizer(section: ActorSection | CriticSection, **schedule: Any) -> Optimi
         grad_clip=section.grad_clip,
         **schedule,
     )
+
+
+class Publisher:
+    """Takes an actor's weights from a learner, in the form that ``model.lora_publish`` says.
+
+    With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
+    With more, those in other processes get a snapshot, of which each rank has its own part, and training goes on.
+    Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
+    """
+
+    def __init__(self, learner: Learner | LearnerGroup, config: PPOConfig) -> None:
+        self._learner = learner
+        model = config.model
+        self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
+        self._scale = model.lora_alpha / max(model.lora_rank, 1)
+        here = config.engine.name == "torch" and config.cluster.backend != "ray"
+        self._dtype = None if here else getattr(torch, model.precision)  # in this process the copy is the cast
+        self._snapshot = config.rollout.staleness > 0 and not here
+        self._name = uuid.uuid4().hex
+        self._base: Any = None
+
+    @property
+    def live(self) -> bool:
+        """Whether engines read the parameters themselves: those must not change while an update is under way."""
+        return not self._snapshot
+
+    def take(self) -> tuple[WeightSource | AdapterSource, int]:
+        """The weights of now, as engines take them, and how many bytes of them are new. It takes its time."""
+        if not self._adapters:
+            weights, size = self._part("weights")
+            return weights, size
+        size = 0
+        if self._base is None:  # what is frozen is that of a checkpoint, if there is one: not what engines were made of
+            self._base, size = self._part("base")
+        adapter, more = self._part("adapter")
+        return AdapterSource(self._name, self._base, adapter, self._scale), size + more
+
+    def _part(self, which: Which) -> tuple[WeightSource, int]:
+        dtype = self._dtype if which == "weights" else None
+        source: WeightSource
+        if isinstance(self._learner, Learner):
+            stream, ranks = self._learner.publication(which, dtype, snapshot=self._snapshot), self._learner.ranks
+            source = LocalSource(stream.specs, lambda: stream.read(ranks))
+        else:
+            source = self._learner.publication(which, dtype, snapshot=self._snapshot)
+        return source, source.nbytes

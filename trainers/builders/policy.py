@@ -1,7 +1,4 @@
-"""The policy that a run starts from, what it first imitates, and the CPU threads it is worth.
-
-Expert and careless replies are optional hooks of an author: a warm start does what the environment's scripts allow.
-"""
+"""The policy that a run starts from, what it first imitates, and the CPU threads it is worth."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from ..config.schema import PPOConfig
 from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
+from . import SetupError, setup_errors
 from .environments import Component, played, shares
-from .errors import SetupError, setup_errors
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000
@@ -35,12 +32,7 @@ _ONE_THREAD_BELOW = 5_000_000
 def demonstrations_of(
     components: Sequence[Component], section: SupervisedSection, seed: int
 ) -> Iterator[tuple[Component, demonstrations.Demonstration]]:
-    """The conversations to imitate, with whose they are: of files, or played by each one's expert, by weight.
-
-    Raises:
-        DemonstrationError: They cannot be had.
-        SetupError: Files are given, and components differ in their tools.
-    """
+    """The conversations to imitate, with whose they are: of files, or played by each one's expert, by weight."""
     if section.files is not None:
         if any(each.tools() != components[0].tools() for each in components[1:]):
             raise SetupError(
@@ -88,10 +80,7 @@ def careless_of(config: PPOConfig) -> list[Component]:
 
 
 def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
-    """The configuration with a warm start that the environments can demonstrate, and lines on what that left out.
-
-    Only what nobody asked for is left out: ``warm_start.enable=true`` without an expert stays, and is an error later.
-    """
+    """The configuration with a warm start that can be demonstrated, and lines on what that left out, if unasked for."""
     section, tiny = config.warm_start, config.model.path == "tiny"
     if section.files is not None or section.enable is False or (section.enable is None and not tiny):
         return config, []
@@ -175,10 +164,7 @@ def policy_of(
 
 
 def threads_for(policy: Policy, wanted: int | None) -> int | None:
-    """CPU threads for this model: what is ``wanted``, else one where it is so small that more would slow it down.
-
-    ``None`` leaves torch's own choice.
-    """
+    """CPU threads for this model: as ``wanted``, else one for a small one; ``None`` leaves torch's own choice."""
     if wanted is not None:
         return wanted
     small = sum(weight.numel() for weight in policy.skeleton.parameters()) < _ONE_THREAD_BELOW

@@ -1,9 +1,8 @@
 """Reward models: what scores, where its workers are, and scores as rewards that come later.
 
-What is wrong with them is found in three steps. The checks of a configuration (:mod:`trainers.config.schema`) look at
-keys alone. :func:`reward_problems` looks at what the keys mean: the small files of a model, its template, a judge's
-options; it reads no weights, starts no process and asks no service. :func:`reward_models_of` and :func:`try_served` do
-that, before the first step of training.
+The checks of a configuration (:mod:`trainers.config.schema`) look at keys alone. :func:`reward_problems` looks at what
+they mean (a model's small files, its template, a judge's options), without weights, processes or services.
+:func:`reward_models_of` and :func:`try_served` use these, before the first step of training.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from typing import Any
 
 from ..cluster.group import LearnerGroup
 from ..cluster.plan import Plan, Workers, reward_models, reward_workers
-from ..cluster.ray.ranks import RayLearnerGroup
-from ..cluster.ray.rewards import RayWorker
+from ..cluster.ray.engine import RayWorker
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
@@ -28,21 +26,14 @@ from ..config.section import Problems
 from ..learner import Learner
 from ..policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
-from ..rewards.backends import (
-    PROBE,
-    ClassifierPool,
-    JudgeBackend,
-    LocalWorker,
-    PoolingBackend,
-    Worker,
-    WorkerLostError,
-    classifier_problems,
-    pooling_problems,
-)
+from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
+from ..rewards.backends.conversation import PROBE
+from ..rewards.backends.judge import JudgeBackend
+from ..rewards.backends.pooling import PoolingBackend, pooling_problems
 from ..rollout.rewards import Score, TurnContext
+from . import SetupError, setup_errors
+from .collection import check_name, lookahead_of, task_finder
 from .environments import played
-from .errors import SetupError, setup_errors
-from .rewards import check_name, lookahead_of, task_finder
 
 _ADVICE = {
     "classifier": "look at {key}.classifier",
@@ -174,11 +165,7 @@ async def _tried(
 
 
 async def _try(backend: RewardBackend, asked: ModelOptions, advice: str) -> None:
-    """Have a conversation scored, so that what only asking can tell is known before anything is trained.
-
-    Raises:
-        BackendError: There is no score, or none that can be used.
-    """
+    """Have a conversation scored before anything is trained; BackendError where there is no score that can be used."""
     try:
         async with asyncio.timeout(asked.timeout_s):
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
@@ -218,7 +205,6 @@ def _worker(
     learner: Learner | LearnerGroup | None,
     number: int,
 ) -> Worker:
-    """A worker, where the plan has it."""
     shared = workers.gpus[number]
     if plan.backend == "local":
         device = resolve_device(config.model.device).type
@@ -228,7 +214,7 @@ def _worker(
     assert cluster is not None
     gpus: list[int] = []
     if shared:
-        assert isinstance(learner, RayLearnerGroup)
+        assert isinstance(learner, LearnerGroup)
         gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
     placement = cluster.options(workers.seats[number])
     return RayWorker(section.classifier, config.model.device, placement=placement, gpus=gpus)

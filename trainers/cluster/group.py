@@ -1,31 +1,46 @@
 """A learner of many ranks behind the methods of one: who uses it does not know.
 
-Every call goes to all ranks with the same arguments; rank 0's result comes back. A rank that
-raises, dies or hangs is found by :mod:`.watch`. Where all ranks raised the same way the group goes on, as a Learner
-would; else it is ended, and every later call says why.
-
-The ranks are Ray actors (:mod:`.ray.ranks`); here is what does not depend on that.
+Every call goes to all ranks, which are Ray actors, with the same arguments (through the object store, once a machine);
+rank 0's result comes back. A rank that raises, dies or hangs is found by :mod:`.rank`. Where all ranks raised the same
+way the group goes on, as a Learner would; else it is ended, and every later call says why. Weights never come here:
+rank 0 sends them to the engines' workers (:class:`RankSource`), and this process only orders the steps.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
+import os
 import tempfile
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from trainers.cluster.rank import Failure
-from trainers.cluster.watch import Verdict, Watch
+import torch
+from torch import Tensor
+
+from trainers.cluster.rank import Failure, Heartbeat, RankHost, Verdict, Watch
+from trainers.cluster.ray.runtime import RayCluster, import_ray, said
+from trainers.engines.base import SourceLostError, SupersededError
+from trainers.engines.process_group import Group
+from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
+from trainers.engines.weights import Sums, TensorSpec
+from trainers.learner.weight_stream import Which
 from trainers.trajectory import Trajectory
 
 _LOOK_S = 0.2  # a rank's silence is noticed so much later at most
 _GRACE_S = 3.0  # after a rank's error: the others' errors, or the death that was behind it, are not far
+_SENT_S = 0.05  # between two looks at a snapshot that is being sent
+_PULSE_S = 1.0
+_BUCKET_BYTES = 2**26  # of weights that come to this process
 
 
 class RankError(RuntimeError):
@@ -40,59 +55,136 @@ class Event:
     kind: Literal["done", "failed", "pulse", "gone"]
     number: int  #: of the call that it belongs to; any for ``gone``
     #: rank 0's result (``done``), a :class:`~trainers.cluster.rank.Failure` (``failed``), a
-    #: :class:`~trainers.cluster.watch.Heartbeat` (``pulse``), or how it went, in words (``gone``)
+    #: :class:`~trainers.cluster.rank.Heartbeat` (``pulse``), or how it went, in words (``gone``)
     value: Any = None
 
 
-class Transport(Protocol):
-    """Where the ranks are. All but ``kill`` come from one thread at a time."""
+class _Rank:
+    """The actor."""
 
-    count: int
+    def __init__(self, rank: int, count: int) -> None:
+        ray = import_ray()
+        self._host = RankHost(rank, count, ray.util.get_node_ip_address())
+
+    def info(self) -> tuple[str, int, list[Any]]:
+        return self._host.address, os.getpid(), import_ray().get_gpu_ids()
+
+    def run(self, order: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
+        """What :class:`RankHost` makes of an order; of ranks but the first, only whether it failed."""
+        result = self._host.run(*order)
+        return result if self._host.rank == 0 or isinstance(result, Failure) else None
+
+    def pulse(self) -> Heartbeat:
+        """In another thread than ``run``, as ``aside``."""
+        return self._host.pulse()
+
+    def aside(self, method: str, *args: Any) -> Any:
+        """A method of the host; an exception becomes a :class:`Failure`."""
+        try:
+            return getattr(self._host, method)(*args)
+        except Exception as error:
+            return Failure.of(error)
+
+
+class RayRanks:
+    """The actors of a plan's ranks; ``nsight`` are options of ``nsys profile`` around them."""
+
+    def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None, silence: float = 30.0) -> None:
+        self._ray, self._silence = cluster.ray, silence
+        seats = cluster.plan.learner
+        # An actor with a group of its own for pulses has one thread for everything else.
+        actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
+        under = {"runtime_env": {"nsight": dict(nsight)}} if nsight else {}
+        options = [cluster.options(seat) | under for seat in seats]
+        self._actors = [actor.options(**each).remote(n, len(seats)) for n, each in enumerate(options)]
+        try:
+            self.info = self._ray.get([each.info.remote() for each in self._actors], timeout=cluster.timeout)
+        except self._ray.exceptions.RayError as error:
+            self.kill()
+            hint = "; cluster.nsight needs Nsight Systems (nsys) on every machine of the cluster" if nsight else ""
+            raise RankError(f"the learner's actors did not start: {said(error)}{hint}") from error
+        self.count = len(seats)
+        self._number = 0
+        self._answers: dict[Any, int] = {}
+        self._pulses: dict[Any, int] = {}
+        self._asked = [0.0] * len(seats)
+        self.groups: set[str] = set()  # of rank 0 with engines' workers
 
     def name(self, rank: int) -> str:
-        """Of a rank, for people: ``rank 1 (process 4711)``."""
-        ...
+        address, pid, _ = self.info[rank]
+        return f"learner rank {rank} (Ray actor on {address}, process {pid})"
 
     def post(self, number: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Send a call to all ranks; one that cannot be reached becomes an event."""
-        ...
+        self._number = number
+        order = self._ray.put((method, args, dict(kwargs)))
+        self._answers = {actor.run.remote(order): rank for rank, actor in enumerate(self._actors)}
+        self._pulses = {}
 
     def poll(self, timeout: float) -> list[Event]:
-        """What happened, after ``timeout`` seconds at most."""
-        ...
+        now = time.monotonic()
+        for rank in self._answers.values():
+            if rank not in self._pulses.values() and now - self._asked[rank] >= _PULSE_S:
+                self._asked[rank] = now
+                pulse = self._actors[rank].pulse.options(concurrency_group="pulse").remote()
+                self._pulses[pulse] = rank
+        waited = [*self._answers, *self._pulses]
+        if not waited:
+            time.sleep(timeout)
+            return []
+        ready, rest = self._ray.wait(waited, num_returns=1, timeout=timeout)
+        if ready and rest:
+            ready += self._ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        return [self._event(ref) for ref in ready]
+
+    def _event(self, ref: Any) -> Event:
+        answer = ref in self._answers
+        rank = self._answers.pop(ref) if answer else self._pulses.pop(ref)
+        try:
+            value = self._ray.get(ref)
+        except self._ray.exceptions.RayTaskError as error:  # an argument that cannot be read there
+            return Event(rank, "failed", self._number, Failure(None, str(error)))
+        except self._ray.exceptions.RayError as error:
+            return Event(rank, "gone", self._number, f"died: {said(error)}")
+        if not answer:
+            return Event(rank, "pulse", self._number, value)
+        return Event(rank, "failed" if isinstance(value, Failure) else "done", self._number, value)
+
+    def aside(self, method: str, *args: Any, ranks: Sequence[int] = (0,)) -> list[Any]:
+        """Have ranks do something short beside what they are at; RankError where one is gone, or what one raised."""
+        group = {"concurrency_group": "pulse"}
+        asked = {rank: self._actors[rank].aside.options(**group).remote(method, *args) for rank in ranks}
+        answers = []
+        for rank, ref in asked.items():
+            try:
+                answers.append(self._ray.get(ref, timeout=self._silence))
+            except self._ray.exceptions.GetTimeoutError as error:
+                raise RankError(f"{self.name(rank)} gave no sign of life for {self._silence:g} s") from error
+            except self._ray.exceptions.RayError as error:
+                raise RankError(f"{self.name(rank)} died: {said(error)}") from error
+            if isinstance(answers[-1], Failure):
+                raise answers[-1].error or RankError(f"{self.name(rank)} raised:\n{answers[-1].text}")
+        return answers
 
     def kill(self) -> None:
-        """End all ranks at once; from any thread, and as often as one likes."""
-        ...
+        for actor in self._actors:
+            with contextlib.suppress(Exception):  # Ray may be gone itself
+                self._ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
-        """Give up what is left after :meth:`kill`."""
-        ...
+        self._answers, self._pulses = {}, {}
 
 
 class LearnerGroup:
     """A :class:`~trainers.learner.learner.Learner` on several ranks; its methods and arguments are a Learner's.
 
-    Args:
-        transport: The ranks; they are ended with this.
-        model: The actor; see Learner. A model is sent once, from memory.
-        settings: Learner's other arguments; ``device`` is each rank's own, and may be ``auto``.
-        silence: Seconds without a sign of life after which a rank is taken to be lost.
-        stall: Seconds that a rank may stand at one place.
-        start_timeout: Seconds that starting may take.
-
-    Attributes:
-        critic: Not ``None`` where the ranks have a critic.
-        reference: Not ``None`` where the ranks have a reference.
-
-    Raises:
-        RankError: A rank died or hung while it started.
-        ValueError: As Learner.
+    ``silence`` and ``stall`` are seconds without a sign of life, and at one place, after which a rank is taken to be
+    lost; ``critic`` and ``reference`` are not ``None`` where the ranks have one. Raises as Learner, and RankError: a
+    rank died or hung while it started.
     """
 
     def __init__(
         self,
-        transport: Transport,
+        ranks: RayRanks,
         model: Any,
         settings: Mapping[str, Any],
         *,
@@ -100,13 +192,14 @@ class LearnerGroup:
         stall: float = 300.0,
         start_timeout: float = 300.0,
     ) -> None:
-        self._transport = transport
+        self.ranks = ranks
         self._silence, self.stall = silence, stall
         self._number = 0
-        self._preparations = itertools.count()
+        self._preparations, self._publications = itertools.count(), itertools.count()
+        self._snapshots = asyncio.Lock()  # one is sent at a time, in the same order on all ranks
         self._calling = threading.Lock()
         self._ended: str | None = None
-        self._finalizer = weakref.finalize(self, _end, transport)
+        self._finalizer = weakref.finalize(self, _end, ranks)
         patient = {"silence": start_timeout, "stall": start_timeout}
         try:
             where = self._call("open", **patient)
@@ -119,8 +212,7 @@ class LearnerGroup:
 
     @property
     def count(self) -> int:
-        """How many ranks there are."""
-        return self._transport.count
+        return self.ranks.count
 
     # ------------------------------------------------------------------ a Learner's methods
 
@@ -148,10 +240,9 @@ class LearnerGroup:
         self._do("save", Path(path).absolute(), extra)
 
     def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
-        """See :meth:`trainers.learner.learner.Learner.prepare_save`. The ranks take copies now, each of its own part.
+        """See :meth:`trainers.learner.learner.Learner.prepare_save`: the ranks take copies now, each of its own part.
 
-        Returns:
-            Lets the ranks write them, beside what else they are asked to do, and returns when all have; for a thread.
+        What is returned lets the ranks write them beside other work, and returns when all have; for a thread.
         """
         return self._prepare("prepare_save", extra)
 
@@ -163,6 +254,41 @@ class LearnerGroup:
         """See :meth:`trainers.learner.learner.Learner.load`. Every rank reads: all must see the folder."""
         return self._do("load", Path(path).absolute())
 
+    def publication(self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> RankSource:
+        number = next(self._publications)
+        specs = self._do("publication", number, which, dtype, snapshot, self.stall)
+        return RankSource(self, number, specs, snapshot=snapshot)
+
+    def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        """See :meth:`trainers.learner.learner.Learner.weights`; they come here from rank 0."""
+        source = self.publication("weights", dtype)
+        with ThreadPoolExecutor(1) as thread:  # this one may have an event loop that runs
+            return thread.submit(lambda: asyncio.run(collect(source, Wants(bucket_bytes=_BUCKET_BYTES)))).result()
+
+    async def send(self, number: int, order: tuple[Any, ...], *, snapshot: bool) -> Mapping[str, Sums | str]:
+        """Have the ranks send; SupersededError: these weights are gone. SourceLostError: they cannot, and why."""
+        try:
+            if not snapshot:
+                return await in_thread(lambda: self._do("publish", number, *order))
+            async with self._snapshots:
+                await in_thread(lambda: self.ranks.aside("start_publishing", number, *order, ranks=range(self.count)))
+                while (sent := (await in_thread(lambda: self.ranks.aside("published")))[0]) is None:
+                    await asyncio.sleep(_SENT_S)
+                return sent
+        except SupersededError:
+            raise
+        except Exception as error:
+            cause = error
+            if snapshot and not isinstance(error, RankError):  # what a survivor says is often not the cause
+                with contextlib.suppress(Exception):
+                    try:
+                        await in_thread(lambda: self.ranks.aside("pulse", ranks=range(self.count)))
+                    except RankError as death:
+                        cause = death
+            if isinstance(cause, RankError):  # one is gone: the others would hold their receivers until these are late
+                self.end(f"while sending weights, {cause}")
+            raise SourceLostError(f"the learner could not send its weights: {cause}") from cause
+
     # ------------------------------------------------------------------ a group's own
 
     def capture(self, on: bool) -> None:
@@ -170,11 +296,7 @@ class LearnerGroup:
         self._do("capture", on)
 
     def check_folder(self, folder: Path) -> None:
-        """Find out whether all ranks see what is written to a folder here, as checkpoints need it.
-
-        Raises:
-            ValueError: One does not.
-        """
+        """Raise ``ValueError`` where a rank does not see what is written to a folder here, as checkpoints need it."""
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".seen-by-ranks-") as file:
@@ -184,7 +306,7 @@ class LearnerGroup:
             blind = [rank for rank, seen in enumerate(self._do("all_see", file.name, content)) if not seen]
         if blind:
             raise ValueError(
-                f"{', '.join(self._transport.name(rank) for rank in blind)} cannot see {folder}: a learner on several "
+                f"{', '.join(self.ranks.name(rank) for rank in blind)} cannot see {folder}: a learner on several "
                 "machines needs a run folder on a file system that they share (trainer.default_local_dir)"
             )
 
@@ -213,15 +335,15 @@ class LearnerGroup:
             if self._ended is not None:
                 raise RankError(f"the learner has ended: {self._ended}")
             self._number += 1
-            self._transport.post(self._number, method, args, kwargs)
+            self.ranks.post(self._number, method, args, kwargs)
             watch = Watch(self.count, time.monotonic(), silence=silence, stall=stall, grace=_GRACE_S)
             failures: dict[int, Failure] = {}
             result = None
             while (verdict := watch.verdict(time.monotonic())) is None:
-                for event in self._transport.poll(_LOOK_S):
+                for event in self.ranks.poll(_LOOK_S):
                     now = time.monotonic()
                     if event.kind == "gone":
-                        watch.gone(event.rank, f"{self._transport.name(event.rank)} {event.value}")
+                        watch.gone(event.rank, f"{self.ranks.name(event.rank)} {event.value}")
                     elif event.number != self._number:  # a pulse of a call that is over
                         continue
                     elif event.kind == "pulse":
@@ -239,7 +361,7 @@ class LearnerGroup:
     def end(self, why: str) -> None:
         """Kill all ranks; later calls raise ``RankError`` with the first reason. From any thread."""
         self._ended = self._ended or why
-        self._transport.kill()
+        self.ranks.kill()
 
     def _problem(self, method: str, verdict: Verdict, failures: Mapping[int, Failure]) -> BaseException:
         """The error to raise; where the group is broken, it is ended."""
@@ -247,8 +369,8 @@ class LearnerGroup:
         if verdict.kind == "raised":
             assert failure is not None
             assert verdict.rank is not None
-            return _with_traceback(failure, self._transport.name(verdict.rank))
-        names = ", ".join(self._transport.name(rank) for rank in verdict.ranks)
+            return _with_traceback(failure, self.ranks.name(verdict.rank))
+        names = ", ".join(self.ranks.name(rank) for rank in verdict.ranks)
         said = verdict.said if names in verdict.said else f"{names} {verdict.said}"
         self.end(f"in {method}, {said}")
         if failure is not None:
@@ -258,8 +380,97 @@ class LearnerGroup:
             return error
         error = RankError(f"the learner has ended: {self._ended}")
         for rank, other in failures.items():  # what followed from it
-            error.add_note(f"{self._transport.name(rank)} then raised:\n{other.text}")
+            error.add_note(f"{self.ranks.name(rank)} then raised:\n{other.text}")
         return error
+
+
+class RankSource(WeightSource):
+    """The weights of a learner on Ray: all ranks read them together, and rank 0 sends them.
+
+    Receivers who ask at the same time are served in one round, each through a process group of its own. ``snapshot``:
+    the ranks have a copy, and may train on.
+    """
+
+    def __init__(self, learner: LearnerGroup, number: int, specs: Sequence[TensorSpec], *, snapshot: bool) -> None:
+        self.specs = specs
+        self._learner, self._number, self._snapshot = learner, number, snapshot
+        self._announced = 0
+        self._waiting: dict[asyncio.Future[Sums], Receiver] = {}
+        self._round: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[None]:
+        self._announced += 1
+        try:
+            yield
+        finally:
+            self._announced -= 1
+            self._begin()
+
+    async def broadcast(self, receiver: Receiver) -> Sums:
+        done: asyncio.Future[Sums] = asyncio.get_running_loop().create_future()
+        self._waiting[done] = receiver
+        self._begin()
+        return await done
+
+    def _begin(self) -> None:
+        """Begin a round, where everybody who will come is here."""
+        self._waiting = {done: receiver for done, receiver in self._waiting.items() if not done.done()}
+        if self._round is None and self._waiting and len(self._waiting) >= self._announced:
+            waiting, self._waiting = self._waiting, {}
+            self._round = asyncio.get_running_loop().create_task(self._play(waiting))
+
+    async def _play(self, waiting: Mapping[asyncio.Future[Sums], Receiver]) -> None:
+        try:
+            wants = {done: receiver.wants for done, receiver in waiting.items()}
+            limit = min(each.bucket_bytes for each in wants.values())
+            members: dict[str, tuple[Receiver, Group]] = {}
+            names: dict[asyncio.Future[Sums], str] = {}
+            for done, receiver in waiting.items():
+                group = await self._group(receiver, wants[done])
+                members[group["name"]] = receiver, group
+                names[done] = group["name"]
+                done.add_done_callback(partial(self._withdrawn, receiver))
+            to = {names[done]: each for done, each in wants.items()}
+            sending = self._learner.send(self._number, (limit, to), snapshot=self._snapshot)
+            outcome = await exchange(sending, members, plan_of(self.specs, limit), self._give_up)
+            for done, name in names.items():
+                found = outcome[name]
+                if done.done():
+                    continue
+                if isinstance(found, Exception):
+                    done.set_exception(found)
+                else:
+                    done.set_result(found)
+        except BaseException as error:
+            for done in waiting:
+                if not done.done():
+                    done.set_exception(SourceLostError(str(error)) if isinstance(error, RankError) else error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._round = None
+            self._begin()
+
+    async def _group(self, receiver: Receiver, wants: Wants) -> Group:
+        """The one that the receiver is in, where rank 0 is this learner's; else a new one."""
+        group, ranks = receiver.group, self._learner.ranks
+        if group is not None and group["name"] in ranks.groups:
+            return group
+        # Rank 0 must be late before it is taken to stand still itself.
+        order = (wants.address, 1 + wants.workers, wants.backend, min(wants.timeout_s, self._learner.stall / 2))
+        (group,) = await in_thread(lambda: ranks.aside("open_group", *order))
+        ranks.groups.add(group["name"])
+        return group  # type: ignore[return-value]
+
+    def _give_up(self, name: str, why: str) -> None:
+        ranks = self._learner.ranks
+        ranks.groups.discard(name)
+        in_thread(lambda: ranks.aside("give_up", name, why)).add_done_callback(retrieved)
+
+    def _withdrawn(self, receiver: Receiver, done: asyncio.Future[Sums]) -> None:
+        if done.cancelled() and receiver.group is not None:
+            self._give_up(receiver.group["name"], "the update was withdrawn")
 
 
 def _with_traceback(failure: Failure, name: str) -> BaseException:
@@ -270,10 +481,9 @@ def _with_traceback(failure: Failure, name: str) -> BaseException:
 
 
 def _tokens_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories without what is for people."""
     return [replace(trajectory, messages=(), metrics={}, turn_terms=()) for trajectory in trajectories]
 
 
-def _end(transport: Transport) -> None:
-    transport.kill()
-    transport.close()
+def _end(ranks: RayRanks) -> None:
+    ranks.kill()
+    ranks.close()

@@ -1,44 +1,163 @@
 """The memory that a run needs, and whether it is there: in bytes on each GPU (or in each process on CPUs). Pure.
 
-What is certain (:data:`CERTAIN`) must fit. The estimate as a whole, of which activations and idle KV slots are the
-uncertain part, may be a fifth above what there is; beyond, the run is refused. Conventions:
+What is certain (:data:`CERTAIN`) must fit. The whole estimate, of which activations and idle KV slots are the uncertain
+part, may be a fifth above what there is. Conventions:
 
-* parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter) and sharded evenly over the
-  ranks, or over ``trainer.fsdp_size`` of them; tensor parallelism cuts the matrices of the blocks first, and what is
-  outside the blocks (embeddings and head) is whole on each of its ranks; a frozen reference is its parameters alone; a
-  critic counts like the actor. With LoRA, parameters are the model's and the adapters', gradients and moments are the
-  adapters' alone (which tensor parallelism is not counted to cut), and the reference is the model without them, for
-  nothing. With ``trainer.offload`` all of this is in the CPU's memory, and none of it is counted on a GPU;
-* in use, parameters are gathered in the dtype of the computation: those outside the blocks, and the blocks one at a
-  time, two at once;
+* parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter), sharded evenly over the ranks
+  or ``trainer.fsdp_size`` of them; tensor parallelism cuts the blocks' matrices first, and embeddings and head are
+  whole on each of its ranks; a reference is its parameters alone; a critic counts like the actor. With LoRA, gradients
+  and moments are the adapters' alone, and the reference costs nothing. With ``trainer.offload`` none of it is on a GPU;
+* parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once;
 * activations of a micro-batch: 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
   parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
-  matrix, which is never whole); with gradient checkpointing that of one layer, and the inputs of all (which
-  ``model.enable_activation_offload`` moves to the CPU); and float32 logits of as many positions as the learner computes
-  at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
-  so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
-* the driver loads the model in float32 on the CPU while it makes an embedded engine of it: that is counted where the
-  learner is on the CPU, too, and so are Python itself and a copy of what is published, as engines compute: for embedded
-  engines in Ray actors, and for servers with ``rollout.staleness``;
+  matrix); with gradient checkpointing that of one layer, and the inputs of all (unless
+  ``model.enable_activation_offload``); and float32 logits of as many positions as the learner computes at once
+  (:func:`trainers.learner.logprobs.positions_at_once`), twice;
+* on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
+  Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
-  its requests can fill (:func:`trainers.cluster.in_flight.slots`), each ``engine.max_context`` long. On a GPU, vLLM
-  holds the share that ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static``, where
-  its ``server_args`` have it.
+  its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM holds the share that
+  ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static`` in its ``server_args``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.cluster.in_flight import slots
-from trainers.cluster.machine import Machine
 from trainers.engines.base import default_kv_bytes
+
+from ..algorithms.advantages import NEEDS_GREEDY
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
     from trainers.config.model import ModelSection
+
+
+class PlanError(ValueError):
+    """The configuration cannot be placed; the message says which numbers clash, and what would do."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan is for: this machine, or one that is not here (:meth:`described`)."""
+
+    gpus: int = 0  #: that torch sees here, or that each of the machines has
+    gpu_bytes: int | None = None  #: memory of the smallest; ``None`` where it is not known
+    gpu_free: int | None = None  #: what is free on the fullest, likewise
+    ram_bytes: int | None = None  #: what processes can still take of the main memory, likewise
+    world: int = 1  #: processes that were started together, as by torchrun: ranks of a learner that is in this process
+    nodes: int | None = None  #: machines that are not here; ``None`` is this one, to which Ray may add others
+
+    @classmethod
+    def described(cls, text: str) -> Machine:
+        """``GPUS@GIB``, or ``NODESxGPUS@GIB``: so many GPUs each, of so much memory; PlanError where it is neither."""
+        found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)@([1-9]\d*(?:\.\d+)?)", text)
+        if found is None:
+            raise PlanError(
+                f"--plan-for {text}: it must be GPUS@GIB (4@80: 4 GPUs of 80 GiB), or NODESxGPUS@GIB (2x8@80)"
+            )
+        return cls(int(found[2]), int(float(found[3]) * _GIB), nodes=int(found[1] or 1))
+
+    @property
+    def says(self) -> str:
+        return f"torch sees {self.gpus} here" if self.nodes is None else f"each machine of --plan-for has {self.gpus}"
+
+
+def available(root: Path = Path("/")) -> int | None:
+    """Bytes that processes of this machine, or of this container, can still take; ``None`` where no file says so.
+
+    The least of ``MemAvailable`` and, for each control group from this process's own upwards, its limit less what it
+    uses (page cache that can be dropped does not count as used). ``proc`` and ``sys`` are in ``root``.
+    """
+    found = [*_of_machine(root), *_of_groups(root)]
+    return max(0, min(found)) if found else None
+
+
+def _of_machine(root: Path) -> Iterator[int]:
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            yield int(rest.split()[0]) * 1024
+
+
+def _of_groups(root: Path) -> Iterator[int]:
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # In a container the path may be the host's; the container's own limit is then at the base.
+        own = base / path.strip("/")
+        for folder in [each for each in (own, *own.parents) if each.is_relative_to(base)]:
+            limit, used = _read(folder / names[0]).strip(), _read(folder / names[1]).strip()
+            if limit.isdigit() and used.isdigit():
+                yield int(limit) - int(used) + _dropped(folder, names[2])
+
+
+def _dropped(folder: Path, name: str) -> int:
+    for line in _read(folder / "memory.stat").splitlines():
+        if line.startswith(f"{name} "):
+            return int(line.split()[1])
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+#: Replicas are not loaded evenly: sessions stay where their KV is until one has so many times the mean load of the
+#: others (:class:`trainers.engines.routing.Router`).
+_UNEVEN = 1.5
+
+
+def surplus_groups(config: PPOConfig) -> int:
+    """Groups that ``rollout.oversampling_factor`` adds to a batch."""
+    return ceil((config.rollout.oversampling_factor - 1.0) * config.rollout.groups_per_batch - 1e-9)
+
+
+def training_episodes(config: PPOConfig) -> int:
+    """Episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
+    rollout = config.rollout
+    groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
+    return groups * (rollout.n + (config.algorithm.adv_estimator in NEEDS_GREEDY))
+
+
+def episodes(config: PPOConfig) -> int:
+    """Episodes in flight at most, those of validation among them."""
+    limit, training = config.rollout.max_running, training_episodes(config)
+    if not isinstance(limit, int):  # `auto` looks for a number up to there
+        return training
+    return min(limit, training + config.data.val_size * config.validation.n)
+
+
+def futures(config: PPOConfig) -> int:
+    """Futures of the multiturn-aware reward that are played at once: a turn's for every episode of training."""
+    section = config.multiturn_reward
+    if not section.enable or section.window == 0:
+        return 0
+    most = section.samples * min(training_episodes(config), episodes(config))
+    return most if section.concurrency is None else min(section.concurrency, most)
+
+
+def slots(config: PPOConfig) -> int:
+    """KV slots of each replica: ``engine.max_slots``, or one for each episode and future that may be in flight."""
+    if config.engine.max_slots is not None:
+        return config.engine.max_slots
+    requests, engines = episodes(config) + futures(config), config.engine.engines
+    return requests if engines == 1 else min(requests, ceil(_UNEVEN * requests / engines))
+
 
 _GIB = 2**30
 _WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
@@ -59,31 +178,19 @@ CERTAIN = frozenset(
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the memory of a model depends on.
+    """What the memory of a model depends on."""
 
-    Args:
-        parameters: All, tied ones once.
-        layers: Blocks.
-        hidden: Width.
-        kv_width: Numbers of keys (as many of values) that a token has in a layer.
-        vocab: Tokens.
-        heads: Of queries, in a layer.
-        kv_heads: Of keys and values.
-        intermediate: Units of a feed-forward layer; 0 where layers differ or do not say.
-        outside: Parameters outside the blocks: embeddings, head and the last norm.
-        linear: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all
-            layers: the parameters of an adapter of rank 1.
-    """
-
-    parameters: int
-    layers: int
-    hidden: int
-    kv_width: int
-    vocab: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    outside: int
+    parameters: int  #: all, tied ones once
+    layers: int  #: blocks
+    hidden: int  #: width
+    kv_width: int  #: numbers of keys (as many of values) that a token has in a layer
+    vocab: int  #: tokens
+    heads: int  #: of queries, in a layer
+    kv_heads: int  #: of keys and values
+    intermediate: int  #: units of a feed-forward layer; 0 where layers differ or do not say
+    outside: int  #: parameters outside the blocks: embeddings, head and the last norm
+    #: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all layers:
+    #: the parameters of an adapter of rank 1
     linear: tuple[tuple[str, int], ...] = ()
 
 
@@ -97,16 +204,9 @@ def estimate(
     engine_gpus: int,
     gpu_bytes: int | None,
 ) -> Iterator[tuple[str, str, int]]:
-    """Rows ``(who, what, bytes)``.
+    """Rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
-    Args:
-        config: Of the run.
-        shape: Of the policy.
-        device: ``cuda`` or ``cpu``.
-        ranks: Of the learner.
-        shards: Ranks over which its parameters are sharded, beside tensor parallelism.
-        engine_gpus: GPUs of one engine.
-        gpu_bytes: Memory of a GPU, where it is known.
+    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known.
     """
     yield from _of_learner(config, shape, device, ranks, shards)
     if not config.engine.base_urls:  # those servers have their memory already
@@ -221,12 +321,7 @@ Rows = Sequence[tuple[str, str, int]]
 def shortages(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
     """What does not fit, in words: for each place its needs, the largest of them, and the keys that lower these.
 
-    Args:
-        rows: ``(who, what, bytes)``, on one GPU or in one process.
-        config: Of the run.
-        device: ``cuda`` or ``cpu``.
-        ranks: Of the learner, on this machine.
-        machine: What it has; nothing is said where that is not known.
+    ``rows`` are ``(who, what, bytes)``, on one GPU or in one process; ``ranks`` are the learner's on this ``machine``.
     """
     for place, there, needs in _places(rows, config, device, ranks, machine):
         if there is None:
@@ -272,14 +367,12 @@ def _places(
 
 
 def _largest(needs: Rows, config: PPOConfig, device: str) -> str:
-    """The largest needs, and what lowers each."""
     ranked = sorted(needs, key=lambda row: -row[2])[:_LISTED]
     parts = [f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)})" for who, what, size in ranked]
     return f". The largest parts: {'; '.join(parts)}"
 
 
 def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
-    """The keys that lower a need."""
     engine, actor = config.engine, config.actor
     if what == "keys and values":
         return (

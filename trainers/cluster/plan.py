@@ -1,12 +1,10 @@
 """Which part of a run is where, and whether that fits: decided before anything starts. Pure: numbers in, numbers out.
 
-A *place* is what one actor or process takes: some CPUs, some GPUs, all on one machine (Ray calls it a bundle). Places
-that belong together are a *pool*. With ``cluster.colocate`` learner and engines share the places of one pool, otherwise
-each has a pool of its own; environments that run on Ray and are counted have one in any case. The workers of a reward
-model share the learner's places, or have a pool of their own, or (``reward_model.learner_spans_pool``) have the last of
-the learner's places and leave the others to the engines.
-
-Memory is an estimate, and what does not fit is refused (:mod:`trainers.cluster.memory`).
+A *place* is what one actor or process takes, on one machine (Ray's bundle); places that belong together are a *pool*.
+With ``cluster.colocate`` learner and engines share the places of one pool, otherwise each has its own; counted
+environments on Ray always have one. The workers of a reward model share the learner's places, have a pool of their own,
+or (``reward_model.learner_spans_pool``) the last of the learner's places, and leave the others to the engines. Memory
+is an estimate, and what does not fit is refused (:mod:`trainers.cluster.memory`).
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.machine import Machine, PlanError
-from trainers.cluster.memory import ModelShape, estimate, shortages, tight
+from trainers.cluster.memory import Machine, ModelShape, PlanError, estimate, shortages, tight
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -84,26 +81,17 @@ class Plan:
 
     @property
     def cpus(self) -> float:
-        """All that the pools take."""
         return sum(place.cpus for pool in self.pools for place in pool.places)
 
     @property
     def gpus(self) -> int:
-        """All that the pools take."""
         return sum(place.gpus for pool in self.pools for place in pool.places)
 
 
 def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = None, *, serving: bool = False) -> Plan:
-    """Place the parts of a run.
+    """Place the parts of a run; PlanError where that cannot be. Without a ``shape`` no memory is estimated.
 
-    Args:
-        config: Of the run.
-        machine: This one.
-        shape: Of the policy, for the memory; without it, none is estimated.
-        serving: Engines alone, on Ray: there is no learner, and ``cluster.colocate`` is false.
-
-    Raises:
-        PlanError: They cannot be placed.
+    ``serving``: engines alone, on Ray: there is no learner, and ``cluster.colocate`` is false.
     """
     cluster, engine = config.cluster, config.engine
     on_ray = cluster.backend == "ray"
@@ -349,7 +337,6 @@ def _ranks(config: PPOConfig, machine: Machine) -> int:
 
 
 def parallel_of(run: RunSection) -> Parallel:
-    """How the learner's ranks share the work."""
     from trainers.learner.parallel import Parallel
 
     return Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size)
@@ -408,7 +395,6 @@ def _who(plan: Plan) -> list[str]:
 
 
 def describe(plan: Plan) -> str:
-    """The plan, as lines for people."""
     gpus = f"{plan.nnodes} x {plan.gpus_per_node} GPUs" if plan.device == "cuda" else "CPU"
     lines = [f"The plan: cluster.backend={plan.backend}, {gpus}."]
     ranks, engines = len(plan.learner), len(plan.engines)

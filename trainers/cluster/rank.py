@@ -1,4 +1,4 @@
-"""One rank of a learner: it joins the others, builds its Learner, and does what it is told. See :mod:`.ray.ranks`."""
+"""One rank of a learner: it joins the others, builds its Learner, and does what it is told. See :mod:`.group`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,87 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from trainers.cluster.watch import Heartbeat
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """A sign of life."""
+
+    still: float  #: seconds for which the rank's thread has stood at the same place
+    waiting: bool  #: whether that place is inside a collective operation, where it waits for other ranks
+    where: str  #: the place, for people
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a call ended."""
+
+    #: ``done``; ``raised``: by all ranks, which can go on; ``broken``: the group is of no use any more
+    kind: Literal["done", "raised", "broken"]
+    rank: int | None = None  #: whose error it is, for ``raised``, and for ``broken`` where an error is the cause
+    ranks: tuple[int, ...] = ()  #: whose fault it is, where it is broken
+    said: str = ""  #: what happened to them, in words, for ``broken``
+
+
+class Watch:
+    """One call of ``ranks`` ranks, which begins ``now`` (seconds); for the rest see the module."""
+
+    def __init__(self, ranks: int, now: float, *, silence: float, stall: float, grace: float) -> None:
+        self._silence, self._stall, self._grace = silence, stall, grace
+        self._heard = dict.fromkeys(range(ranks), now)
+        self._pending = set(range(ranks))
+        self._pulses: dict[int, Heartbeat] = {}
+        self._failed: dict[int, float] = {}  # in the order of time
+        self._gone: dict[int, str] = {}
+        self._first: float | None = None  # when the first rank had done it
+
+    def answered(self, rank: int, now: float, *, raised: bool) -> None:
+        self._pending.discard(rank)
+        if raised:
+            self._failed.setdefault(rank, now)
+        elif self._first is None:
+            self._first = now
+
+    def gone(self, rank: int, how: str) -> None:
+        self._gone.setdefault(rank, how)
+
+    def pulse(self, rank: int, pulse: Heartbeat, now: float) -> None:
+        self._heard[rank] = now
+        self._pulses[rank] = pulse
+
+    def verdict(self, now: float) -> Verdict | None:
+        """How the call ended; ``None`` while it may go well."""
+        if self._gone:
+            return Verdict("broken", ranks=tuple(self._gone), said="; ".join(dict.fromkeys(self._gone.values())))
+        if not self._pending:
+            if not self._failed:
+                return Verdict("done")
+            first = next(iter(self._failed))
+            if len(self._failed) == len(self._heard):
+                return Verdict("raised", rank=first)
+            return Verdict("broken", rank=first, ranks=(first,), said="raised, and others did not")
+        if self._failed:
+            first = next(iter(self._failed))
+            if now - self._failed[first] >= self._grace:
+                return Verdict("broken", rank=first, ranks=(first,), said="raised, and others wait for it")
+            return None  # what held this one up is about to be known
+        silent = [rank for rank in sorted(self._pending) if now - self._heard[rank] >= self._silence]
+        if silent:
+            return Verdict("broken", ranks=tuple(silent), said=f"gave no sign of life for {self._silence:g} s")
+        return self._stalled(now)
+
+    def _stalled(self, now: float) -> Verdict | None:
+        pending = sorted(self._pending)
+        seen = [rank for rank in pending if rank in self._pulses]
+        late = self._first is not None and now - self._first >= self._stall
+        if not late and not any(self._pulses[rank].still >= self._stall for rank in seen):
+            return None
+        guilty = [rank for rank in pending if rank not in seen or not self._pulses[rank].waiting] or pending
+        places = [f"rank {rank} {self._pulses[rank].where}" for rank in guilty if rank in seen]
+        said = f"did not get on for {self._stall:g} s" + (f" ({'; '.join(places)})" if places else "")
+        return Verdict("broken", ranks=tuple(guilty), said=said)
+
 
 # Where a thread of a rank stands while it waits for other ranks. FSDP's hooks are in the same package, but they end
 # before the layers compute, so only what is innermost counts.
@@ -27,19 +105,13 @@ _NO_LIMIT = timedelta(days=1)  # of a collective operation: who watches the rank
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank raised.
+    """What a rank raised."""
 
-    Args:
-        error: The exception, where it can be pickled.
-        text: Its traceback.
-    """
-
-    error: BaseException | None
-    text: str
+    error: BaseException | None  #: the exception, where it can be pickled
+    text: str  #: its traceback
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """From what was caught."""
         text = "".join(traceback.format_exception(error)).rstrip()
         try:
             copy = pickle.loads(pickle.dumps(error))
@@ -49,13 +121,7 @@ class Failure:
 
 
 class RankHost:
-    """What lives in a rank.
-
-    Args:
-        rank: Its number.
-        count: Of all ranks.
-        address: Of its machine, as the other ranks' machines know it.
-    """
+    """What lives in rank ``rank`` of ``count``; ``address`` is its machine's, as the others know it."""
 
     def __init__(self, rank: int, count: int, address: str = "127.0.0.1") -> None:
         self.rank, self.count, self.address = rank, count, address
@@ -84,11 +150,7 @@ class RankHost:
     def build(
         self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
     ) -> dict[str, bool]:
-        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner (``device`` may be ``auto``).
-
-        Returns:
-            Whether there is a ``critic``, and a ``reference``.
-        """
+        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner; says what it has."""
         import torch.distributed as dist
 
         from trainers.engines.process_group import Sender
@@ -160,8 +222,7 @@ class RankHost:
     def publication(self, number: int, which: Any, dtype: Any, snapshot: bool, limit: float) -> Any:
         """Make weights ready to leave, until the next of their kind; all ranks together. Returns what will come.
 
-        ``limit`` is how many seconds ranks wait for each other while they send a snapshot; for the others see
-        :class:`~trainers.learner.weight_stream.WeightStream`.
+        ``limit``: seconds that ranks wait for each other. See :class:`~trainers.learner.weight_stream.WeightStream`.
         """
         stream = self.learner.publication(which, dtype, snapshot=snapshot)
         if snapshot and self._apart is None:
@@ -178,11 +239,7 @@ class RankHost:
         self._sender.give_up(name, why)
 
     def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
-        """Send to groups that rank 0 opened; all ranks together. See :func:`trainers.engines.transport.send`.
-
-        Raises:
-            SupersededError: These weights are gone.
-        """
+        """Send to groups that rank 0 opened, all ranks together: :func:`trainers.engines.transport.send`."""
         from trainers.engines.base import SupersededError
         from trainers.engines.transport import plan_of, send
 

@@ -11,14 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import hub, tiny
-from trainers.cluster.machine import Machine, PlanError, available
-from trainers.cluster.memory import ModelShape
+from trainers.cluster.memory import Machine, ModelShape, PlanError, available
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
 
 
 def this_machine() -> Machine:
-    """This one, as torch sees it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
     free = [torch.cuda.mem_get_info(number)[0] for number in range(count)]
@@ -26,11 +24,7 @@ def this_machine() -> Machine:
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
-    """The shape of the policy, from its configuration alone; ``None`` where it is not on this disk.
-
-    Raises:
-        PlanError: It is on the hub, which cannot be reached.
-    """
+    """The shape of the policy, of its configuration alone; ``None`` where it is not on this disk, or PlanError."""
     if section.path == "tiny":
         return _counted_tiny(section)
     try:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..hub import is_name
-from ..saved_adapter import read_adapter
+from ..hub import is_name, read_adapter
 from .model import ModelSection
 from .reward_model import sections_of
 from .schema import TASK_FILES, RunConfig

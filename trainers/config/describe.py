@@ -1,4 +1,4 @@
-"""A schema in words: its keys, what each may be, the text of ``--help`` and the Markdown reference."""
+"""A schema in words: its keys, what each may be, and the text of ``--help``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "t
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration: its dotted name, its type, what it may be in words.
-
-    A mapping from names to sections is one key, too; what its sections take are its ``entries``.
-    """
+    """One key: its dotted name, its type, what it may be; one for a mapping of names to sections with ``entries``."""
 
     name: str
     annotation: Any
@@ -33,12 +30,10 @@ class Key:
 
     @property
     def section(self) -> str:
-        """The part of the name before the last dot."""
         return self.name.rpartition(".")[0]
 
     @property
     def nullable(self) -> bool:
-        """Whether it may be null."""
         return self.default is None or type(None) in typing.get_args(self.annotation)
 
     @property
@@ -84,15 +79,11 @@ def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
 
 
 def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
-    """Every key by its dotted name."""
     return {key.name: key for group in groups(schema) for key in group.keys}
 
 
 def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
-    """The key that ``name`` is, or that it lies below; ``None`` where it is none, a section, or a name of one.
-
-    For example ``env.kwargs`` for ``env.kwargs.level``, and ``reward_models.mine.kind`` for itself.
-    """
+    """The key that ``name`` is or lies below (``env.kwargs`` of ``env.kwargs.level``), if there is one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         key = keys.get(".".join(parts[:length]))
@@ -122,30 +113,6 @@ def help_text(schema: type[BaseModel], usage: str) -> str:
             lines.append(f"  {key.name} = {dump(key.default)}   ({key.allowed})")
             lines.append(f"      {key.description}")
     return "\n".join(lines)
-
-
-def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
-    """The reference page: one table a section of each schema."""
-    lines = [
-        "# Configuration",
-        "",
-        "Made by `make docs-pages` from `trainers/config/schema.py`; do not edit it here.",
-        "",
-        "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
-        "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
-        "came from (with `--all` every key), and what it prints can be given to `--config` again; `--plan-for` places",
-        "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
-        "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
-    ]
-    for command, schema in schemas.items():
-        lines += ["", f"## `{command}`"]
-        for group in groups(schema):
-            lines += ["", f"### {group.name}", "", group.description, ""]
-            lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
-            for key in group.keys:
-                cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
-                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def _key(name: str, info: FieldInfo) -> Key:

@@ -91,7 +91,6 @@ class ServingSection(Section):
 
     @property
     def base_urls(self) -> tuple[str, ...]:
-        """The servers that run already, where such are used."""
         return {"vllm": self.vllm.base_url, "sglang": self.sglang.base_url}.get(self.name) or ()
 
     @property

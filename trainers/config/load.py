@@ -55,10 +55,7 @@ class Flags:
 
 
 def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
-    """Print the keys and exit with 0 where a command line asks for ``--help``.
-
-    A program does so before it imports torch: help takes no seconds then, and needs nothing that is not installed.
-    """
+    """Print the keys and exit with 0 on ``--help``: before a program imports torch, which takes seconds."""
     if "--help" in argv or "-h" in argv:
         with reader_may_leave():
             print(help_text(schema, usage))
@@ -76,16 +73,15 @@ def load_config(
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program, which ``usage`` names as the user calls it.
 
-    ``--help`` and ``--dry-run`` print and exit with 0. A configuration with problems prints all of them and exits
-    with 2, without a traceback.
+    ``--help`` and ``--dry-run`` print and exit with 0; problems are all printed, and end with 2.
 
     Args:
         argv: The arguments without the program's name.
         schema: What may be configured.
         usage: For ``--help``.
-        plan: From the configuration, and the machine that ``--plan-for`` describes, to what would be started where;
-            ``--dry-run`` prints it. A ``ValueError`` of it is a problem of the configuration.
-        rehearse: Likewise, for ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap.
+        plan: From the configuration and the machine of ``--plan-for`` to what would be started where, for
+            ``--dry-run``. A ``ValueError`` of it is a problem of the configuration.
+        rehearse: Likewise: tries what a run does first anyway, as far as that is cheap.
         check: Finds what only the parts of a run know to be wrong: pairs of a key and what is wrong with it.
     """
     show_help(argv, schema, usage)
@@ -127,13 +123,10 @@ def resolve(
     arguments: Sequence[str],
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
 ) -> tuple[ConfigT, Flags]:
-    """Read arguments (``key=value``, ``--config FILE``) into a checked configuration.
+    """Read arguments (``key=value``, ``--config FILE``) into a checked configuration; ConfigError with every problem.
 
-    Keys of verl's are translated first (:mod:`.verl`). Defaults give way to files, earlier files to later ones,
-    and files to ``key=value``, wherever it stands.
-
-    Raises:
-        ConfigError: With every problem that could be found.
+    Keys of verl's are translated first (:mod:`.verl`). Defaults give way to files, earlier files to later ones, and
+    files to ``key=value``.
     """
     keys = all_keys(schema)
     problems: list[Problem] = []
@@ -163,10 +156,7 @@ def resolve(
 def render(
     config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = (), *, whole: bool = True
 ) -> str:
-    """The configuration as YAML that ``--config`` reads back: every key, or those that differ from their defaults.
-
-    ``notes`` are said first, in comments, and ``sources`` beside what differs.
-    """
+    """The configuration as YAML that ``--config`` reads back, ``whole`` or what differs from defaults, commented."""
     sources = sources or {}
     few = "# What differs from the defaults, and where it came from; --all shows every key."
     every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
@@ -261,7 +251,6 @@ def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
 def _explain(
     error: ValidationError, tree: Mapping[str, Any], keys: Mapping[str, Key], sources: Mapping[str, str]
 ) -> list[Problem]:
-    """Pydantic's errors in our words, one for each key."""
     problems: list[Problem] = []
     bad: dict[str, Key] = {}  # in order, each once: a union or a list gives an error for each of its parts
     for detail in error.errors(include_url=False):

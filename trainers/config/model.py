@@ -79,12 +79,7 @@ def positions_of(path: str) -> int | None:
 
 
 def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"]:
-    """What a model computes in where nobody says it.
-
-    Args:
-        path: As `model.path`.
-        device: As `model.device`.
-    """
+    """What a model computes in where nobody says it, by ``model.path`` and ``model.device``."""
     return "bfloat16" if is_language_model(path) and _multiplies_bfloat16(device) else "float32"
 
 

@@ -1,7 +1,7 @@
 """The configuration of a run, section by section; each section has every key with type, default, range and meaning.
 
-The sections are frozen pydantic models; names are verl's where a field has a standard one. ``--help`` and
-docs/configuration.md are made from what stands here. What several keys must agree on is checked at the end.
+Frozen pydantic models, with verl's names where a field has a standard one. ``--help`` and docs/configuration.md are
+made of what stands here. What several keys must agree on is checked at the end.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ class ConflictError(ValueError):
 
 
 class RunConfig(Section):
-    """What all runs have; subclasses add sections, and checks across them.
-
-    ``reads`` says which keys are read only where others have certain values (:mod:`.unread`).
-    """
+    """What all runs have; ``reads`` says which keys are read only where others have certain values (:mod:`.unread`)."""
 
     reads: ClassVar[unread.Reads] = {}
 
@@ -299,13 +296,11 @@ def _curriculum_checks(config: PPOConfig) -> Problems:
 
 
 def template_checks(names: Iterable[str]) -> Problems:
-    """Variables for the chat template that are the renderer's own."""
     for name, what in refused(names):
         yield f"data.chat_template_kwargs.{name}", f"cannot be given: it is {what}"
 
 
 def engine_checks(engine: ServingSection) -> Problems:
-    """How many servers there are, and their arguments."""
     name, urls = engine.name, engine.base_urls
     if engine.replicas > 1 and (urls or name == "openai"):
         each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
@@ -358,7 +353,6 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
 
 
 def model_checks(model: ModelSection) -> Problems:
-    """The shape of a model from scratch."""
     if model.path != "tiny":
         return
     if model.hidden % (2 * model.heads):

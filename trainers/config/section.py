@@ -27,10 +27,7 @@ Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """A group of keys: frozen, no unknown keys, no conversions between types.
-
-    What a key is for is its ``description``, or the docstring below it.
-    """
+    """A group of keys: frozen, no unknown keys, no conversions. A key's meaning is its ``description`` or docstring."""
 
     model_config = ConfigDict(
         extra="forbid",

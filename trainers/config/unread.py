@@ -154,7 +154,6 @@ def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None
 
 
 def unread_checks(config: Section, reads: Reads) -> Problems:
-    """Keys that were changed and would not be read."""
     value_of = _values(config)
     for key in _changed(config, ""):
         if (said := unread(key, value_of, reads)) is not None:
@@ -184,7 +183,6 @@ def _reads(value: Any, accepted: tuple[Any, ...] | Not) -> bool:
 
 
 def _but(switches: Mapping[str, tuple[Any, ...] | Not], value_of: Callable[[str], Any]) -> str:
-    """Without what, or with what instead."""
     if len(switches) > 1:
         return f"without {' or '.join(_needed(switch, accepted) for switch, accepted in switches.items())}"
     ((switch, accepted),) = switches.items()

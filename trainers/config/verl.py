@@ -66,10 +66,7 @@ class BadValueError(ValueError):
 
 @dataclass
 class Given:
-    """What was set, for rules of several keys: verl's keys, ours, and what the schema has.
-
-    ``whole``: it is a command of verl's, and what it leaves out is as there.
-    """
+    """What was set, for rules of several keys; ``whole``: a command of verl's, and what it leaves out is as there."""
 
     verls: Mapping[str, Setting]
     ours: Mapping[str, Setting]
@@ -83,11 +80,9 @@ class Given:
         return name in self.verls and self.verls[name].value is not None
 
     def first(self, *names: str) -> str | None:
-        """The first of verl's keys that was given."""
         return next((name for name in names if self.has(name)), None)
 
     def under(self, *prefixes: str) -> list[str]:
-        """Verl's keys that were given and begin so."""
         return [key for key in self.verls if key.startswith(prefixes)]
 
     def passed(self, ours: Mapping[str, str]) -> Results:
@@ -131,7 +126,6 @@ class Given:
         return known[value]
 
     def our(self, name: str) -> Any:
-        """The value of one of our keys, as given or by default."""
         return self.ours[name].value if name in self.ours else self.keys[name].default
 
 
@@ -170,10 +164,7 @@ class _Made(NamedTuple):
 def translate(
     settings: Sequence[Setting], keys: Mapping[str, Key], table: Table, report: Report
 ) -> tuple[list[Setting], list[str]]:
-    """The settings in our keys, in the order they count, and a line about each of verl's keys.
-
-    Later settings win. Those of ours, and unknown ones, stay as they are.
-    """
+    """The settings in our keys, in the order they count, and a line about each of verl's keys. Later settings win."""
     ruled = []
     for setting in settings:
         # Without the signs by which Hydra adds a key that its configuration has not.
@@ -252,10 +243,7 @@ def _computed(
 
 
 def _read(made: Sequence[_Made], keys: Mapping[str, Key], notes: list[str], reads: Reads) -> Iterator[Setting]:
-    """The settings without those of verl's that would not be read here, and lines about both.
-
-    Its launch commands carry such keys: options of a critic beside an estimator without one, for example.
-    """
+    """Without settings of verl's that are not read here (a critic's beside GRPO), and lines about both."""
     last = {each.setting.key: each.setting.value for each in made}
     for _, setting, may_do_nothing, of, why in made:
         owner, theirs, key = key_at(setting.key, keys), ", ".join(of), setting.key
@@ -271,11 +259,7 @@ def _read(made: Sequence[_Made], keys: Mapping[str, Key], notes: list[str], read
 
 
 def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
-    """Take the flags by which Hydra names the YAML file that a command begins with.
-
-    Returns:
-        The other arguments; the files to read before them; what became of the flags, in words.
-    """
+    """Take Hydra's flags that name a YAML file: the other arguments, the files, and what became of the flags."""
     names = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
     flags, rest = taken(arguments, names, report)
     if not flags:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import yaml
 
 from ..algorithms.names import Rejection
-from ..saved_adapter import read_adapter
+from ..hub import read_adapter
 from .commands import EvaluateConfig, GenerateConfig
 from .schema import PPOConfig, RunConfig
 from .verl import NAMES, Given, Results, Table, rules_of
@@ -33,7 +33,6 @@ _NSIGHT = ("global_profiler.global_tool_config.nsys.worker_nsight_options.", "tr
 
 
 def _sizes(given: Given) -> tuple[int, int]:
-    """Prompts a batch and prompts a mini-batch."""
     batch, mini = given.number(_BATCH), given.number(_MINI)
     if not given.has(_MINI):
         mini = min(batch, mini) if batch % min(batch, mini) == 0 else batch
@@ -93,7 +92,6 @@ def _lengths(given: Given) -> Results:
 
 
 def _micro(given: Given) -> Results:
-    """Micro-batches in tokens."""
     whole, tokens = f"{_ACTOR}ppo_micro_batch_size", f"{_ACTOR}ppo_max_token_len_per_gpu"
     sequences, dynamic = f"{whole}_per_gpu", f"{_ACTOR}use_dynamic_bsz"
     longest, ours = given.number(_PROMPT) + given.number(_RESPONSE), "actor.max_tokens_per_micro_batch"
@@ -299,7 +297,6 @@ def _validation(given: Given) -> Results:
 
 
 def _environment(given: Given) -> Results:
-    """By the interaction, the tools or the agent loop."""
     turns = f"{_ROLLOUT}multi_turn."
     interaction, loop = f"{turns}interaction_config_path", f"{_ROLLOUT}agent.default_agent_loop"
     files = {interaction: "interactions", f"{turns}tool_config_path": "tools", "data.tool_config_path": "tools"}
@@ -374,7 +371,6 @@ def _reward_manager(given: Given) -> Results:
 
 
 def _reward_pool(given: Given) -> Results:
-    """By the names of now and those of before."""
     for section in ("reward.reward_model.", "reward_model."):
         own = given.value(f"{section}enable_resource_pool") is True
         for key in (f"{section}n_gpus_per_node", f"{section}nnodes"):
@@ -466,7 +462,6 @@ def _generating_cluster(given: Given) -> Results:
 
 
 def _machines(given: Given) -> tuple[int, int]:
-    """How many machines, and GPUs of each."""
     return given.number(_NODES) if given.has(_NODES) else 1, given.number(_GPUS) if given.has(_GPUS) else 1
 
 
@@ -488,7 +483,6 @@ def _on_ray(given: Given, *backends: str) -> bool:
 
 
 def _timeline(given: Given) -> Results:
-    """Of Ray, or of the run without Ray."""
     ours = "ray_init.timeline_json_file" if _on_ray(given, "cluster.backend", "env.backend") else "trainer.trace_file"
     yield from given.passed({f"{section}.timeline_json_file": ours for section in ("ray_init", "ray_kwargs")})
 

@@ -1,7 +1,7 @@
 """YAML with the scalars of version 1.2's core schema, on one line where a value is shown.
 
-PyYAML reads version 1.1, which has traps for a configuration: ``1e-4`` is text there, ``no`` is false and ``1:30`` is
-ninety. What is written here reads the same under both versions.
+PyYAML reads version 1.1, where ``1e-4`` is text, ``no`` is false and ``1:30`` is ninety. What is written here reads the
+same under both versions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]
 
     def names(self, node: yaml.MappingNode) -> list[Any]:
-        """The keys of a mapping, in order."""
         names: list[Any] = []
         for key, _ in node.value:
             if (name := self.construct_object(key, deep=True)) in names:
@@ -40,7 +39,6 @@ class Loader(yaml.SafeLoader):
         return names
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a ``dict``."""
         self.names(node)
         return super().construct_mapping(node, deep)
 
@@ -74,7 +72,6 @@ def dump(value: Any) -> str:
 
 
 def reason(error: yaml.YAMLError) -> str:
-    """YAML's complaint in one line."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""

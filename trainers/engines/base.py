@@ -3,12 +3,10 @@
 Conventions, which the conformance suite checks on every engine:
 
 * **Log-probability.** ``Generation.logprobs[i] = log_softmax(logits_i / T)[token_i]`` over the *full* vocabulary, with
-  ``T = temperature`` (``T = 1`` for greedy decoding). It is not renormalised after top-k, top-p or min-p. That is what
-  a learner recomputes from a forward pass, and what SGLang reports; the ratio of PPO is 1 before the first update.
-  ``Generation.sampled_logprobs`` is the log-probability under the distribution that was really sampled from (after the
-  cuts, renormalised): equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say.
-  With ``Sampling.return_kept``, ``Generation.kept_ids`` are the tokens that the cuts left, so that a learner can
-  renormalise its own probabilities over the same set; engines that cannot say refuse the request.
+  ``T = temperature`` (1 for greedy decoding), not renormalised after top-k, top-p or min-p: what a learner recomputes.
+  ``Generation.sampled_logprobs`` is that of the distribution that was sampled from (after the cuts, renormalised):
+  equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say. With
+  ``Sampling.return_kept``, ``Generation.kept_ids`` are the tokens that the cuts left; engines that cannot say refuse.
 * **Stop tokens** that were sampled are part of ``token_ids`` and have a log-probability; ``finish_reason`` is
   ``"stop"``.
 * **Context.** A prompt that leaves no room for a new token within ``max_context`` is a :class:`RequestError`; a
@@ -16,11 +14,9 @@ Conventions, which the conformance suite checks on every engine:
 * **Cuts** apply to the probabilities at the temperature, in this order: the ``top_k`` most likely tokens; of those,
   renormalised, the smallest set with probability ``top_p``; of those, the ones with at least ``min_p`` times the
   probability of the most likely.
-* **Versions.** Every token carries the version of the weights that computed it, so an update in the middle of a
-  generation is visible token by token.
-* **Sessions.** ``session`` names an episode. An engine may keep its KV cache between calls and reuse the longest common
-  prefix; it never reuses KV that other weights computed. Sessions are a matter of speed alone: the results are the same
-  without.
+* **Versions.** Every token carries the version of the weights that computed it.
+* **Sessions.** ``session`` names an episode, whose KV cache an engine may keep between calls; it never reuses KV that
+  other weights computed. Sessions are a matter of speed alone.
 """
 
 from __future__ import annotations
@@ -45,10 +41,7 @@ class EngineDeadError(EngineError):
 
 
 class PartialUpdateError(EngineError):
-    """A part of the engine could not take new weights and was taken out; the message says which, and why.
-
-    All that is left of the engine has the new weights, and its ``version`` says so: it can be used on.
-    """
+    """A part of the engine could not take new weights and was taken out (which, and why); the rest has them."""
 
 
 class SupersededError(EngineError):
@@ -65,11 +58,7 @@ class RequestError(EngineError, ValueError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
+    """How to sample. Raises ``ValueError``: a value outside its range."""
 
     temperature: float = 1.0  #: 0 decodes greedily
     top_p: float = 1.0  #: keep the smallest set of tokens with at least this probability; 1 keeps all
@@ -132,9 +121,7 @@ class Engine(Protocol):
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """Continue ``token_ids``. Cancelling the awaiting task aborts the request and frees what it held.
 
-        Raises:
-            RequestError: The request is invalid.
-            EngineDeadError: The engine is gone.
+        Raises RequestError: the request is invalid. EngineDeadError: the engine is gone.
         """
         ...
 
@@ -175,12 +162,9 @@ class Engine(Protocol):
 
 
 async def probe(engine: Engine) -> int:
-    """Whether an engine still computes; how many tokens that ``stats`` counts were computed for this.
+    """Have an engine compute a token, or call its own ``probe``; raises ``EngineError`` where it does not compute.
 
-    An engine that knows better than by a request of one token has a method ``probe`` that does the same.
-
-    Raises:
-        EngineError: It does not compute.
+    Returns how many of the tokens that ``stats`` counts were computed for this.
     """
     if (own := getattr(engine, "probe", None)) is not None:
         tokens: int = await own()
@@ -196,7 +180,6 @@ def default_kv_bytes(gpu: int | None) -> int:
 
 
 def check_mode(mode: str) -> None:
-    """Raises ``ValueError``: there is no such mode of an update."""
     if mode not in get_args(UpdateMode):
         raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
 
@@ -217,11 +200,7 @@ MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the
 def check_request(
     token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int, reports_kept: bool = False
 ) -> NDArray[np.int32]:
-    """The prompt, int32 ``[n]``, ``n >= 1``; ``reports_kept`` says that the engine can do ``return_kept``.
-
-    Raises:
-        RequestError: Says what is wrong with the prompt or the parameters.
-    """
+    """The prompt, int32 ``[n]``, ``n >= 1``; or RequestError; ``reports_kept``: the engine can ``return_kept``."""
     ids = np.asarray(token_ids)
     if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise RequestError(f"token_ids must be a non-empty flat sequence of integers, not {ids.dtype} {ids.shape}")

@@ -1,27 +1,25 @@
 """What the torch engine computes: the forward pass over a flat batch of tokens, and the draw from its logits.
 
-Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
-attention needs rows: there the tokens are split into *groups* of requests with similar lengths. Keys and values live in
-one tensor a layer, ``[blocks * SIZE, 2 * kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share
-(:class:`.scheduler.BlockPool`); a table says where a request's positions lie. Requests that decode on several threads
-of a CPU read them in place (:mod:`.cell_attention`). Any other group gathers its blocks, up to its longest request,
-just before it attends to them: they are in the processor's cache then, which more than pays for the copy.
+Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer sees padding. Attention works
+on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[blocks * SIZE, 2 *
+kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.scheduler.BlockPool`); a table
+says where a request's positions lie. Requests that decode on several threads of a CPU read them in place
+(:class:`CellAttention`); any other group gathers its blocks just before it attends: they are in the processor's cache
+then.
 
-The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
-parameter of the original keeps its name, as a view into them; that is all that a weight update needs. Models of other
-families than :data:`FAMILIES` run through transformers' own modules, on the same blocks (:mod:`.module_decoder`).
+The weights are copied into fused matrices (q, k, v in one; gate and up in one), of which each parameter of the original
+is a view with its name: all that a weight update needs. Other families than :data:`FAMILIES` run through transformers'
+own modules, on the same blocks (:mod:`.module_decoder`).
 
-The randomness of a token is a hash of the request's seed and the token's position in the context, so it does not depend
-on what else is in the batch, on how the prompt was cut into chunks, or on earlier draws; and a generation that was cut
-short goes on as it would have if its tokens come back as a prompt.
-
-All of it is device-agnostic PyTorch, without kernels of its own. It was exercised on the CPU only.
+The randomness of a token is a hash of the request's seed and the token's position in the context, so it depends neither
+on the batch nor on chunks nor on earlier draws; a generation that was cut short goes on as it would have.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -35,9 +33,64 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from trainers.engines.cell_attention import CellAttention, is_faster
 from trainers.engines.transport import AdapterSource, LocalSource, Weights, source_of
 from trainers.engines.weights import Named, check_names, check_weights, some
+
+
+def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
+    """Whether both kernels exist for these, and are the faster way."""
+    return device.type == "cpu" and dtype in (torch.float32, torch.float64) and threads > 1
+
+
+class CellAttention:
+    """Attention of one query a head and request to one layer's ``cells``, each of ``kv_heads`` keys and as many values.
+
+    Each head of keys serves ``heads / kv_heads`` consecutive ones of queries.
+    """
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, cells: int, dtype: torch.dtype) -> None:
+        self._heads, self._kv_heads, self._head_dim, self._dtype = heads, kv_heads, head_dim, dtype
+        # A table of the cache has a row for each position and head: keys first, then as many values.
+        self._table = cells * 2 * kv_heads
+        self._index = torch.int32 if self._table < 2**31 else torch.int64  # half as much to read
+        self._of_head = torch.arange(kv_heads, dtype=self._index).repeat_interleave(heads // kv_heads)[:, None]
+        with warnings.catch_warnings():  # "in beta state", said once a process, by whoever makes the first
+            warnings.simplefilter("ignore")
+            self.reads(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+
+    def reads(self, cells: Tensor, positions: Tensor) -> Tensor:
+        """What the requests read; the same for all layers.
+
+        ``cells`` (int64 ``[R, keys]``) says where the cache has each position of a request, ``positions`` (int64
+        ``[R]``) those of their queries. The answer is sparse, ``[R * heads, rows of the table]`` with ``keys`` entries
+        a row: 0 up to the query's position, ``-inf`` beyond (where the cell must be finite).
+        """
+        keys, count = cells.shape[1], len(cells) * self._heads
+        first = cells.to(self._index) * (2 * self._kv_heads)
+        hidden = torch.arange(keys) > positions[:, None]
+        bias = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
+        return torch.sparse_csr_tensor(
+            torch.arange(0, count * keys + 1, keys, dtype=self._index),
+            (first[:, None] + self._of_head).view(-1),
+            bias.repeat_interleave(self._heads, 0).view(-1),
+            size=(count, self._table),
+            check_invariants=False,
+        )
+
+    def attend(self, q: Tensor, cache: Tensor, reads: Tensor) -> Tensor:
+        """Queries ``[R, heads, head_dim]`` to what they find, ``[R, heads * head_dim]``; ``reads`` as given before.
+
+        The cache is contiguous, ``[cells, 2 * kv_heads, head_dim]``; the queries need not be.
+        """
+        table = cache.view(-1, self._head_dim)
+        queries = q.reshape(-1, self._head_dim)
+        scale = self._head_dim**-0.5
+        scores = torch.sparse.sampled_addmm(reads, queries, table.t(), alpha=scale).values().view(len(queries), -1)
+        cells = reads.col_indices().view(scores.shape)
+        values = table[self._kv_heads :]  # the value of a key's head stands so many rows further
+        found = F.embedding_bag(cells, values, mode="sum", per_sample_weights=scores.softmax(-1))
+        return found.view(len(q), -1)
+
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 SIZE = 16  #: positions of a block of keys and values
@@ -66,16 +119,12 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def blocks_for(tokens: int) -> int:
-    """How many blocks so many tokens need."""
     return -(-tokens // SIZE)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """A contiguous part of the flat batch that attends together, as ``R`` rows of at most ``Q`` new tokens.
-
-    One that reads its cells in place has ``reads``, and needs no blocks, queries and biases.
-    """
+    """A contiguous part of the flat batch that attends together, as ``R`` rows of at most ``Q`` new tokens."""
 
     begin: int  # first token in the flat batch
     end: int  # one past the last
@@ -120,8 +169,7 @@ class Decoder:
     The weights of ``model``, a transformers model with a language-model head, are copied to ``device`` and ``dtype``,
     by default the model's own. How many ``threads`` it will be run with on a CPU decides how it attends.
 
-    Raises:
-        ValueError: An unsupported feature of the architecture; says which are supported.
+    Raises ``ValueError``: an unsupported feature of the architecture; says which are supported.
     """
 
     def __init__(
@@ -175,12 +223,7 @@ class Decoder:
     # Weights
 
     def read_weights(self, weights: Weights) -> Iterator[Named]:
-        """Begin to read weights of this process, for :meth:`load_weights`.
-
-        Raises:
-            ValueError: They are not exactly this model's; see :func:`trainers.engines.weights.check_weights`.
-            SupersededError: They are gone.
-        """
+        """Begin to read weights of this process, for :meth:`load_weights`; raises as an engine's ``update_weights``."""
         shapes = {name: value.shape for name, value in self.parameters.items()}
         if isinstance(weights, Mapping):  # others come from a learner, which has checked their values
             check_weights(weights, shapes, self._tied)
@@ -192,10 +235,7 @@ class Decoder:
         return source.read()
 
     def load_weights(self, tensors: Iterable[Named]) -> None:
-        """Copy weights into the memory of the old ones, where they are cast and may come from another device.
-
-        Keys and values computed before are stale afterwards.
-        """
+        """Copy weights into the memory of the old ones, cast; keys and values computed before are stale afterwards."""
         for names, value in tensors:
             for name in names:
                 if name not in self._tied:
@@ -256,14 +296,11 @@ class Decoder:
         ids: NDArray[np.int32],
         table: NDArray[np.int64],
     ) -> Tensor:
-        """Compute a step: write keys and values of the next tokens of ``m`` requests.
+        """Write keys and values of the next tokens of ``m`` requests; float32 ``[m, vocab]``, of each one's last token.
 
         ``rows`` ``[m]`` says which; ``starts`` and ``counts`` ``[m]`` the first position to compute of each, and how
         many, at least 1. ``ids`` ``[all rows, max_context]`` has the known tokens, ``table`` ``[all rows,
         ceil(max_context / SIZE)]`` the block of each ``SIZE`` positions; any block, where a row has none.
-
-        Returns:
-            float32 ``[m, vocab]``, of each request's last token.
         """
         return self._forward(self._plan(rows, starts, counts, ids, table))
 
@@ -402,10 +439,7 @@ class Decoder:
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN.
-
-    On a CPU they are no memory before they are written, where torch writes its own at once.
-    """
+    """Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     # From the system itself: the C library's heap may have a large piece left, which it would fill with zeros at once.
@@ -414,7 +448,6 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
 
 
 def position_bytes(config: Any, dtype: torch.dtype) -> int:
-    """What keys and values of one position take, in all layers."""
     return config.num_hidden_layers * 2 * _kv_heads(config) * _head_dim(config) * dtype.itemsize
 
 
@@ -467,15 +500,11 @@ def sample(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw a token for each row, by inverting the cumulative distribution at a uniform number in ``[0, 1)``.
 
-    Args:
-        logits: float32 ``[n, vocab]``.
-        rows: How to draw, :data:`ROW` ``[n]``.
-        uniform: ``[n]``.
+    ``logits`` is float32 ``[n, vocab]``, ``rows`` :data:`ROW` ``[n]``, ``uniform`` ``[n]``.
 
     Returns:
-        int64 tokens ``[n]``, their float32 log-probs ``[n]`` at the temperature over the full vocabulary, float32
-        log-probs ``[n]`` under the distribution after the cuts (0 for greedy rows), and int64 ``[m, 2]``: row and token
-        of all that the cuts left in the rows with ``return_kept`` that are cut, in order.
+        int64 tokens ``[n]``; float32 log-probs ``[n]`` at the temperature over the full vocabulary, and after the cuts
+        (0 for greedy rows); int64 ``[m, 2]``: row and token of what the cuts left in rows with ``return_kept``.
     """
     device = logits.device
 

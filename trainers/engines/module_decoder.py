@@ -1,9 +1,8 @@
 """Models without a fused forward pass: transformers' own modules, over the blocks of the torch engine.
 
-The modules see one sequence, the flat batch, with the position of each token. They ask for attention by the name
-:data:`ATTENTION`, and get the engine's: keys and values go to their blocks, and each request attends to its own. So
-whatever a family does between its attentions (mixtures of experts, norms, scaled embeddings) is transformers' code, as
-in the learner. A family whose tokens meet elsewhere too, in a recurrent state or a convolution, is refused.
+The modules see the flat batch as one sequence, with the position of each token, and ask for attention by the name
+:data:`ATTENTION`: keys and values go to their blocks, and each request attends to its own. What a family does between
+its attentions is transformers' code. A family whose tokens meet elsewhere (recurrence, convolution) is refused.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ ATTENTION = "textenvs_blocks"  #: by which transformers finds this attention
 class ModuleDecoder(Decoder):
     """A causal language model of any family that transformers computes with its attention interface.
 
-    Raises:
-        ValueError: The model does not leave attention to the interface, attends in a way that is not supported (a soft
-            cap, sinks, keys and values of different sizes), or has layers whose tokens meet elsewhere; quantised.
+    Raises ``ValueError``: the model does not leave attention to the interface, has attention that is not supported (a
+    soft cap, sinks, keys and values of different sizes), layers whose tokens meet elsewhere, or is quantised.
     """
 
     def _take_model(self, model: PreTrainedModel, threads: int) -> None:

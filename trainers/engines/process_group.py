@@ -25,13 +25,7 @@ _LONGEST_NAP_S = 0.005  # between two looks at what is under way
 
 
 def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist.ProcessGroup:
-    """Join a group; returns when all of its programs have.
-
-    Args:
-        group: See :data:`Group`.
-        rank: From 0 to ``size - 1``.
-        store: Of rank 0, which opened it.
-    """
+    """Join a group as ``rank``; returns when all of its programs have. ``store`` is that of rank 0, which opened it."""
     # torch has no public way to a group across independent programs; SGLang uses these internal functions, and both
     # sides of a group must be made in the same way.
     from torch.distributed.distributed_c10d import Backend, PrefixStore, _new_process_group_helper, _world, rendezvous
@@ -78,16 +72,9 @@ class Sender:
         return name in self._links
 
     def open(self, address: str, size: int, backend: str, timeout_s: float) -> Group:
-        """Open a new group, and begin to wait for its workers.
+        """Open a new group, and begin to wait for its workers; returns what these join with.
 
-        Args:
-            address: Of this machine, as the workers reach it; the system chooses the port.
-            size: Of the group.
-            backend: ``gloo`` or ``nccl``.
-            timeout_s: Seconds for joining, and for sending a bucket.
-
-        Returns:
-            What the workers join with.
+        ``address`` is this machine's, as the workers reach it; ``timeout_s`` is for joining, and for each bucket.
         """
         name, limit = f"textenvs-{uuid.uuid4().hex[:8]}", timedelta(seconds=timeout_s)
         store = dist.TCPStore(address, 0, size, is_master=True, timeout=limit, wait_for_workers=False)
@@ -109,22 +96,15 @@ class Sender:
         return group
 
     def give_up(self, name: str, why: str) -> None:
-        """Wait no more for a group."""
         if (link := self._links.get(name)) is not None:
             link.error = link.error or why
 
     def join(self, names: Iterable[str]) -> None:
-        """Wait for the workers of these groups."""
         for link in map(self._links.__getitem__, list(names)):
             self._wait(link, lambda link=link: link.joined is not None, "join")  # type: ignore[misc]
 
     def send(self, tensors: Mapping[str, Sequence[Tensor]], meanwhile: Callable[[], None]) -> None:
-        """Broadcast tensors to each group that has not failed.
-
-        Args:
-            tensors: By the name of the group.
-            meanwhile: Called while they are under way.
-        """
+        """Broadcast tensors, by the group's name, to groups that have not failed; ``meanwhile`` is called under way."""
         under_way: list[tuple[_Link, list[Any], Sequence[Tensor]]] = []
         for link, values in ((self._links[name], values) for name, values in tensors.items()):
             if link.error is None:
@@ -152,7 +132,6 @@ class Sender:
         return error
 
     def leave(self, name: str) -> None:
-        """Leave a group."""
         if (link := self._links.pop(name, None)) is not None:
             # The last reference goes in that thread: where something is under way, its end is waited for.
             last, link.joined = [link.joined], None

@@ -1,9 +1,9 @@
 """An inference server behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
-What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there. Here:
-requests that come after an update was asked for wait until it is done, and see the new weights alone; a request that is
-cancelled is aborted on the server; whoever waits hears of a dead or hung server within seconds. Whether it also
-computes, and what takes the place of a dead one, is the matter of :class:`trainers.engines.replicas.Replicas`.
+What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there.
+Requests that come after an update was asked for see the new weights alone; a cancelled request is aborted on the
+server; whoever waits hears of a dead or hung server within seconds. What takes its place is the matter of
+:class:`trainers.engines.replicas.Replicas`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,18 @@ from trainers.engines.base import (
     check_request,
     check_sizes,
 )
-from trainers.engines.http import Client, UnreachableError, error_text, refused
-from trainers.engines.parameters import read_parameters
-from trainers.engines.server import ServerOptions, ServerProcess, free_port
+from trainers.engines.server import (
+    Client,
+    ServerOptions,
+    ServerProcess,
+    UnreachableError,
+    error_text,
+    free_port,
+    refused,
+)
 from trainers.engines.transport import AdapterSource, Weights, WeightSource, attending
 from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
+from trainers.engines.weights import read_parameters
 
 _Result = TypeVar("_Result")
 
@@ -78,20 +85,18 @@ class Reply:
 class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
-    With ``options.base_url`` it talks to a server that runs already; else it starts one with
-    ``options.python``, which ends with the engine or with this process. Starting takes half a minute and more: it runs
-    in the background, and :meth:`ready`, the first request or the first update waits for it. KV is shared by all
+    With ``options.base_url`` it talks to a server that runs already; else it starts one, which ends with the engine or
+    with this process, in the background: :meth:`ready`, the first request or update waits for it. KV is shared by all
     requests with the same prefix; sessions have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
 
     Args:
-        model: Folder of the model that the server serves: its ``config.json`` and the names and shapes in its
-            safetensors are what requests and updates are checked against. A server that is started loads it.
+        model: Folder of the model that the server serves, whose ``config.json`` and safetensors' headers requests and
+            updates are checked against.
         options: Which server, and how to treat it.
         max_context: Prompt and new tokens together are at most this.
         stop_token_ids: Stop tokens of every request, beside its own.
         version: Of the model's weights.
-        weights: What a server that runs already is given as ``version`` before the first request; ``None`` where it has
-            them.
+        weights: What a server that runs already is given as ``version`` before the first request, if anything.
 
     Raises:
         ValueError: The folder is no model, or its sizes do not fit ``max_context``.
@@ -161,10 +166,7 @@ class RemoteEngine(ABC):
 
     @abstractmethod
     async def _meet(self, answer: Any) -> None:
-        """Find out what the server is, and tell the updater; ``answer`` is that of the first health check.
-
-        EngineError: it cannot do what is wanted; says how to start it.
-        """
+        """Find out from its first health check what the server is; EngineError where it cannot do what is wanted."""
 
     def _check_sampling(self, sampling: Sampling) -> None:  # noqa: B027
         """Refuse what this server cannot do, with RequestError."""
@@ -175,10 +177,7 @@ class RemoteEngine(ABC):
 
     @abstractmethod
     def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
-        """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own.
-
-        ``stopped``: it ends in a stop token. ``room``: how many more tokens it may have.
-        """
+        """Why the request is over, ``None`` where it is not; ``stopped`` by a stop token, with ``room`` tokens left."""
 
     @abstractmethod
     def _withdraw(self, flight: Flight) -> None:
@@ -193,11 +192,7 @@ class RemoteEngine(ABC):
         return {name: float(n) for name, n in {**self._counters, **gauges}.items()}
 
     async def ready(self) -> None:
-        """Wait until the server serves this model.
-
-        Raises:
-            EngineDeadError: It did not start, or serves something else; with the end of its log where it is ours.
-        """
+        """Wait until the server serves this model; EngineDeadError where it does not, with the end of its log."""
         self._check_alive()
         if self._connecting is None:
             self._connecting = self._spawn(self._connect())
@@ -205,11 +200,7 @@ class RemoteEngine(ABC):
         self._check_alive()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`.
-
-        Raises:
-            EngineError: The server refused the request or answered nonsense; others are not affected.
-        """
+        """See :meth:`trainers.engines.base.Engine.generate`; EngineError where the server refuses or talks nonsense."""
         prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self.max_context)
         await self.ready()
         self._check_sampling(sampling)
@@ -231,12 +222,8 @@ class RemoteEngine(ABC):
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
         The tensors must stay unchanged until this returns. Cancelling withdraws an update that has not begun; one that
-        has begun continues in the background.
-
-        Raises:
-            EngineError: The server refused, and serves the old weights on.
-            EngineDeadError: It failed in the middle, twice: what the server then has is a mixture, and nothing is ever
-                sampled from that.
+        has begun continues in the background. EngineError: the server refused, and serves the old weights on; with
+        EngineDeadError it failed in the middle, twice, and nothing is ever sampled from the mixture.
         """
         check_mode(mode)
         if not isinstance(weights, Mapping | WeightSource | AdapterSource):
@@ -332,12 +319,7 @@ class RemoteEngine(ABC):
         )
 
     async def _post(self, path: str, body: Callable[[], Any], flight: Flight) -> Any:
-        """The answer to a request for tokens; asks again, with a new ``body``, where a connection broke.
-
-        Raises:
-            RequestError: The server refuses the request.
-            EngineError: It answers with an error, or not at all.
-        """
+        """The answer to a request for tokens; asks again, with a new ``body``, where a connection broke."""
         for attempt in range(_TRIES):
             try:
                 answer = await self._client.request("POST", path, body())

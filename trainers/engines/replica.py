@@ -24,11 +24,7 @@ class ReplicaLostError(EngineError):
 
 @dataclass(frozen=True)
 class Limits:
-    """How patient :class:`trainers.engines.replicas.Replicas` are.
-
-    Raises:
-        ValueError: ``stall_timeout`` is no more than ``probe_timeout``.
-    """
+    """How patient :class:`trainers.engines.replicas.Replicas` are."""
 
     probe_interval: float = 5.0  #: seconds between two looks at each replica
     probe_timeout: float = 20.0  #: seconds that a probe may take, of a replica that is idle or makes no progress
@@ -81,11 +77,7 @@ class Replica:
         return task
 
     async def result(self, task: asyncio.Task[Any]) -> Any:
-        """What the engine answers; its work is cancelled when nobody waits any more.
-
-        Raises:
-            EngineError: The replica was lost meanwhile; one each, for raising an error writes into it.
-        """
+        """What the engine answers, or an EngineError of the loss; its work is cancelled when nobody waits any more."""
         lost = self.lost
         assert lost is not None
         try:
@@ -99,12 +91,7 @@ class Replica:
             task.cancel()
 
     async def generate(self, prompt: Any, sampling: Sampling, session: str | None) -> Generation:
-        """The engine's reply, checked.
-
-        Raises:
-            ReplicaLostError: It was taken out meanwhile.
-            EngineError: What the engine says; or the reply is not what the protocol says.
-        """
+        """The engine's reply, checked; ReplicaLostError where the replica was taken out meanwhile."""
         engine, oldest = self.engine, self.engine.version
         task = self.begin(engine.generate(prompt, sampling, session))
         self.calls[task] = asyncio.get_running_loop().time()
@@ -174,10 +161,7 @@ class Replica:
 
 
 def check_reply(reply: Any, sampling: Sampling, oldest: int, newest: int) -> None:
-    """Raises EngineError: the reply is not what the protocol says.
-
-    ``oldest`` and ``newest`` are the engine's versions when the request began and now.
-    """
+    """Raise EngineError where a reply, begun with version ``oldest``, ended with ``newest``, breaks the protocol."""
     if not isinstance(reply, Generation):
         raise EngineError(f"the reply is a {type(reply).__name__}, not a Generation")
     if reply.finish_reason not in get_args(FinishReason):

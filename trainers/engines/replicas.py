@@ -53,14 +53,10 @@ class Replicas:
 
     Args:
         engines: The replicas, with the same weights and version. They are closed with this.
-        restart: From a replica's index to a new engine for its place; a coroutine function, or a function that is
-            called in a thread. A coroutine is cancelled where it takes too long. The new engine's version must not be
-            newer than the current one; where it is older, it gets what the last update brought, which must stay
-            unchanged until the next one. Without ``restart`` a lost replica is gone for good.
+        restart: From a replica's index to a new engine for its place, as a coroutine or in a thread; without it a lost
+            replica is gone for good. An engine with an older version gets what the last update brought, which must stay
+            unchanged until the next one.
         limits: How patient to be.
-
-    Raises:
-        ValueError: No engine, or engines of different versions.
     """
 
     def __init__(
@@ -93,13 +89,7 @@ class Replicas:
     # The protocol
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`.
-
-        Raises:
-            RequestError: The request is invalid.
-            EngineDeadError: All replicas are gone.
-            EngineError: Every attempt failed; the last one's error.
-        """
+        """See :meth:`trainers.engines.base.Engine.generate`; where every attempt failed, the last one's error."""
         # Of the vocabulary, the engine knows.
         prompt = check_request(token_ids, sampling, vocab_size=2**62, max_context=self.max_context, reports_kept=True)
         self._check_open()
@@ -139,11 +129,8 @@ class Replicas:
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
-        Raises:
-            ValueError: No replica takes the weights, or the version does not grow; the old weights then stay.
-            PartialUpdateError: Some replicas failed; they are out, and all others have the new version.
-            EngineDeadError: All replicas are gone.
-            EngineError: Every replica was lost with it, and those that came in their places too.
+        PartialUpdateError: some replicas failed and are out, all others have the new version. EngineError: every
+        replica was lost with it, and those that came in their places too.
         """
         check_mode(mode)
         for _ in range(self._limits.max_restarts + 1):  # again where all that took it were lost with it
@@ -176,10 +163,7 @@ class Replicas:
             await self._release_at(self._replicas[index], session)
 
     async def sleep(self) -> None:
-        """Let the replicas give their memory back until :meth:`wake`; requests wait. All must be able to.
-
-        Nobody looks after their health meanwhile. One that does not fall asleep is taken out.
-        """
+        """Let the replicas give their memory back until :meth:`wake`; requests wait. One that does not is taken out."""
         self._asleep = True
         await self._tell_all("sleep")
 
@@ -249,11 +233,7 @@ class Replicas:
                 self._take_out(other, _because(f"{other.faults} bad replies in a row; the last: {error}", error))
 
     async def _until_up(self, *, or_waiting: bool = False) -> None:
-        """Wait until a replica is up, or also until one waits for the next weights.
-
-        Raises:
-            EngineDeadError: None will be.
-        """
+        """Wait until a replica is up (or waits for the next weights); EngineDeadError where none will be."""
         if not self._watching and not self._closed:
             self._watching = True
             for replica in self._replicas:
@@ -280,12 +260,7 @@ class Replicas:
     # Weights
 
     async def _complete(self, given: Sequence[Replica], weights: Any, version: int) -> bool:
-        """Wait for all replicas; whether there are any that have the weights now (else all that were up are lost).
-
-        Raises:
-            ValueError: No replica took them, and one at least refused.
-            PartialUpdateError: Some took them.
-        """
+        """Wait for all replicas; whether any has the weights now. Raises as ``update_weights``."""
         errors = await asyncio.gather(*(self._taken(replica, version) for replica in given))
         if lost := [error for error in errors if isinstance(error, SourceLostError)]:
             raise lost[0]  # no replica is to blame, and another one could not be given weights either

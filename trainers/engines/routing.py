@@ -2,8 +2,7 @@
 
 The load of a replica is the sum over its requests in flight of ``PREFILL_WEIGHT * uncached + expected``, in tokens:
 ``uncached`` prompt tokens are those that it is not known to have computed before, ``expected`` is the running mean of
-recent replies, at least 1 and at most ``max_new_tokens``. Prompts are computed many tokens a step, replies one. The
-charge is fixed when the request is placed, so that what is added is what is taken off.
+recent replies, at most ``max_new_tokens``. The charge is fixed when the request is placed.
 
 Rules, in this order:
 
@@ -40,10 +39,9 @@ Reason = Literal["home", "prefix", "load", "balance"]
 class PrefixIndex:
     """Which of ``replicas`` replicas has computed which prefix.
 
-    A sequence is cut into blocks of ``block`` tokens. The key of a block is a hash of the block and of the key before
-    it, so two sequences share exactly the keys of their common prefix. vLLM names its cached blocks in the same way;
-    here a guess that is wrong costs a prefill and nothing else. Of more than ``max_blocks`` keys (200 bytes each) the
-    least recently used are forgotten, and of one sequence the end before the beginning.
+    The key of a block of ``block`` tokens is a hash of the block and of the key before it, as vLLM names its cached
+    blocks: two sequences share exactly the keys of their common prefix. A wrong guess costs a prefill. Of more than
+    ``max_blocks`` keys (200 bytes each) the least recently used are forgotten, of one sequence the end first.
     """
 
     block, max_blocks = 16, 65536

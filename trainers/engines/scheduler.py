@@ -1,10 +1,9 @@
 """Continuous batching: what the torch engine computes at each step, as a synchronous state machine.
 
-No threads, no asyncio: :mod:`trainers.engines.torch_engine` drives it. For each request that runs it knows the tokens
-so far (``length``) and how many of them have keys and values (``computed``). One rule makes every step: compute tokens
-that are known but not computed, and where the last known token was computed, sample the next. So decoding is one token
-to compute, a new prompt is many, and a request that lost its keys and values, to an update of the weights or to others
-that needed the memory, begins at 0 again.
+No threads, no asyncio: :mod:`trainers.engines.torch_engine` drives it. Of each running request it knows the tokens so
+far (``length``) and how many have keys and values (``computed``). Every step computes tokens that are known but not
+computed, and samples the next where the last known one was. So decoding is one token to compute, a new prompt is many,
+and a request that lost its keys and values begins at 0 again.
 
 Invariants: only a request with blocks for all its tokens computes; a block is found by its name once it is full and
 computed, so siblings that ask together compute a prompt once; KV that older weights computed is never read (after an
@@ -39,10 +38,8 @@ Name = tuple[int, bytes]
 class BlockPool:
     """Allocates ``total`` blocks of keys and values, and records the sessions that keep some between their requests.
 
-    A full block can be *named* by its tokens and all that came before them; who needs the same tokens at the same place
-    then shares it, so that siblings of a group, turns of a session and forks of a conversation keep one copy of what
-    they have in common. Names are compared token by token, never by a hash: a block found is always the right one. A
-    block is free again when nothing refers to it.
+    A full block can be *named* by its tokens and all before them: who needs the same tokens at the same place shares
+    it. Names are compared token by token, never by a hash. A block is free when nothing refers to it.
     """
 
     def __init__(self, total: int) -> None:
@@ -70,10 +67,7 @@ class BlockPool:
         return found
 
     def name(self, block: int, name: Name) -> int:
-        """The block is full, and others may find it. Returns its number as a parent.
-
-        Where another has the name already that one keeps it, and children are named after it.
-        """
+        """The full block can be found from now on, unless another has the name. Returns its number as a parent."""
         if name not in self._named:
             self._named[name] = (block, next(self._numbers))
             self._names[block] = name
@@ -143,11 +137,10 @@ Outcome = tuple[Request | Update, Generation | BaseException | None]
 class Scheduler:
     """Requests in, generations out, one step at a time; ``rows`` requests run at once.
 
-    A request that runs has a row, and blocks for its tokens. It shares those that others have, waits for the one that
-    another is about to compute, and takes the rest. Where there are too few, the one admitted last loses its blocks
-    (``preemptions``) and computes its tokens again when there are enough, in the order of admission. A step computes at
-    most ``prefill_budget`` prompt tokens, so that long prompts do not hold up those that decode. ``stop_token_ids`` are
-    every request's, beside its own; ``seed`` is of the requests that have none.
+    It shares blocks that others have, waits for the one that another is about to compute, and takes the rest. Where
+    there are too few, the one admitted last loses its blocks (``preemptions``) and computes its tokens again later, in
+    the order of admission. A step computes at most ``prefill_budget`` prompt tokens, so that long prompts do not hold
+    up those that decode. ``stop_token_ids`` are every request's; ``seed`` is of the requests that have none.
     """
 
     def __init__(
@@ -342,7 +335,6 @@ class Scheduler:
             self._starved -= 1
 
     def _ready_rows(self) -> NDArray[np.int64]:
-        """In the order of admission."""
         if len(self._ready) == len(self._running):
             return np.fromiter(self._running, np.int64)
         return np.array([row for row in self._running if row in self._ready], np.int64)
@@ -402,7 +394,6 @@ class Scheduler:
             self._coming.setdefault(self._name(row), self._running[row])
 
     def _publish(self, rows: NDArray[np.int64]) -> None:
-        """Name the blocks that were completed."""
         for row in rows[self._computed[rows] // SIZE > self._named[rows]].tolist():
             while (self._named[row] + 1) * SIZE <= self._computed[row]:
                 name = self._name(row)

@@ -1,9 +1,7 @@
 """The embedded engine: a transformers model with continuous batching, in a thread of this process.
 
-Requests join at the next step and leave when they are done; nothing waits for a batch. :mod:`.scheduler` decides what a
-step computes, :mod:`.decoder` computes it and draws; this module is the thread and the asyncio side.
-
-Written device-agnostic (``device="cuda"``, ``dtype=torch.bfloat16``), but exercised on the CPU only.
+:mod:`.scheduler` decides what a step computes, :mod:`.decoder` computes it and draws; this module is the thread and the
+asyncio side. Written device-agnostic, but exercised on the CPU only.
 """
 
 from __future__ import annotations
@@ -41,10 +39,9 @@ class TorchEngine:
     """Serves a transformers model; see :class:`trainers.engines.base.Engine` for the protocol.
 
     Qwen2, Qwen3 and Llama have a fused forward pass; other decoders, also with sliding windows and mixtures of experts,
-    run through transformers' modules, more slowly. Requests beyond ``max_slots`` wait, first come, first served; an
-    update in mode ``wait`` or ``abort`` concerns those that run. Keys and values are kept once for what requests and
-    sessions have in common at their beginning, to blocks of 16 tokens. Where memory for them runs out, idle sessions
-    are forgotten, then requests wait or compute their tokens again.
+    run through transformers' modules, more slowly. Requests beyond ``max_slots`` wait, first come, first served. Blocks
+    of 16 tokens that requests and sessions have in common are kept once. Where memory runs out, idle sessions are
+    forgotten, then requests wait or compute their tokens again.
 
     Args:
         model: Its weights are copied, so training may go on changing it.
@@ -52,13 +49,12 @@ class TorchEngine:
         max_context: Positions of a request, prompt and new tokens; by default the model's own, at most 4096.
         kv_cache_gib: Memory for keys and values, in GiB; a position takes ``layers * 2 * kv_heads * head_dim`` numbers.
             By default what ``max_slots`` requests of ``max_context`` need, and at most 1 on a CPU and a quarter of
-            what is free on a GPU. A CPU's memory is taken when it is first used.
+            what is free on a GPU.
         device: Where to compute; by default where the model is.
         dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
         stop_token_ids: Stop tokens of every request, beside its own.
         seed: Of requests without a seed.
-        threads: CPU threads of the engine's matrix products; by default PyTorch's setting. 1 is best for tiny models
-            and for a machine that does other things at the same time.
+        threads: CPU threads of matrix products; by default PyTorch's setting. 1 is best for tiny models.
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
 
@@ -124,12 +120,9 @@ class TorchEngine:
     async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
-        Between two steps each tensor is copied into the memory of the old one, which it is cast for, or merged with its
-        adapter on the way: there is never a second model. They must stay unchanged until this returns. Cancelling
-        withdraws an update that has not been applied yet.
-
-        Raises:
-            SupersededError: They are gone: the learner that they are of has taken a step.
+        Between two steps each tensor is cast into the memory of the old one, or merged with its adapter on the way:
+        there is never a second model. They must stay unchanged until this returns. Cancelling withdraws an update that
+        has not been applied. SupersededError: they are gone, the learner that they are of has taken a step.
         """
         check_mode(mode)
         if not isinstance(weights, Mapping | LocalSource | AdapterSource):
@@ -174,11 +167,7 @@ class _Mailbox:
         self._end: EngineDeadError | None = None
 
     def post(self, command: Callable[[Scheduler], None], item: Request | Update | None = None) -> Future[Any]:
-        """Queue a command for the thread; the outcome of ``item`` will be in the future.
-
-        Raises:
-            EngineDeadError: The engine is closed or dead.
-        """
+        """Queue a command for the thread; the future has ``item``'s outcome. EngineDeadError when closed or dead."""
         future: Future[Any] = Future()
         with self._changed:
             if self._end is not None:

@@ -1,8 +1,7 @@
 """How weights get from where they are to the engines: sources give them, receivers take them.
 
-A source (:class:`WeightSource`) says what comes and gives it bucket by bucket: to this process, or through a process
-group whose rank 0 is where the weights are and whose other ranks are an engine's workers. The receiver's half is a few
-orders to these workers; the tensors themselves never pass through the one who orders.
+A source (:class:`WeightSource`) gives them bucket by bucket: to this process, or through a process group whose rank 0
+is where the weights are and whose other ranks are an engine's workers, which the receiver orders to take part.
 """
 
 from __future__ import annotations
@@ -19,11 +18,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.engines.adapters import check_adapter, merged
 from trainers.engines.base import EngineError
-from trainers.engines.parameters import ChecksumRule, Checksums, Sums, differing
 from trainers.engines.process_group import Group, Sender, broadcast, destroy, make_group
-from trainers.engines.weights import Named, TensorSpec, tied_names
+from trainers.engines.weights import (
+    ChecksumRule,
+    Checksums,
+    Named,
+    Sums,
+    TensorSpec,
+    check_adapter,
+    differing,
+    merged,
+    tied_names,
+)
 
 _Result = TypeVar("_Result")
 Bucket = list[tuple[str, Tensor]]
@@ -34,34 +41,19 @@ _WORD_S = 5.0  # for the server's own word on what rank 0 noticed already
 
 @dataclass(frozen=True)
 class Wants:
-    """What a receiver wants. All of it can be sent to another process.
+    """What a receiver wants. All of it can be sent to another process."""
 
-    Args:
-        workers: Of the engine, which share the model.
-        backend: Of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own.
-        dtype: In which they compute, and weights travel; ``None`` takes the source's.
-        rule: Of their checksums; ``None`` wants none.
-        bucket_bytes: Of weights that travel at once, at most; a larger tensor travels alone.
-        timeout_s: Seconds for joining, and for each bucket.
-        address: Where rank 0 listens; ``None`` is its machine's own address.
-    """
-
-    workers: int = 1
-    backend: str = "gloo"
-    dtype: torch.dtype | None = None
-    rule: ChecksumRule | None = None
-    bucket_bytes: int = 256 * 2**20
-    timeout_s: float = 600.0
-    address: str | None = None
+    workers: int = 1  #: of the engine, which share the model
+    backend: str = "gloo"  #: of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own
+    dtype: torch.dtype | None = None  #: in which they compute, and weights travel; ``None`` takes the source's
+    rule: ChecksumRule | None = None  #: of their checksums; ``None`` wants none
+    bucket_bytes: int = 256 * 2**20  #: of weights that travel at once, at most; a larger tensor travels alone
+    timeout_s: float = 600.0  #: seconds for joining, and for each bucket
+    address: str | None = None  #: where rank 0 listens; ``None`` is its machine's own address
 
 
 class Receiver(ABC):
-    """The workers of one engine, as those who send see them. Each order raises EngineError where it is refused.
-
-    Attributes:
-        group: The process group that they are in.
-        sender: Its rank 0, where that is in this process.
-    """
+    """The workers of one engine, as those who send see them. Each order raises EngineError where it is refused."""
 
     def __init__(self) -> None:
         self.group: Group | None = None
@@ -85,7 +77,6 @@ class Receiver(ABC):
         """Have them take part in a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
 
     async def follow(self, group: Group, plan: Sequence[Sequence[TensorSpec]]) -> None:
-        """All orders of one round."""
         if self.group != group:
             await self.abandon()
             self.group = group
@@ -146,17 +137,12 @@ class Inbox(Receiver):
 
 
 class WeightSource(ABC):
-    """Weights of one moment.
-
-    Attributes:
-        specs: What comes, in order.
-    """
+    """Weights of one moment; ``specs`` says what comes, in order."""
 
     specs: Sequence[TensorSpec]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that comes."""
         return sum(spec.nbytes for spec in self.specs)
 
     @contextlib.contextmanager
@@ -166,14 +152,9 @@ class WeightSource(ABC):
 
     @abstractmethod
     async def broadcast(self, receiver: Receiver) -> Sums:
-        """Send all to a receiver through a process group.
+        """Send all through a process group; the checksums that the workers must have now, if they want any.
 
-        Returns:
-            The checksums that its workers must have now; none where it wants none.
-
-        Raises:
-            EngineError: They did not take all of it; they are in no group now.
-            SupersededError: The weights are gone.
+        EngineError: they did not take all of it, and are in no group now. SupersededError: the weights are gone.
         """
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
@@ -188,10 +169,7 @@ class WeightSource(ABC):
 class LocalSource(WeightSource):
     """Weights that are in this process, which is then rank 0.
 
-    Args:
-        specs: What comes.
-        read: Begins to give it, in order, where it is; as often as it is asked. What it gives may be the memory of a
-            model: it is to be read only, one tensor after another.
+    ``read`` begins to give the ``specs``, in order, as often as it is asked: maybe the memory of a model, to read only.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], read: Callable[[], Iterator[Named]]) -> None:
@@ -241,26 +219,17 @@ class LocalSource(WeightSource):
 
 
 class AdapterSource(NamedTuple):
-    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.adapters`).
+    """A base, which stays as it is, and adapters of it: one publication of a LoRA run (:mod:`.weights`)."""
 
-    Args:
-        name: Of the base: publications with the same have the same.
-        base: The model's tensors.
-        adapter: By peft's names; see :func:`trainers.engines.adapters.pairs_of`.
-        scale: See :func:`trainers.engines.adapters.merge`.
-    """
-
-    name: str
-    base: WeightSource
-    adapter: WeightSource
-    scale: float
+    name: str  #: of the base: publications with the same have the same
+    base: WeightSource  #: the model's tensors
+    adapter: WeightSource  #: by peft's names; see :func:`trainers.engines.weights.pairs_of`
+    scale: float  #: see :func:`trainers.engines.weights.merge`
 
     def merged(self, device: torch.device | str | None = None) -> LocalSource:
         """Of sources in this process: merged weights, multiplied on ``device`` one at a time, as they are read.
 
-        Raises:
-            ValueError: The adapters do not fit the base.
-            SupersededError: See :meth:`trainers.learner.weight_stream.WeightStream.read`; as reading may.
+        Raises ``ValueError`` where the adapters do not fit the base, and SupersededError as reading does.
         """
         assert isinstance(self.base, LocalSource)
         assert isinstance(self.adapter, LocalSource)
@@ -286,11 +255,7 @@ def source_of(weights: Weights, without: Container[str] = ()) -> WeightSource | 
 
 
 async def collect(source: WeightSource, wants: Wants) -> dict[str, Tensor]:
-    """All of a source in this process, by all names, compared with its checksums.
-
-    Raises:
-        EngineError: It was damaged on its way; or as the source raises.
-    """
+    """All of a source in this process, by all names; EngineError where the checksums show damage."""
     names = {spec.names[0]: spec.names for spec in source.specs}
     rule = ChecksumRule()
     sums, found = Checksums(rule), dict[str, Tensor]()
@@ -332,14 +297,8 @@ def send(
 ) -> dict[str, Sums | str]:
     """Rank 0's half: broadcast each bucket to all groups before the next one is read. It takes its time.
 
-    Args:
-        sender: Which opened the groups.
-        to: What their workers want, by the group's name.
-        plan: See :func:`plan_of`.
-        tensors: In its order.
-
-    Returns:
-        For each group the checksums that its workers must have, or why it has failed.
+    ``to`` is what the workers want, by the group's name; ``tensors`` come in the ``plan``'s order. Returns for each
+    group the checksums that its workers must have, or why it has failed.
     """
     sums = {(wants.rule, wants.dtype): Checksums(wants.rule) for wants in to.values() if wants.rule is not None}
     sender.join(to)
@@ -370,14 +329,9 @@ async def exchange(
 ) -> dict[str, Sums | Exception]:
     """Have rank 0 send and the receivers follow, at the same time; where one of the two fails, the other is told.
 
-    Args:
-        sending: What :func:`send` does, wherever rank 0 is.
-        members: Receivers, and their groups by name.
-        plan: As ``send`` has it.
-        give_up: Tells rank 0 that it need not wait for a group, and why; does not block.
-
-    Returns:
-        What each receiver must have now, or what went wrong. Those who failed are in no group.
+    ``sending`` is :func:`send`, wherever rank 0 is; ``members`` are receivers with their groups, by name; ``give_up``
+    tells rank 0, without blocking, that it need not wait for a group, and why. Returns what each receiver must have
+    now, or what went wrong; those who failed are in no group.
     """
     rank_0 = asyncio.ensure_future(sending)
     following = {

@@ -22,9 +22,7 @@ from urllib.parse import urlsplit
 import torch
 
 from trainers.engines.base import EngineError, SourceLostError
-from trainers.engines.http import Client, error_text
-from trainers.engines.parameters import HEAD, ChecksumRule, Parameters, Sums
-from trainers.engines.server import ServerOptions
+from trainers.engines.server import Client, ServerOptions, error_text
 from trainers.engines.transport import (
     AdapterSource,
     Bucket,
@@ -34,7 +32,7 @@ from trainers.engines.transport import (
     WeightSource,
     source_of,
 )
-from trainers.engines.weights import SafetensorsFile
+from trainers.engines.weights import HEAD, ChecksumRule, Parameters, SafetensorsFile, Sums
 
 log = logging.getLogger("trainers")
 
@@ -48,12 +46,8 @@ class MixedWeightsError(EngineError):
 class WeightUpdater(Receiver):
     """Gives one server its weights, in the way that the options say.
 
-    Args:
-        client: Of the server.
-        options: How weights travel, and how long a step may take.
-        parameters: Of the model.
-        folder: The model's, for what goes with weights on a disk.
-        apart: Whether the server does not compute on this process's GPU, which NCCL cannot share between two ranks.
+    ``folder`` is the model's, for what goes with weights on a disk. ``apart``: the server does not compute on this
+    process's GPU, which NCCL cannot share between two ranks.
     """
 
     server = "server"  #: in messages
@@ -84,15 +78,7 @@ class WeightUpdater(Receiver):
         self._label = ""  # of the weights that are being sent
 
     def connect(self, *, device: str, ranks: int, dtype: torch.dtype | None, label: str, version: int) -> None:
-        """Take note of the server.
-
-        Args:
-            device: What it computes on.
-            ranks: Its tensor-parallel ranks.
-            dtype: Of its weights; ``None`` where it does not say.
-            label: Its name for its present weights.
-            version: Ours for these.
-        """
+        """Take note of the server: its ``label`` for its present weights is our ``version``; ``dtype`` if it says."""
         self.device, self.ranks, self._dtype = device, ranks, dtype
         self._versions[label] = version
 
@@ -111,36 +97,21 @@ class WeightUpdater(Receiver):
         )
 
     def version_of(self, label: str) -> int:
-        """The version that the server calls by this name.
-
-        Raises:
-            EngineError: No update of this engine gave it that.
-        """
+        """The version that the server calls by this name. Raises EngineError: no update of this engine gave it that."""
         if label not in self._versions:
             raise EngineError(f"the {self.server} server computed with weights {label!r}, which another client gave it")
         return self._versions[label]
 
     def check(self, weights: Weights) -> None:
-        """Refuse weights that are not exactly this model's; of tensors that are here, their values too.
-
-        Raises:
-            ValueError: See :func:`trainers.engines.weights.check_weights`.
-        """
+        """Refuse weights that are not exactly this model's; of tensors that are here, their values too."""
         if isinstance(weights, AdapterSource):
             raise ValueError(f"the {self.server} server takes whole weights, and not adapters")
         self._parameters.check(weights.specs if isinstance(weights, WeightSource) else weights)
 
     async def apply(self, weights: Weights, version: int, *, abort: bool) -> None:
-        """Give the server weights that :meth:`check` accepted.
+        """Give the server weights that :meth:`check` accepted; ``abort`` ends what runs.
 
-        Args:
-            weights: In the model's own naming.
-            version: What they are.
-            abort: End what runs; else it continues with the new weights.
-
-        Raises:
-            EngineError: It was refused, and the old weights are served on.
-            MixedWeightsError: See there.
+        EngineError: it was refused, and the old weights are served on. MixedWeightsError: see there.
         """
         source = source_of(weights, {HEAD} if self._parameters.tied else ())
         self._label = f"{self._prefix}:{version}"
@@ -156,16 +127,11 @@ class WeightUpdater(Receiver):
         await self._resume()
 
     async def close(self) -> None:
-        """Give back what is held."""
         await self.abandon()
         self._forget(self._on_disk)
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask the server to do something; returns the body of its answer.
-
-        Raises:
-            EngineError: It did not.
-        """
+        """Ask the server to do something; returns the body of its answer. Raises ``EngineError``: it did not."""
         answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s, alone=True)
         if answer.status == 404:
             raise EngineError(f"the {self.server} server has no {path}: {self._without(path)}")
@@ -299,7 +265,6 @@ class WeightUpdater(Receiver):
 
 
 def _own_address(url: str) -> str | None:
-    """This machine's address on the way to a server on another one."""
     there = urlsplit(url)
     if there.hostname in (None, "127.0.0.1", "localhost"):
         return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,7 +25,6 @@ class TensorSpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the tensor."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
@@ -31,16 +33,10 @@ Named = tuple[tuple[str, ...], Tensor]
 
 
 def check_weights(weights: Any, shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> None:
-    """Refuse weights that do not fit.
+    """Refuse weights, in the model's own naming, that do not fit; ``tied`` names (and whose they are) may be left out.
 
-    Args:
-        weights: What was given, in the model's own naming.
-        shapes: Of every parameter by name.
-        tied: Names that stand for the same tensor as another, with the other's name. They may be left out.
-
-    Raises:
-        ValueError: It is no mapping of names to tensors, a name is missing or unknown, a shape differs, a value is not
-            finite, or two tensors that are tied differ.
+    Raises ``ValueError``: it is no mapping of names to tensors, a name is missing or unknown, a shape differs, a value
+    is not finite, or two tensors that are tied differ.
     """
     if not isinstance(weights, Mapping):
         raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
@@ -97,12 +93,8 @@ def some(what: str, names: Sequence[str]) -> str:
 class SafetensorsFile:
     """A file that is written tensor by tensor; a context manager. The library itself writes what it has in memory.
 
-    The format is 8 bytes with the length of a JSON header, the header, and the numbers
-    (https://huggingface.co/docs/safetensors).
-
-    Args:
-        path: The file.
-        tensors: Type and shape of those that will come, by name, in their order.
+    It is 8 bytes with the length of a JSON header, the header, and the numbers
+    (https://huggingface.co/docs/safetensors). ``tensors`` are type and shape of what will come, by name, in order.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
@@ -114,7 +106,6 @@ class SafetensorsFile:
             self._header[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
 
     def __enter__(self) -> Self:
-        """Write the header."""
         text = json.dumps(self._header).encode()
         text += b" " * (-len(text) % 8)  # numbers begin at a multiple of 8
         self._file = self._path.open("wb")
@@ -122,11 +113,7 @@ class SafetensorsFile:
         return self
 
     def write(self, name: str, value: Tensor) -> None:
-        """Write the next tensor.
-
-        Raises:
-            ValueError: It is another one than was said.
-        """
+        """Write the next tensor. Raises ``ValueError``: it is another one than was said."""
         wanted, (dtype, shape) = next(self._wanted)
         if (name, value.dtype, tuple(value.shape)) != (wanted, dtype, tuple(shape)):
             raise ValueError(
@@ -136,5 +123,216 @@ class SafetensorsFile:
         self._file.write(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
     def __exit__(self, *error: object) -> None:
-        """Close the file."""
         self._file.close()
+
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+#: How the servers' models fuse parameters of the checkpoint, in rows, in this order.
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_PART_OF = {part: (whole, number) for whole, parts in FUSED.items() for number, part in enumerate(parts)}
+_SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
+_VOCAB_MULTIPLE = 64  # to which servers pad the rows of these two with zeros, before ranks share them
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_AT_ONCE = 2**20  # numbers; their sum is taken as int64, which is a copy
+
+#: By the server's names: a parameter's checksum on each rank.
+Sums = dict[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Names and shapes of a model's parameters, as they stand in its checkpoint."""
+
+    shapes: Mapping[str, torch.Size]  #: by name
+    tied: bool  #: whether the output layer is the embedding
+    kv_heads: int  #: key and value heads of a layer
+
+    def check(self, weights: Mapping[str, Tensor] | Sequence[TensorSpec]) -> None:
+        """Refuse weights that are not exactly this model's: see :func:`trainers.engines.weights.check_weights`."""
+        shapes, tied = dict(self.shapes), {HEAD: EMBEDDING} if self.tied else {}
+        shapes |= {name: shapes[other] for name, other in tied.items()}
+        if isinstance(weights, Mapping):
+            check_weights(weights, shapes, tied)
+        else:
+            check_names({spec.names[0]: torch.Size(spec.shape) for spec in weights}, shapes, tied)
+
+
+def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
+    """Names and shapes from the headers of a folder's safetensors files; ``ValueError`` without whole ones."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder} has no *.safetensors, from which names and shapes of the weights could be read")
+    shapes: dict[str, torch.Size] = {}
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                (size,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(size))
+            shapes |= {name: torch.Size(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} is no safetensors file: {error}") from error
+    if tied:
+        shapes.pop(HEAD, None)
+    return Parameters(shapes, tied, kv_heads)
+
+
+@dataclass(frozen=True)
+class ChecksumRule:
+    """How a server's checksums come about."""
+
+    #: ``bits``: the sum of the bit patterns of all numbers, modulo 2^64, which no padding and no fusion changes;
+    #: ``sha256``: the first 64 bits of the SHA-256 of the bytes
+    kind: Literal["bits", "sha256"] = "bits"
+    ranks: int = 1  #: tensor-parallel ranks
+    kv_heads: int = 1  #: key and value heads of a layer
+
+
+class Checksums:
+    """The checksums that a server must have, by its ``rule``, of weights that come one after another."""
+
+    def __init__(self, rule: ChecksumRule) -> None:
+        self._rule = rule
+        self._bits: dict[str, list[int]] = {}
+        self._hashes: dict[str, list[Any]] = {}
+        self._early: dict[str, dict[int, list[list[Tensor | bytes]]]] = {}  # parts whose predecessors did not come yet
+        self._next: dict[str, int] = {}
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Count in a tensor, by its name in the checkpoint."""
+        held, number, parts = self._held(name, value)
+        if self._rule.kind == "bits":
+            sums = self._bits.setdefault(held, [0] * self._rule.ranks)
+            for rank, part in enumerate(parts):
+                sums[rank] = (sums[rank] + sum(bits(each) for each in part if isinstance(each, Tensor))) % 2**64
+            return
+        self._hashes.setdefault(held, [hashlib.sha256() for _ in parts])
+        early = self._early.setdefault(held, {})
+        early[number] = parts
+        while (ready := early.pop(self._next.get(held, 0), None)) is not None:
+            self._hash(held, ready)
+            self._next[held] = self._next.get(held, 0) + 1
+
+    def result(self) -> Sums:
+        """By the server's names, on each rank."""
+        for held, early in self._early.items():
+            for number in sorted(early):
+                self._hash(held, early.pop(number))
+        found = self._bits or {
+            held: [each.digest()[:8].hex() for each in hashes] for held, hashes in self._hashes.items()
+        }
+        return {held: tuple(sums) for held, sums in found.items()}
+
+    def _hash(self, held: str, parts: list[list[Tensor | bytes]]) -> None:
+        for digest, part in zip(self._hashes[held], parts, strict=True):
+            for each in part:
+                raw = each if isinstance(each, bytes) else each.contiguous().reshape(-1).view(torch.uint8).numpy().data
+                digest.update(raw)
+
+    def _held(self, name: str, value: Tensor) -> tuple[str, int, list[list[Tensor | bytes]]]:
+        """The server's name, which part of that it is, and what each rank holds; bytes are padding."""
+        ranks, value = self._rule.ranks, value.detach().cpu()
+        module, _, leaf = name.rpartition(".")
+        parent, _, last = module.rpartition(".")
+        if name in (HEAD, EMBEDDING):
+            rows = -(-len(value) // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE // ranks
+            cuts = [value[rank * rows : (rank + 1) * rows] for rank in range(ranks)]
+            row = value[:1].nbytes
+            return name, 0, [[cut, bytes(row * (rows - len(cut)))] for cut in cuts]
+        if last in _PART_OF:
+            whole, number = _PART_OF[last]
+            if whole == "qkv_proj" and number and self._rule.kv_heads < ranks:  # several ranks share a head
+                heads = value.chunk(self._rule.kv_heads)
+                parts = [[head] for head in heads for _ in range(ranks // self._rule.kv_heads)]
+            else:
+                parts = [[each] for each in value.chunk(ranks)]
+            return f"{parent}.{whole}.{leaf}", number, parts  # type: ignore[return-value]
+        if name.endswith(_SPLIT_BY_COLUMNS):
+            return name, 0, [[each] for each in value.chunk(ranks, dim=1)]
+        return name, 0, [[value]] * ranks
+
+
+def bits(tensor: Tensor) -> int:
+    """The sum of the bit patterns of all numbers, modulo 2^64; of a tensor of 8 to 64 bits a number."""
+    found = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
+    return sum(int(part.sum(dtype=torch.int64)) for part in found.split(_AT_ONCE)) % 2**64
+
+
+def differing(wanted: Sums, found: Sums) -> list[str]:
+    """The parameters whose sums of bits differ, in order.
+
+    What one side alone names (experts, which vLLM fuses in a way of its own) is compared by the sum of all of it, where
+    there is one worker.
+    """
+    wrong = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    alone = [
+        {name: sums for name, sums in these.items() if name not in others}
+        for these, others in ((wanted, found), (found, wanted))
+    ]
+    one = all(len(sums) == 1 for sums in wanted.values())
+    if not wrong and one and len({sum(sums[0] for sums in these.values()) % 2**64 for these in alone}) > 1:
+        return sorted(alone[0]) or sorted(alone[1])
+    return wrong
+
+
+PREFIX = "base_model.model."  #: of peft's names
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+
+
+def merge(base: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """``base [out, in] + scale * b [out, rank] @ a [rank, in]``, in float32; ``scale`` is alpha / rank."""
+    return base.float() + scale * (b.float() @ a.float())
+
+
+def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """``A`` and ``B`` by the name of their matrix; peft's names are ``base_model.model.NAME.lora_A.weight``.
+
+    Raises ``ValueError``: a name is none of peft's, or a matrix has only one of both.
+    """
+    halves: dict[str, dict[str, Tensor]] = {}
+    for name, value in adapter.items():
+        kind = next((kind for kind in (_A, _B) if name.endswith(kind)), None)
+        if kind is None or not name.startswith(PREFIX):
+            raise ValueError(f"{name} is no name of an adapter's matrix; peft's are {PREFIX}LAYER{_A} and {_B}")
+        halves.setdefault(name.removeprefix(PREFIX).removesuffix(kind) + ".weight", {})[kind] = value
+    if single := sorted(name for name, pair in halves.items() if len(pair) < 2):
+        raise ValueError(f"the adapter of {single[0]} has only one of its two matrices")
+    return {name: (pair[_A], pair[_B]) for name, pair in halves.items()}
+
+
+def check_adapter(adapter: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Refuse adapters that do not fit parameters of these shapes, or are not finite, with ``ValueError``."""
+    for name, (a, b) in pairs_of(adapter).items():
+        if name not in shapes:
+            raise ValueError(f"the adapter is of another model: this one has no {name}; the old weights stay")
+        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or (len(b), a.shape[1]) != tuple(shapes[name]):
+            raise ValueError(
+                f"the adapter of {name}, {tuple(b.shape)} times {tuple(a.shape)}, does not fit its shape "
+                f"{tuple(shapes[name])}; the old weights stay"
+            )
+        if not (is_finite(a) and is_finite(b)):
+            raise ValueError(
+                f"the adapter of {name} holds values that are not finite; did training diverge? The old weights stay"
+            )
+
+
+def merged(
+    base: Iterable[tuple[str, Tensor]],
+    adapter: Mapping[str, Tensor],
+    scale: float,
+    device: torch.device | str | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights, one at a time, multiplied on ``device``. What has no adapter comes as it is in the base."""
+    pairs = pairs_of(adapter)
+    for name, value in base:
+        if name in pairs:
+            value, a, b = (each.to(device or value.device) for each in (value, *pairs[name]))
+            value = merge(value, a, b, scale)
+        yield name, value
+
+
+def compact(value: Tensor) -> Tensor:
+    """The same numbers in half the memory, where bfloat16 has them all: models are published in that type."""
+    if value.dtype != torch.float32:
+        return value
+    half = value.bfloat16()
+    return half if torch.equal(half.float(), value) else value

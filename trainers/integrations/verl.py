@@ -1,13 +1,10 @@
 """verl (0.9): an agent loop for any textenv, and estimators that see its turn rewards. See docs/adapters/verl.md.
 
-``actor_rollout_ref.model.external_lib=trainers.integrations.verl`` imports this in every process that needs it. That
-registers the agent loop ``textenv`` (the rows' ``agent_name``) and the advantage estimator ``textenv_turn_grpo``
-(``algorithm.adv_estimator``).
+``actor_rollout_ref.model.external_lib=trainers.integrations.verl`` registers the agent loop ``textenv`` (the rows'
+``agent_name``) and the advantage estimator ``textenv_turn_grpo`` (``algorithm.adv_estimator``) in every process.
 
-What the server sampled is never tokenised again: :class:`~trainers.rollout.renderer.Renderer` renders the opening once,
-and after each reply only what the environment said, as the chat template would. A response ends with a sampled token:
-what the environment says at the end is not appended. So a reward never lands on a token that is masked, where verl's
-GAE would lose it.
+:class:`~trainers.rollout.renderer.Renderer` renders the opening once, and after each reply only what the environment
+said. A response ends with a sampled token, so a reward never lands on a masked token, where verl's GAE would lose it.
 """
 
 from __future__ import annotations
@@ -47,10 +44,7 @@ _COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify
 
 
 class EpisodeFailedError(RuntimeError):
-    """A simulator, judge or server gave up: the episode says nothing about the policy.
-
-    verl's default trainer leaves such an episode out and trains on its siblings.
-    """
+    """A simulator, judge or server gave up; verl's default trainer leaves the episode out."""
 
 
 class TextEnvOutput(agent_loop.AgentLoopOutput):  # type: ignore[misc]
@@ -120,10 +114,8 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput:
         """Play the row's episode; ``sampling_params`` are verl's, for each reply.
 
-        Returns:
-            One output. ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in
-            ``response_ids``, the end not included), ``textenv`` (how the episode went), and what the server said of
-            its weights.
+        ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in ``response_ids``,
+        the end not included), ``textenv`` (how the episode went), and what the server said of its weights.
 
         Raises:
             SpecError: The row does not say which episode it is, or its prompt is not how that one opens.
@@ -282,8 +274,8 @@ def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
 class TextEnvAgentLoopWorker(agent_loop.AgentLoopWorker):  # type: ignore[misc]
     """verl's worker, with each turn's reward where the turn ends in ``rm_scores``.
 
-    For verl's trainers that make padded batches (``trainer.use_v1=False``, one-step-off and fully asynchronous ones):
-    they put an episode's sum at its end, wherever its turns were rewarded. The default trainer needs none of this.
+    For verl's trainers that make padded batches (``trainer.use_v1=False``, one-step-off and fully asynchronous ones),
+    which put an episode's sum at its end. The default trainer needs none of this.
     """
 
     def _postprocess(self, inputs: list[Any], *arguments: Any, **options: Any) -> Any:
@@ -313,17 +305,9 @@ _OPTIONS = frozenset({"baseline", "zero_pad", "outcome_mix"})
 def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any) -> ActionBatch:
     """A padded batch of verl as turns of action tokens; a turn is a run of the mask.
 
-    A turn earns the rewards from its first token up to the next turn's: its own tokens', so a KL penalty in them, too,
-    and any on what the environment said in answer. Rewards before the first turn are the first one's.
-    Every episode counts as terminated, because verl does not say which were truncated.
-
-    Args:
-        token_level_rewards: float ``[B, L]``.
-        response_mask: ``[B, L]``; not 0 where the policy sampled the token.
-        index: ``[B]``; episodes of the same prompt share it.
-
-    Raises:
-        ValueError: ``index`` is missing.
+    A turn earns the rewards from its first token up to the next turn's, a KL penalty in them, too; rewards before the
+    first turn are the first one's. Every episode counts as terminated, because verl does not say which were truncated.
+    ``token_level_rewards`` and ``response_mask`` are ``[B, L]``, ``index`` ``[B]``: the same for the same prompt.
     """
     if index is None:
         raise ValueError("a group estimator needs the prompts' uid, and verl's batch has none")
@@ -360,13 +344,8 @@ def textenv_turn_grpo(
 
     Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
     default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.
-    Other arguments are those of :func:`action_batch`.
-
-    Returns:
-        Advantages and returns (the same, as in verl's own group estimators), float ``[B, L]``, 0 where the mask is.
-
-    Raises:
-        ValueError: There is no ``index``, or ``algorithm.textenv`` has an unknown key or a value out of range.
+    Other arguments are those of :func:`action_batch`. Returns advantages and returns (the same, as in verl's own group
+    estimators), float ``[B, L]``, 0 where the mask is; ``ValueError``: no ``index``, or a bad ``algorithm.textenv``.
     """
     settings: Mapping[str, Any] = config if config is not None else {}
     options = dict(settings.get("textenv") or {})

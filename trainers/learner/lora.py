@@ -2,7 +2,7 @@
 
 The adapters stand inside the model (:func:`add_adapters`), which stays the transformers class that it is. The model
 without them is the reference (:class:`WithoutAdapters`): no second copy. Engines get merged weights ``W + scale * B A``
-under the model's own names, or the base once and then the adapter alone (:mod:`trainers.engines.adapters`).
+under the model's own names, or the base once and then the adapter alone (:mod:`trainers.engines.weights`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.engines.adapters import merge, pairs_of
+from trainers.engines.weights import merge, pairs_of
+from trainers.hub import read_adapter
 from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
-from trainers.saved_adapter import read_adapter
 
 _NAME = "default"  #: of the adapter; a model has one
 

@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainers.engines.adapters import PREFIX, compact, merge
 from trainers.engines.base import SupersededError
-from trainers.engines.weights import Named, TensorSpec, is_finite
+from trainers.engines.weights import PREFIX, Named, TensorSpec, compact, is_finite, merge
 from trainers.learner.fsdp import Ranks, tied_names
 from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
 from trainers.learner.optim import Optimizer

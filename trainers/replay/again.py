@@ -20,7 +20,7 @@ from textenvs.records import RecordedRun
 
 from ..algorithms.advantages import NEEDS_CRITIC
 from ..algorithms.kl import FixedKL
-from ..builders import rewards
+from ..builders import collection
 from ..builders.collection import limits_of, sampling_of
 from ..builders.environments import backend_of
 from ..builders.environments import played as environments_played
@@ -31,13 +31,13 @@ from ..credit import advantage_columns, credit, explained_of
 from ..policy import resolve_device
 from ..ppo import learn
 from ..report.episodes import Explained
+from ..rollout.curriculum import derive_seed
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
 from ..rollout.play import Episode, Player
 from ..rollout.recorded import RecordedEngine, context_of
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
-from ..rollout.tasks import derive_seed
 from ..run import Run, assemble, warm_start_wanted
 from ..trajectory import Trajectory, action_offsets, from_table, read_parquet, to_table
 from .compare import RELATIVE, STAGES, Comparison, Difference, ReplayError, Report
@@ -150,13 +150,13 @@ def scores_of(config: PPOConfig) -> Iterator[tuple[dict[str, Score], list[str]]]
     """Rewards that come later and can be computed again, and the names of those that cannot."""
     with contextlib.ExitStack() as stack:
         scores: dict[str, Score] = {}
-        if (pool := rewards.reward_function_of(config.custom_reward_function)) is not None:
+        if (pool := collection.reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
-            scores["custom"] = rewards.custom_reward(config, pool)
+            scores["custom"] = collection.custom_reward(config, pool)
         others = ["multiturn_reward"] if config.multiturn_reward.enable else []
         if config.reward_model.enable:
             others.append("reward_model")
-        yield scores | rewards.penalties(config), others
+        yield scores | collection.penalties(config), others
 
 
 # ------------------------------------------------------------------------------------------------ sampling
@@ -244,7 +244,7 @@ def moved_again(
     config: PPOConfig, episodes: Sequence[Trajectory], records: Sequence[Recorded]
 ) -> tuple[list[Trajectory], Difference | None]:
     """The episodes as the estimator saw them, and the first turn whose credit is now another."""
-    move = rewards.redistribution_of(config.algorithm)
+    move = collection.redistribution_of(config.algorithm)
     paid, difference = [], None
     for episode, record in zip(episodes, records, strict=True):
         again = episode if move is None or record.credit_moved is None else move(episode)

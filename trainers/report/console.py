@@ -1,7 +1,6 @@
 """The console: a line an iteration, the current phase below it on a terminal, and conversations to read.
 
-Piped into a file, the same lines come without colour, cursor movements or a bar. What a model or a user said is never
-read as markup, and its control characters are escaped.
+What a model or a user said is never read as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ class ConsoleLogger:
 
 
 def _times(metrics: Mapping[str, float]) -> str:
-    """The iteration's seconds, and of which phases."""
     phases = [name for name in metrics if name.startswith("time/") and name not in ("time/iteration_s", "time/other_s")]
     longest = sorted((name for name in phases if metrics[name] >= 0.05), key=lambda name: -metrics[name])
     parts = ", ".join(f"{name.removeprefix('time/').removesuffix('_s')} {metrics[name]:.1f}" for name in longest)
@@ -111,10 +109,7 @@ def _times(metrics: Mapping[str, float]) -> str:
 
 
 def pick(trajectories: Iterable[Trajectory], count: int = 3) -> list[Trajectory]:
-    """At most ``count`` episodes that differ: one of each outcome and number of turns before a second of any.
-
-    Earlier ones are preferred, so the choice is stable.
-    """
+    """At most ``count`` episodes that differ: one of each outcome and number of turns, earlier ones first."""
     kinds: defaultdict[tuple[bool, int], list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         kinds[solved(trajectory), trajectory.num_turns].append(trajectory)
@@ -130,10 +125,7 @@ def print_conversations(trajectories: Sequence[Trajectory], console: Console, ti
 
 
 def conversation(trajectory: Trajectory, title: str = "") -> Panel:
-    """One episode as a panel, ``title`` before its task's key: every message, and below each turn its reward by terms.
-
-    The last ``num_turns`` assistant messages are the policy's turns; earlier ones belong to the opening.
-    """
+    """One episode as a panel: every message, and below each of the last ``num_turns`` replies its reward by terms."""
     assistants = [i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     turns = {place: turn for turn, place in enumerate(assistants[max(0, len(assistants) - trajectory.num_turns) :])}
     parts: list[Text] = []

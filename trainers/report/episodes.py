@@ -21,8 +21,7 @@ from textenvs.records.reader import folder_of
 from textenvs.records.schema import EXPLAINED, ITERATION_KEY, PLAYED, arrow_schema
 
 from ..algorithms.batch import Floats, gather
-from ..parquet import write_table
-from ..trajectory import Trajectory, action_offsets, tied, to_table
+from ..trajectory import Trajectory, action_offsets, tied, to_table, write_table
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,42 +34,26 @@ _BROKEN = "\ufffd"
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What the learner made of a batch of ``N`` action tokens in ``K`` turns.
+    """What the learner made of a batch of ``N`` action tokens in ``K`` turns."""
 
-    Args:
-        columns: Per-token columns of the schema, and ``learner_logprobs``; float ``[N]``, NaN where nothing was
-            computed.
-        paid: The episodes as the estimator saw them.
-        unscaled: float ``[N]``; the advantages before the batch was normalised.
-        mask: bool ``[N]``; the tokens that the policy is trained on.
-        by_fork: float ``[K]``; see :class:`~trainers.algorithms.returns.MadeOf`.
-        greedy: What a greedy episode earned, by group.
-        first_step: float ``[N]``; the number of the optimizer step in which the token was first computed.
-        steps: Numbers of each optimizer step, by name.
-        by_term: Groups are tied where they earned the same of each term (``gdpo``), not the same in all.
-    """
-
+    #: Per-token columns of the schema, and ``learner_logprobs``; float ``[N]``, NaN where nothing was computed
     columns: Mapping[str, NDArray[np.floating]]
-    paid: Sequence[Trajectory]
-    unscaled: Floats
-    mask: NDArray[np.bool_]
-    by_fork: Floats | None = None
-    greedy: Mapping[str, float] = field(default_factory=dict)
+    paid: Sequence[Trajectory]  #: the episodes as the estimator saw them
+    unscaled: Floats  #: float ``[N]``; the advantages before the batch was normalised
+    mask: NDArray[np.bool_]  #: bool ``[N]``; the tokens that the policy is trained on
+    by_fork: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.batch.MadeOf`
+    greedy: Mapping[str, float] = field(default_factory=dict)  #: what a greedy episode earned, by group
+    #: Float ``[N]``; the number of the optimizer step in which the token was first computed
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
-    steps: Sequence[Mapping[str, float]] = ()
-    by_term: bool = False
+    steps: Sequence[Mapping[str, float]] = ()  #: numbers of each optimizer step, by name
+    by_term: bool = False  #: groups are tied where they earned the same of each term (``gdpo``), not the same in all
 
 
 class EpisodeFiles:
     """Writes the episodes of iterations and validations.
 
-    Args:
-        run: The run's folder.
-        pieces: Of the model's tokenizer.
-        keep: Iterations whose episodes stay in the run's folder; 0 writes neither them nor validations there.
-        settings: ``rollout_data_dir`` and ``validation_data_dir``: where all of them are written instead.
-        environments: By kind, the ``id`` and the ``options`` of the environment, or of each component; to continue
-            episodes, or to play them again.
+    The last ``keep`` iterations stay in the folder of the ``run``, where ``settings`` (``rollout_data_dir``,
+    ``validation_data_dir``) name no other; ``environments`` are by kind, or component, to continue episodes.
     """
 
     def __init__(
@@ -102,11 +85,7 @@ class EpisodeFiles:
         explained: Explained | None = None,
         **info: Any,
     ) -> None:
-        """Write a file; in the run's folder, those that are old, or of an abandoned course of the run, go.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write a file; in the run's folder, those that are old, or of an abandoned course of the run, go."""
         table = table_of(trajectories, self._pieces, explained)
         steps = [] if explained is None else list(explained.steps)
         info = {"kind": kind, "iteration": number, "environment": self._environments.get(kind), **info, "steps": steps}
@@ -147,7 +126,6 @@ def _varies(column: pyarrow.ChunkedArray) -> bool:
 
 
 def _leaves(name: str, kind: pyarrow.DataType) -> Iterator[str]:
-    """The paths that Parquet gives to what a column holds."""
     import pyarrow.types as is_
 
     if is_.is_struct(kind):
@@ -270,11 +248,7 @@ def _lists(ends: NDArray[np.int64], values: pyarrow.Array) -> pyarrow.Array:
 class Pieces:
     """The text that each token adds: joined, they are the text of all of them.
 
-    A character whose bytes several tokens share stands at the last of them; bytes that are no UTF-8 are shown as the
-    replacement character.
-
-    Args:
-        tokenizer: Of transformers.
+    A character whose bytes several tokens share stands at the last of them; bytes that are no UTF-8 are replaced.
     """
 
     def __init__(self, tokenizer: Any) -> None:

@@ -1,12 +1,14 @@
 """Where metrics go: console, JSONL, TensorBoard, wandb, MLflow, trackio. One protocol, and a bundle that feeds several.
 
-What earlier runs in the same folder logged from a logger's first step on is dropped when the first row comes, and not
-before: a resumed run has no step twice, and a run that ends before that has taken nothing away.
+What earlier runs in the folder logged from a logger's first step on is dropped when the first row comes, and not
+before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import os
 import time
@@ -18,7 +20,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
 
+from rich.console import Console
+
 from ..registry import flattened
+from ..trajectory import Trajectory
+from .console import ConsoleLogger, pick, print_conversations
+from .episodes import EpisodeFiles, Explained
+from .metrics import Phases
+from .plots import plot
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -32,8 +41,8 @@ class MetricsError(ValueError):
 class LoggedRun:
     """What loggers get of a run.
 
-    ``first_step`` is the first step that will be logged. 0 starts a new run; any other resumes the one of this folder,
-    and what was logged from this step on is dropped when the first row comes. ``None`` drops nothing.
+    ``first_step`` is the first that will be logged: 0 starts a new run, any other resumes the one of this folder; what
+    was logged from it on is dropped when the first row comes. ``None`` drops nothing.
     """
 
     folder: Path
@@ -63,8 +72,8 @@ def _missing(logger: str, extra: str) -> ImportError:
 class JsonlLogger:
     """One JSON object a line: ``{"step": 3, "train/reward": 0.5, ...}``, written at once.
 
-    Numbers that are not finite, which JSON does not have, are the strings ``NaN``, ``Infinity`` and ``-Infinity``. A
-    last line that a crash cut short is dropped; any other line that is no metrics is a ``MetricsError``.
+    Numbers that are not finite are the strings ``NaN``, ``Infinity`` and ``-Infinity``. A last line that a crash cut
+    short is dropped; any other line that is no metrics is a ``MetricsError``.
     """
 
     def __init__(self, path: str | Path, first_step: int | None = 0) -> None:
@@ -75,7 +84,6 @@ class JsonlLogger:
         list(read_jsonl(self.path))  # what is wrong with it is to be known now
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a line."""
         if self._file is None:
             first = math.inf if self._first_step is None else self._first_step
             fresh = self.path.with_name(self.path.name + ".new")
@@ -87,7 +95,6 @@ class JsonlLogger:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -125,23 +132,21 @@ class TensorBoardLogger:
         self._writer: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         if self._writer is None:
             self._writer = self._open()
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Flush and close the event file."""
         if self._writer is not None:
             self._writer.close()
 
 
 class WandbLogger:
-    """Weights & Biases; where it writes to (``WANDB_MODE=offline``, ``WANDB_API_KEY``, ...) is wandb's own affair.
+    """Weights & Biases, as ``WANDB_MODE``, ``WANDB_API_KEY``, ... say; a run that resumes is the same run there.
 
-    A run that resumes is the same run there: its id is kept in the folder. wandb takes no step twice: what was logged
-    from ``first_step`` on before an interruption stays, and a step that is played again is left out.
+    wandb takes no step twice: what was logged before an interruption stays, and a step that is played again is left
+    out.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -163,19 +168,16 @@ class WandbLogger:
         note.write_text(self._run.id + "\n", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Finish the run there."""
         self._run.finish()
 
 
 class MLflowLogger:
     """MLflow: the server that ``MLFLOW_TRACKING_URI`` names, else a folder ``mlruns`` in the run's own.
 
-    The project is MLflow's experiment, the flattened configuration are its parameters, and the id of the run there is
-    kept in the run's folder.
+    The project is MLflow's experiment, the flattened configuration its parameters; the run's folder keeps the id there.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -204,21 +206,18 @@ class MLflowLogger:
         self._client.log_batch(self._id, params=given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         now = int(time.time() * 1000)
         points = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
         self._client.log_batch(self._id, metrics=points)
 
     def close(self) -> None:
-        """Mark the run as finished there."""
         self._client.set_terminated(self._id)
 
 
 class TrackioLogger:
-    """trackio; where it writes to (``TRACKIO_DIR``, ``TRACKIO_SPACE_ID``, ``TRACKIO_SERVER_URL``) is its own affair.
+    """trackio, as ``TRACKIO_DIR``, ``TRACKIO_SPACE_ID``, ... say; a resumed run is the same run there.
 
-    A resumed run is the same run there: its name is kept in the folder. trackio deletes no points, so steps that are
-    trained again have two.
+    trackio deletes no points, so steps that are trained again have two.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -241,11 +240,9 @@ class TrackioLogger:
         note.write_text(name + "\n", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Finish the run there; waits until what was logged is written."""
         self._run.finish()
 
 
@@ -261,12 +258,10 @@ class Loggers:
             self._open = stack.pop_all()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Give the metrics to every logger."""
         for logger in self._loggers:
             logger.log(step, metrics)
 
     def close(self) -> None:
-        """Close every logger; safe to call twice."""
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -277,11 +272,7 @@ class Loggers:
 
 
 def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] = ()) -> Loggers:
-    """The loggers that ``trainer.logger`` names, as one; ``before`` are fed before them. ``console`` is left out.
-
-    Raises:
-        ImportError: One is not installed; the message names the extra.
-    """
+    """The loggers that ``trainer.logger`` names but for ``console``, as one, after ``before``; or ImportError."""
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(run.folder / METRICS_FILE, run.first_step),
         "tensorboard": lambda: TensorBoardLogger(run.folder / TENSORBOARD_FOLDER, run.first_step),
@@ -290,3 +281,151 @@ def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] 
         "trackio": lambda: TrackioLogger(run),
     }
     return Loggers(chain(before, (makers[name]() for name in names if name in makers)))
+
+
+log = logging.getLogger("trainers")
+
+CURVES = "curves.png"
+CONVERSATIONS = "conversations"
+PROFILE = "profile"
+_SUMMARY = (
+    ("val/solved", "episodes solved", "6.1%"),
+    ("val/first_reply", "first reply right", "6.1%"),
+    ("val/reward", "reward", "6.3f"),
+)
+
+
+class Reporter:
+    """Reports one run of ``total`` iterations; ``latest`` is the last value of each metric.
+
+    Without a ``first_step`` of the ``run`` no sample conversations are written. ``on_phase`` is called with each phase
+    of an iteration, and the seconds (``time.monotonic``) it began and ended.
+    """
+
+    def __init__(
+        self,
+        run: LoggedRun,
+        loggers: Sequence[str],
+        *,
+        total: int,
+        episodes: EpisodeFiles | None = None,
+        on_phase: Callable[[str, float, float], None] | None = None,
+    ) -> None:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._on_phase = run.folder, on_phase
+        self._episodes = episodes
+        self._console = ConsoleLogger(total) if "console" in loggers else None
+        self._loggers = open_loggers(loggers, run, before=[self._console] if self._console else [])
+        self._has_jsonl = "jsonl" in loggers
+        self._keeps_conversations = run.first_step is not None
+        self.latest: dict[str, float] = {}
+        self._validated: Sequence[Trajectory] = ()
+        before = read_jsonl(self.folder / METRICS_FILE) if self._has_jsonl else ()  # those before an interruption
+        self._validations: list[tuple[int, Mapping[str, float]]] = [
+            (step, metrics)
+            for step, metrics in before
+            if (run.first_step is None or step < run.first_step) and any(name.startswith("val/") for name in metrics)
+        ]
+
+    def phases(self) -> Phases:
+        shown = self._console.phase if self._console else None
+        return Phases(on_enter=shown, clock=time.monotonic, on_exit=self._on_phase)
+
+    def say(self, text: str) -> None:
+        if self._console is not None:
+            self._console.print(text)
+
+    def explains(self) -> bool:
+        """Whether what the learner makes of a batch is written with it."""
+        return self._episodes is not None and self._episodes.wanted("train")
+
+    def iteration(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        trajectories: Sequence[Trajectory],
+        explained: Explained | None = None,
+        version: int | None = None,
+        components: Mapping[str, str] | None = None,
+    ) -> None:
+        """Report an iteration, trained on weights of this version; of a mixture, each group's component."""
+        self._loggers.log(step, metrics)
+        self.latest.update(metrics)
+        self._write("train", step, trajectories, explained, version=version, components=components)
+
+    def validation(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        trajectories: Sequence[Trajectory],
+        components: Mapping[str, str] | None = None,
+    ) -> None:
+        self._loggers.log(step, metrics)
+        self.latest.update(metrics)
+        self._write("validation", step, trajectories, components=components)
+        self._validated = trajectories
+        self._validations.append((step, metrics))
+        if self._keeps_conversations:
+            path = self.folder / CONVERSATIONS / f"{step:06d}.txt"
+            with _optional(f"sample conversations of iteration {step}", path), path.open("w", encoding="utf-8") as file:
+                print_conversations(pick(trajectories), Console(file=file, width=100), f"validation, iteration {step},")
+
+    def _write(self, kind: str, step: int, *rows: Any, **info: Any) -> None:
+        if self._episodes is not None and self._episodes.wanted(kind):
+            with _optional(f"{kind} episodes of iteration {step}", self._episodes.path(kind, step)):
+                self._episodes.write(kind, step, *rows, **info)
+
+    def conclude(self, trained_s: float) -> None:
+        """Draw the curves, and print sample conversations, before and after, and where everything is."""
+        curves = None
+        if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS_FILE))):
+            curves = plot(rows, self.folder / CURVES, title=self.folder.name)
+        if self._console is None:
+            return
+        self._console.close()
+        console: Console = self._console.console
+        print_conversations(pick(self._validated), console, title="validation")
+        if len(self._validations) > 1:
+            (first, before), (last, after) = self._validations[0], self._validations[-1]
+            self.say(f"validation, iteration {first} -> {last}, {trained_s:.0f} s of training:")
+            for key, label, form in _SUMMARY:
+                if key in before and key in after:
+                    self.say(f"  {label:18} {before[key]:{form}} -> {after[key]:{form}}")
+        if (peak := self.latest.get("actor/peak_gib")) is not None:
+            self.say(f"most memory of the process that learns: {peak:.1f} GiB")
+        if curves is not None:
+            self.say(f"curves:  {curves}")
+        if self._keeps_conversations and self._validated:
+            self.say(f"sample conversations of each validation: {self.folder / CONVERSATIONS}")
+        self.say(f"run:     {self.folder}")
+
+    def close(self) -> None:
+        self._loggers.close()
+
+
+@contextlib.contextmanager
+def _optional(what: str, path: Path) -> Iterator[None]:
+    """Write something that the run can do without: a full disk is only a warning."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        log.warning("the %s are not written to %s: %s", what, path, error)
+
+
+@contextlib.contextmanager
+def profiled(folder: Path, step: int) -> Iterator[None]:
+    """Torch's profiler in all threads; a Chrome trace, ``profile/iteration_NNNNNN.json.gz`` in the run's folder."""
+    import torch
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    everywhere = _ExperimentalConfig(profile_all_threads=True)  # type: ignore[call-arg]
+    with profile(activities=activities, experimental_config=everywhere) as profiler:
+        yield
+    path = folder / PROFILE / f"iteration_{step:06d}.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))

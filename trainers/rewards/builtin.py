@@ -58,11 +58,9 @@ SCORERS: Mapping[str, Callable[[str, Any, str | None], float]] = {
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
-    """The score of a reply: the reward of its episode's first turn, or by the scorer of its data source.
+    """The score of a reply, by the row's episode or data source; ``ValueError`` where it has neither.
 
-    Raises:
-        ValueError: The row names no episode, and no scorer is known for its data source.
-        RuntimeError: The episode's environment failed.
+    RuntimeError: the episode's environment failed.
     """
     if (episode := _episode_of(extra_info)) is not None:
         return _first_turn(EpisodeSpec.from_row(episode, "extra_info"), solution_str)

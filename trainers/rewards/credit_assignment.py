@@ -52,13 +52,7 @@ def spread(rewards: Floats) -> Floats:
 
 @checked
 def discounted(rewards: Floats, decay: Share) -> Floats:
-    """Each reward shared by the turns up to its own: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``.
-
-    Args:
-        rewards: ``[K]``.
-        decay: What a turn gets of the next one's share, from 0 to 1.
-
-    """
+    """Each reward shared by the turns up to its own: ``r'_s = sum_{t>=s} r_t d^(t-s) / (1 + d + ... + d^t)``."""
     turn = np.arange(len(rewards))
     back = turn - turn[:, None]  # [s, t]: how many turns before t the turn s is
     shares = np.where(back >= 0, float(decay) ** np.maximum(back, 0), 0.0)
@@ -67,17 +61,11 @@ def discounted(rewards: Floats, decay: Share) -> Floats:
 
 
 def redistribution(name: str, decay: float = 0.9) -> Redistribution:
-    """What ``algorithm.reward_credit`` names.
+    """What ``algorithm.reward_credit`` names: ``as_earned``, ``last``, ``spread``, ``discounted``, or a user's own.
 
-    Args:
-        name: ``as_earned``, ``last``, ``spread``, ``discounted``, or ``FILE.py:FUNCTION``. Such a function is called
-            with the :class:`~trainers.trajectory.Trajectory` of an episode that has turns, and returns a finite number
-            for each of its turns; their sum may be another one.
-        decay: Of ``discounted``.
-
-    Raises:
-        RedistributionError: There is no such file or function, or it cannot be imported.
-        ValueError: The decay is outside its range.
+    ``FILE.py:FUNCTION`` is called with the :class:`~trainers.trajectory.Trajectory` of an episode that has turns, and
+    returns a finite number for each; their sum may be another one. RedistributionError: there is no such file or
+    function.
     """
     if name == "as_earned":
         return lambda trajectory: trajectory
@@ -108,15 +96,11 @@ def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Traje
 def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> list[float]:
     """Turn rewards from scores of messages: a message's score belongs to the assistant's turn that led to it.
 
-    A user who answers a reply judges that reply, and a tool's result is what the call was worth. So a score of the
-    user's turn, or of a tool's, goes to the assistant's message before it, beside that message's own score.
+    A score of the user's turn, or of a tool's, goes to the assistant's message before it, beside that one's own.
 
     Args:
         scores: One a message; ``None`` where there is none.
         roles: The messages' roles.
-
-    Returns:
-        One number for each message of the assistant's.
 
     Raises:
         ValueError: The lengths differ, a score is not finite, or one stands before any reply.
@@ -147,7 +131,7 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
 def overlong_penalty(tokens: int, limit: int, buffer: int, factor: float = 1.0) -> float:
     """0 up to ``limit - buffer`` tokens, then evenly down to ``-factor`` at the limit (DAPO, arXiv 2503.14476, eq. 13).
 
-    The penalty grows over the last ``buffer`` tokens, at least 1 and at most ``limit``; ``factor`` is at least 0.
+    ``buffer`` is from 1 to ``limit``; ``factor`` is at least 0.
     """
     over = min(max(tokens - (limit - buffer), 0), buffer)
     return -factor * over / buffer if over else 0.0
@@ -187,7 +171,6 @@ def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
 
 @contextmanager
 def _reporting(where: str) -> Iterator[None]:
-    """Whatever is raised inside is about ``where``."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
 """A function of a user's file, computed in processes: one that hangs, crashes or prints fails for its own row alone.
 
-The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names.
-It returns a number, or a mapping with a ``score``; it may be ``async``. A call that takes longer than
-it may is killed with its process, and another process is started.
+The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names,
+plain or ``async``. It returns a number, or a mapping with a ``score``. A call that takes too long is killed with its
+process, and another process is started.
 """
 
 from __future__ import annotations
@@ -42,14 +42,8 @@ class ScoreError(RuntimeError):
 class FunctionPool:
     """Processes that compute one function; a context manager that ends them.
 
-    Args:
-        path: The file with the function.
-        name: The function.
-        workers: Processes, started when they are first needed.
-        timeout_s: Seconds that one call may take. Waiting for a process does not count.
-
-    Raises:
-        FunctionError: The function cannot be had; one process is started at once to find out.
+    ``timeout_s`` is for one call, without the waiting for a process. FunctionError: the function cannot be had; one
+    process is started at once to find out.
     """
 
     def __init__(self, path: str | Path, name: str = "compute_score", *, workers: int = 1, timeout_s: float = 30.0):
@@ -72,7 +66,6 @@ class FunctionPool:
         return self._threads.submit(self._ask, question)
 
     async def score(self, **question: Any) -> float:
-        """As :meth:`submit`."""
         return await asyncio.wrap_future(self.submit(**question))
 
     def close(self) -> None:

@@ -24,10 +24,10 @@ import hashlib
 import json
 import logging
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
@@ -35,10 +35,97 @@ from textenvs.options import NonNegativeInt, PositiveInt, Price, Seconds, checke
 from textenvs.text import quoted
 
 from ..trajectory import is_reward
-from .batching import Batcher, Overlap
 
 if TYPE_CHECKING:
     from ..rollout.rewards import TurnContext
+
+Item = TypeVar("Item")
+
+
+class Batcher(Generic[Item]):
+    """The queue in front of one model, first in, first out; a batch is due when full, or after ``max_wait`` seconds.
+
+    A batch has at most ``max_size`` requests and ``max_tokens`` tokens; a request with more is a batch of its own.
+    """
+
+    def __init__(self, max_size: int, max_tokens: int | None, max_wait: float) -> None:
+        self._max_size, self._max_tokens, self._max_wait = max_size, max_tokens, max_wait
+        self._queue: deque[tuple[Item, int, float]] = deque()  # with tokens, and since when
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, item: Item, tokens: int, now: float) -> None:
+        self._queue.append((item, tokens, now))
+
+    def remove(self, item: Item) -> None:
+        self._queue = deque(waiting for waiting in self._queue if waiting[0] is not item)
+
+    def due(self, now: float) -> float | None:
+        """Seconds until there is a batch (0: now), if nothing else comes; ``None`` while nothing waits."""
+        if not self._queue:
+            return None
+        if self._fitting() < len(self._queue) or len(self._queue) == self._max_size:
+            return 0.0  # it is full: another would not fit, or does not
+        return max(0.0, self._queue[0][2] + self._max_wait - now)
+
+    def take(self, now: float) -> list[tuple[Item, float]]:
+        """The next batch, each request with the seconds it waited; empty unless one is due."""
+        if self.due(now) != 0.0:
+            return []
+        batch = [self._queue.popleft() for _ in range(self._fitting())]
+        return [(item, now - since) for item, _, since in batch]
+
+    def _fitting(self) -> int:
+        """How many of the oldest fit in a batch."""
+        total = 0
+        for count, (_, tokens, _) in enumerate(self._queue):
+            total += tokens
+            if count and (count == self._max_size or (self._max_tokens is not None and total > self._max_tokens)):
+                return count
+        return len(self._queue)
+
+
+class Overlap:
+    """Seconds in which a batch was computed, and of them those in which episodes generated; side by side count once."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._since = (0.0, 0.0)
+        self._busy = self._beside = self._watched = 0.0
+        self._generating_s: Callable[[], float] | None = None
+
+    def watch(self, generating_s: Callable[[], float], now: float) -> None:
+        """Measure against this clock from now on."""
+        self._take(now)
+        self._generating_s, self._watched, self._beside = generating_s, 0.0, 0.0
+        self._since = (now, generating_s())
+
+    def begin(self, now: float) -> None:
+        self._take(now)
+        self._running += 1
+
+    def end(self, now: float) -> None:
+        self._take(now)
+        self._running -= 1
+
+    def stats(self, now: float | None) -> dict[str, float]:
+        """``computing_s``, and ``overlap`` where it can be said; up to the last batch without ``now``."""
+        if now is not None:
+            self._take(now)
+        share = {"overlap": self._beside / self._watched} if self._watched > 0 else {}
+        return {"computing_s": self._busy, **share}
+
+    def _take(self, now: float) -> None:
+        generated = 0.0 if self._generating_s is None else self._generating_s()
+        if self._running:
+            passed = now - self._since[0]
+            self._busy += passed
+            if self._generating_s is not None:
+                self._watched += passed
+                self._beside += generated - self._since[1]
+        self._since = (now, generated)
+
 
 log = logging.getLogger("trainers")
 
@@ -48,10 +135,7 @@ _OUTAGES = 3  # that a request has no part in; it may well be what brings the ba
 
 
 class BackendError(Exception):
-    """A backend could not score: a batch when raised, a single request when returned in its place.
-
-    With ``final``, asking again would give the same, so it is not asked.
-    """
+    """A backend could not score: a batch when raised, one request when returned; ``final``: asking again is no use."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -128,13 +212,8 @@ class ModelOptions:
 class RewardService:
     """Scores requests with named models; see the module.
 
-    Args:
-        backends: The models, by name. The service closes them.
-        options: How each is asked; what is not here is asked as its backend recommends (``model_options()``), or else
-            with the defaults.
-
-    Raises:
-        ValueError: No backend, or options of a model that there is not.
+    The service closes the ``backends``, by name. What has no ``options`` is asked as its backend recommends
+    (``model_options()``), or with the defaults. ``ValueError``: no backend, or options of none.
     """
 
     def __init__(
@@ -150,12 +229,7 @@ class RewardService:
         }
 
     async def score(self, model: str, request: ScoringRequest) -> float:
-        """The score of one request. The same request, asked by several at a time, is computed once.
-
-        Raises:
-            UnscoredError: There is no score.
-            ValueError: There is no such model.
-        """
+        """The score of one request, computed once however many ask; UnscoredError, or ``ValueError`` of no model."""
         if model not in self._models:
             raise ValueError(f"there is no reward model {model!r}; there are {', '.join(sorted(self._models))}")
         return await self._models[model].score(request)
@@ -165,12 +239,7 @@ class RewardService:
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
 
     def watch(self, generating_s: Callable[[], float]) -> None:
-        """Measure from now on how much of the scoring is beside generating.
-
-        Args:
-            generating_s: Seconds so far in which anything has been generating, on the event loop's clock:
-                :meth:`trainers.rollout.collector.Collector.generating_s`.
-        """
+        """Measure how much of the scoring is beside generating, by ``Collector.generating_s`` (seconds, a clock's)."""
         for model in self._models.values():
             model.overlap.watch(generating_s, asyncio.get_running_loop().time())
 
@@ -203,9 +272,6 @@ def reward_of(
             after each reply, the conversation up to it; the reward is that turn's.
         weight: What the score is multiplied by.
         truth: Finds the task's ground truth, where the model wants it.
-
-    Raises:
-        ValueError: An option outside the above.
     """
     if per not in ("episode", "turn"):
         raise ValueError(f"per must be episode or turn, not {per!r}")
@@ -311,7 +377,6 @@ class _Model:
             self._start(self._serve([asked for asked, _ in batch]))
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        """One batch, from sending to its last answer."""
         try:
             await self._send(batch)
         except Exception as error:  # a bug of ours: no waiter may hang because of it

@@ -30,16 +30,14 @@ from typing import Any, Self
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
-from .curriculum import Choice, Curriculum
+from .curriculum import Choice, Curriculum, TaskOrder, derive_seed, environment_seed
 from .environments import Backend
-from .eval_gate import EvalGate, WeightLock
 from .forks import ForkPlan, ForkPoint, ForkRules
-from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
+from .group_scheduler import CollectionError, EvalGate, GroupRules, GroupScheduler, Ticket, WeightLock
 from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
 from .rewards import Score
 from .stats import LengthBias, Load, LoopLag, Stats, Timeline, TraceFile, ages, loop_time
-from .tasks import TaskOrder, derive_seed, environment_seed
 
 log = logging.getLogger("trainers")
 
@@ -49,28 +47,23 @@ _LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 @dataclass(frozen=True)
 class Batch:
-    """What the trainer gets.
+    """What the trainer gets."""
 
-    Args:
-        number: Of this batch in the run, from 0.
-        version: The weights it is to be trained on: no token is more than ``staleness`` versions older.
-        groups: Groups in order of admission, each of them siblings of one task (fewer where some failed for good).
-        stats: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before.
-        problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
-        greedy: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
-        credited: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``.
-        forks: The forks of each group's episodes, group by group, with ``Collector(forks=...)``.
-        choices: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`.
-    """
-
-    number: int
-    version: int
+    number: int  #: of this batch in the run, from 0
+    version: int  #: the weights it is to be trained on: no token is more than ``staleness`` versions older
+    #: Groups in order of admission, each of them siblings of one task (fewer where some failed for good)
     groups: list[list[Trajectory]]
+    #: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before
     stats: dict[str, float]
+    #: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message
     problems: Mapping[str, str] = field(default_factory=dict)
+    #: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
     greedy: Mapping[str, Trajectory] = field(default_factory=dict)
+    #: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``
     credited: Mapping[str, Trajectory] = field(default_factory=dict)
+    #: The forks of each group's episodes, group by group, with ``Collector(forks=...)``
     forks: list[list[Trajectory]] = field(default_factory=list)
+    #: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`
     choices: list[Choice] = field(default_factory=list)
 
     @property
@@ -100,19 +93,15 @@ class Collector:
         sampling: How to sample a reply; its ``seed`` is not used.
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
         credit: From an episode to the same with other turn rewards, for the estimator alone
-            (:attr:`Batch.credited`). It is called in a thread, as soon as an episode of training has ended well; one
-            that it raises for ends as ``Status.ERROR_REWARD``, and is played again like any other.
-        forks: Where and how often episodes are forked; ``None`` for nowhere. Forks are episodes of their own, sampled
-            from the seeds of group, sibling, turn and number; they are played when their sibling has ended well.
-        engine_slots: Requests that the engine computes at a time, for the shares of its room in :meth:`stats`; ``None``
-            takes ``max_running``, or what the staleness allows.
+            (:attr:`Batch.credited`); called in a thread. One that it raises for ends as ``Status.ERROR_REWARD``.
+        forks: Where and how often episodes are forked; ``None`` for nowhere. They are played when their sibling has
+            ended well, sampled from the seeds of group, sibling, turn and number.
+        engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``, or
+            what the staleness allows.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
         trace: Where to draw episodes and weight updates; stays the caller's.
         seed: The run's seed: tasks, environments and sampling follow from it.
         on_trajectory: Called with every episode that ended, the failed ones included. What it raises stops the run.
-
-    Raises:
-        ValueError: A value outside its range.
     """
 
     def __init__(
@@ -177,13 +166,9 @@ class Collector:
     async def next_batch(self) -> Batch:
         """The next batch; waits until it is complete. The first call starts collecting.
 
-        May be called ahead of the update that the batch before is owed, while the trainer trains.
-
-        Raises:
-            CollectionError: Too many unusable episodes, or too many filtered groups, in a row; or the collector is
-                closed.
-            EngineDeadError: The engine is gone.
-            StalenessError: The bound does not hold.
+        May be called ahead of the update that the batch before is owed, while the trainer trains. CollectionError: too
+        many unusable episodes or filtered groups in a row, or the collector is closed. StalenessError: the bound does
+        not hold. EngineDeadError.
         """
         began = loop_time()
         if self._delivered_at is None:  # what was measured before was evaluation alone
@@ -217,7 +202,6 @@ class Collector:
         return Batch(number, version, groups, stats, problems, greedy, credited, forks, choices)
 
     def _observe(self, groups: Sequence[Sequence[Trajectory]]) -> list[Choice]:
-        """Let the curriculum know of a batch; what its groups played."""
         self._note_dropped()  # those that were withdrawn now
         if self._curriculum is None:
             return []
@@ -231,18 +215,13 @@ class Collector:
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
 
-        Args:
-            weights: As the engine takes them.
-            version: One more than before.
-            mode: What becomes of replies in progress, see :class:`~trainers.engines.base.Engine`. Those that it aborts
-                go on (``partial``), or their episodes are played again with the same seeds; this does not count against
-                their retries.
+        ``version`` is one more than before; replies that ``mode`` aborts go on (``partial``), or their episodes are
+        played again with the same seeds, which does not count against their retries.
 
         Raises:
             ValueError: The version does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights.
-                Nothing has changed then: episodes go on with the old weights, and the update may be tried again.
-            EngineError: The engine failed half-way, and is not at the old version any more; collecting stops. (One that
-                lost a part and goes on without it is a warning.)
+                Nothing has changed then, and the update may be tried again.
+            EngineError: The engine failed half-way; collecting stops. (One that lost a part is a warning.)
         """
         self._check()
         self._slots.check_update(version)
@@ -285,24 +264,20 @@ class Collector:
     ) -> list[Trajectory]:
         """Play tasks beside what is being collected, all with the weights that are out when it begins.
 
-        An update that comes meanwhile waits until the last episode has ended, and an evaluation that comes while an
-        update waits begins after it. The episodes are in no group and no batch. They count for the collector's
-        ``max_running`` and start before those of training; one that fails is not played again.
+        An update that comes meanwhile waits until the last episode has ended. The episodes are in no group and no
+        batch. They count for the collector's ``max_running`` and start before those of training; one that fails is not
+        played again.
 
         Args:
             tasks: Task indices, or the environment's reset options.
             samples: Episodes a task; they differ in sampling.
             sampling: As in training when left out.
             seed: Decides all randomness.
-            backend: Other environments than those of training (of a mixture: of its first component), for example with
-                held-out tasks.
+            backend: Other environments than those of training (of a mixture: of its first component).
             max_running: At most this many of them at a time; ``None`` for as many as the collector's own allows.
 
         Returns:
             ``samples`` trajectories a task, in the order of ``tasks``; failures are among them, by status.
-
-        Raises:
-            EngineDeadError: The engine is gone.
         """
         self._evaluations += 1
         name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
@@ -335,21 +310,14 @@ class Collector:
                 await _cancel(running, timeout=5.0)
 
     def frontier(self) -> dict[str, Any]:
-        """Where collecting stands, for a checkpoint (JSON). Take it together with the trainer's own state.
-
-        Batches taken so far count as done; groups in flight will be played again by whoever restores it.
-        """
+        """Where collecting stands, as JSON: batches taken count as done; groups in flight will be played again."""
         frontier = {"identity": dict(self._identity), "slots": self._slots.frontier()}
         if self._curriculum is not None:
             frontier["curriculum"] = self._curriculum.state(self._slots.in_flight)
         return frontier if self._forks is None else frontier | {"forks": self._forks.state()}
 
     def restore(self, frontier: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`frontier`: no task is skipped, and none of those delivered is played again.
-
-        Raises:
-            ValueError: The frontier is of another run (seed or tasks differ), or collecting has begun.
-        """
+        """Go on from a :meth:`frontier`; ``ValueError`` where it is of another run, or collecting has begun."""
         if dict(frontier["identity"]) != self._identity:
             raise ValueError(
                 f"this frontier is of a run with {frontier['identity']}, but this one has {self._identity}: "
@@ -365,17 +333,8 @@ class Collector:
         """How collecting goes. docs/collector.md defines every name exactly.
 
         Now: episodes ``running`` (of training) and ``evaluating``, groups ``ready`` and ``in_flight``; what waits, as
-        ``queue_episodes`` (for ``max_running``), ``queue_environments``, ``queue_engine`` (requests, as it says)
-        and ``queue_rewards`` (episodes that are over, for rewards); totals of the books (``groups_*``, ``retries*``,
-        ``siblings_lost``) and the environments' (``env_*``).
-
-        A batch's stats have these too, over the time since the batch before: ``wait_s`` (seconds :meth:`next_batch`
-        waited) and ``bubble_trainer`` (their share of all); ``engine_busy``, ``bubble_environment`` and
-        ``bubble_books`` (see :class:`~trainers.rollout.stats.Load`); ``time_<phase>_s`` (mean an episode, see
-        :mod:`~trainers.rollout.stats`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
-        ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_cut``; ``replies_continued``;
-        ``staleness_mean``, ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
-        (:class:`~trainers.rollout.stats.LengthBias`).
+        ``queue_*``; totals of the books (``groups_*``, ``retries*``, ``siblings_lost``) and the environments'
+        (``env_*``). A batch's stats have more, over the time since the batch before.
         """
         slots, phases = self._slots, self._load.phases
         now = {"running": slots.running, "evaluating": self._guests.inside}
@@ -409,20 +368,15 @@ class Collector:
         await _cancel(self._episodes, timeout)
 
     async def __aenter__(self) -> Self:
-        """The collector itself."""
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Close it."""
         await self.close()
 
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may start; a few at a time, because each opening holds the event loop a little.
-
-        The first :meth:`next_batch` is what starts collecting: before it, there is evaluation alone.
-        """
+        """Start every episode that may, a few at a time: each opening holds the event loop a little."""
         self._guests.admit()
         if self._delivered_at is None:
             return

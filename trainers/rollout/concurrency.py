@@ -1,9 +1,8 @@
 """How many episodes to run at a time: found from what the engine says of itself.
 
-A pure state machine: no I/O, no clock. The collector calls :meth:`Concurrency.observe` at steady intervals.
-
-The goal is the point where the engine is busy and nothing waits. Below it, throughput grows with every episode. Above
-it, an engine preempts requests and computes them again, or requests in its queue get older. By the names that
+A pure state machine: the collector calls :meth:`Concurrency.observe` at steady intervals. The goal is the point where
+the engine is busy and nothing waits: above it, an engine preempts requests and computes them again, or those in its
+queue get older. By the names that
 :meth:`trainers.engines.base.Engine.stats` explains, the engine is
 
 * *overloaded*: requests were preempted since the last observation; or more than ``_QUEUE`` of them wait, in
@@ -11,16 +10,15 @@ it, an engine preempts requests and computes them again, or requests in its queu
 * *clear*: nothing waits, nothing was preempted, and ``kv_use`` is below ``_KV_FULL``.
 * *full*: anything between. The limit stays.
 
-The law is additive increase, multiplicative decrease, with three changes. There is one controller and no other to be
-fair to, so until the first overload the limit is multiplied by ``_FAST`` (as in TCP's slow start); after one it is
-multiplied up to where the overload began, less a tenth, and creeps from there by ``_STEP`` of itself, at least by one.
-No increase goes beyond where ``kv_use`` would be full if every episode took its share: ``limit * _KV_FULL / kv_use``.
-And a queue takes off the share that waits, where preemptions, which say no such number, take off ``1 - _CUT``.
+The law is additive increase, multiplicative decrease, with three changes. Until the first overload the limit is
+multiplied by ``_FAST`` (as in TCP's slow start); after one it is multiplied up to where the overload began, less a
+tenth, and creeps from there by ``_STEP`` of itself, at least by one. No increase goes beyond where ``kv_use`` would be
+full if every episode took its share: ``limit * _KV_FULL / kv_use``. And a queue takes off the share that waits;
+preemptions take off ``1 - _CUT``.
 
-Two delays count. An episode that starts fills the engine's memory only as it grows, so after a change the limit is not
-raised for ``settle`` observations. And one that runs cannot be stopped, so after a cut nothing is cut again before the
-number that runs has come down to the limit and ``settle`` observations are over. A limit that does not bind (less than
-nine tenths of it run) says nothing about the engine, and is not raised.
+An episode fills the engine's memory only as it grows, so after a change the limit is not raised for ``settle``
+observations; and nothing is cut again before the number that runs has come down to the limit. A limit of which less
+than nine tenths run says nothing about the engine, and is not raised.
 """
 
 from __future__ import annotations

@@ -1,45 +1,130 @@
 """What the next group plays: which component of a mixture, which of its tasks, and from which state on.
 
-A pure state machine: no I/O, no clock. The collector asks :meth:`Curriculum.choose` once for every group, when it is
-admitted, and reports what groups came to when a batch is taken (:meth:`Curriculum.observe`).
+A pure state machine. The collector asks :meth:`Curriculum.choose` once for every group, when it is admitted, and
+reports what groups came to when a batch is taken (:meth:`Curriculum.observe`).
 
 **What a choice depends on.** On the run's seed, the choices before it, and the results of all batches taken before the
-group was admitted, those of groups that were dropped meanwhile among them; never on the order in which episodes end
-within a batch. With a staleness of 0 that is all that was played before the batch, as in a synchronous loop. With more,
-which batches were taken before a group is admitted depends on time; the choice is then recorded, and a resumed run
-plays the groups that were in flight as they were chosen.
+group was admitted; never on the order in which episodes end within a batch. With staleness, which batches those are
+depends on time; the choice is recorded, and a resumed run plays groups that were in flight as they were chosen.
 
 **Components** take turns by smooth weighted round robin: each choice adds every component's share to its credit, and
-the one with the most pays 1. So the number of a component's groups is never a whole group above the sum of its shares,
-and less than ``components - 1`` below it: no component starves, by a bound and not only in expectation.
+the one with the most pays 1. So a component's groups are never a whole group above the sum of its shares, and less than
+``components - 1`` below it.
 
 **Shares.** ``fixed``: the weights. ``signal``: the weights times the components' signal, which is the mean over groups
 of an unbiased estimate of ``4 p (1 - p)``, where p is the chance of success at the group's task: with k successes among
 n episodes, ``4 k (n - k) / (n (n - 1))``. SPEED (arXiv 2506.09016v2, since withdrawn; theorem 3.1) bounds the
 signal-to-noise ratio of a policy gradient from N episodes of a task by ``4 N p (1 - p)``; PCL (arXiv 2510.01135) finds
-the largest gradients at p = 1/2. The mean of p(1-p), and not p(1-p) of the mean: a component of which one half is
-always solved and the other never has no signal. ``floor`` of the shares stays as the weights have it. A task of a
-finite set that has been played is passed over with the probability ``(1 - floor) (1 - its own signal)``.
+the largest gradients at p = 1/2. ``floor`` of the shares stays as the weights have it. A task of a finite set that has
+been played is passed over with the probability ``(1 - floor) (1 - its own signal)``.
 
 **Starts.** With ``reverse_share``, that share of a component's groups begins in a state that an earlier, successful
 episode reached: before its last reply first, and one reply earlier each time that at least half of a group succeeds
-from there (else one later), until the opening is reached. A long task is so learned from its end (reverse curriculum;
-Florensa et al., arXiv 1707.05300; for language models R3, arXiv 2402.05808). A start is kept as what leads to it, the
-seed and the sampled tokens of each reply, and is in use by one group at a time.
+from there (else one later), until the opening (Florensa et al., arXiv 1707.05300; R3, arXiv 2402.05808). A start is
+kept as the seed and the sampled tokens of each reply, and is in use by one group at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..trajectory import Trajectory, solved
-from .tasks import TaskOrder, derive_seed, environment_seed
+from .environments import Backend, EnvError
+from .renderer import Renderer, RendererError
+
+_AT_ONCE = 64  # environments, where their backend has no limit of its own
+
+
+def derive_seed(*parts: int | str, bits: int = 63) -> int:
+    """A seed in ``[0, 2**bits)``, the same in every process; ``1`` and ``"1"`` are different parts."""
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - bits)
+
+
+def environment_seed(seed: int, group: int) -> int:
+    """Of the environments of this group's episodes, in a run with this seed."""
+    return derive_seed(seed, "environment", group, bits=32)
+
+
+class TaskOrder:
+    """The task of group ``n``: every epoch a new permutation of all tasks, or the tasks in their own order.
+
+    ``size`` is how many tasks there are; ``None`` is an endless set, whose group ``n`` plays task ``n``. Tasks
+    ``without`` are taken out of the order of all. ``ValueError``: no task is left, or ``without`` has others.
+    """
+
+    def __init__(self, size: int | None, *, seed: int = 0, shuffle: bool = True, without: Collection[int] = ()) -> None:
+        if size is not None and size < 1:
+            raise ValueError(f"there are {size} tasks; at least one is needed")
+        self.without = frozenset(without)
+        if self.without and (size is None or min(self.without) < 0 or max(self.without) >= size):
+            raise ValueError(f"only tasks of a finite set can be left out, and this one has {size or 'endless'} tasks")
+        if size is not None and len(self.without) == size:
+            raise ValueError(f"none of the {size} tasks is left")
+        self.size, self.seed, self.shuffle = size, seed, shuffle
+        self._kept = np.delete(np.arange(size), list(self.without)) if size is not None and self.without else None
+
+    @property
+    def identity(self) -> str:
+        """What the numbers of groups mean depends on which tasks are left out."""
+        if not self.without:
+            return "custom"  # as every order, to checkpoints of before
+        digest = hashlib.blake2b(json.dumps(sorted(self.without)).encode(), digest_size=6).hexdigest()
+        return f"custom, {len(self.without)} of {self.size} left out ({digest})"
+
+    def __call__(self, group: int) -> int:
+        """The index of the task that group number ``group`` plays."""
+        if self.size is None:
+            return group
+        epoch, place = divmod(group, self.size - len(self.without))
+        if self.shuffle:
+            return int(_permutation(self.size, self.seed, epoch, self.without)[place])
+        return place if self._kept is None else int(self._kept[place])
+
+
+@lru_cache(maxsize=4)
+def _permutation(size: int, seed: int, epoch: int, without: frozenset[int]) -> NDArray[np.int64]:
+    order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(size)
+    return order[~np.isin(order, list(without))] if without else order
+
+
+async def measure_openings(
+    backend: Backend, renderer: Renderer, tasks: Sequence[int], *, seed: int, forks: bool = False
+) -> tuple[dict[int, int], dict[int, str]]:
+    """The tokens of each task's opening, up to where the model speaks; and why others are not known.
+
+    The environment's seed is a function of ``seed`` and the task. With ``forks``, each is also forked, so that it is
+    known that the environment's snapshots go where forks are played.
+    """
+    lengths: dict[int, int] = {}
+    failed: dict[int, str] = {}
+    waiting: Iterator[int] = iter(tasks)
+
+    async def work() -> None:
+        for task in waiting:
+            try:
+                async with backend.lease() as env:
+                    env_seed = derive_seed(seed, "opening", task, bits=32)
+                    conversation, _ = await env.reset(env_seed, {"task_index": task})
+                    if forks:
+                        await env.restore(await env.snapshot(), conversation)
+                lengths[task] = len(renderer.render(conversation, backend.tools))
+            except (EnvError, RendererError) as error:
+                failed[task] = str(error)
+
+    await asyncio.gather(*(work() for _ in range(min(len(tasks), backend.workers or _AT_ONCE))))
+    return dict(sorted(lengths.items())), dict(sorted(failed.items()))
+
 
 CurriculumKind = Literal["fixed", "signal"]
 
@@ -48,69 +133,38 @@ _STARTS = 64  # of each component; the oldest one goes
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a mixture.
+    """A part of a mixture."""
 
-    Args:
-        name: Unique.
-        tasks: From the number of a group, counted within the component, to a task.
-        weight: Relative to the others', above 0.
-        success_reward: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``).
-    """
-
-    name: str
-    tasks: Callable[[int], int]
-    weight: float = 1.0
+    name: str  #: unique
+    tasks: Callable[[int], int]  #: from the number of a group, counted within the component, to a task
+    weight: float = 1.0  #: relative to the others', above 0
+    #: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``)
     success_reward: float | None = None
 
     def succeeded(self, trajectory: Trajectory) -> bool:
-        """Whether this episode counts as a success."""
         least = self.success_reward
         return solved(trajectory) if least is None else trajectory.total_reward >= least
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumRules:
-    """How components and starts are chosen.
+    """How components and starts are chosen."""
 
-    Args:
-        kind: ``fixed`` weights, or moved by their ``signal``.
-        floor: With ``signal``, this part of the shares stays as the weights have it, in (0, 1].
-        memory: Groups that a component's estimates go back, about: the mean of so many, then a moving average.
-        reverse_share: Share of groups that begin in the middle of an episode, in [0, 1).
-
-    Raises:
-        ValueError: A value outside its range.
-    """
-
-    kind: CurriculumKind = "fixed"
-    floor: float = 0.1
-    memory: int = 32
-    reverse_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("fixed", "signal"):
-            raise ValueError(f'kind must be "fixed" or "signal", not {self.kind!r}')
-        if not (0.0 < self.floor <= 1.0 and self.memory >= 1 and 0.0 <= self.reverse_share < 1.0):
-            raise ValueError(f"floor in (0, 1], memory of at least 1 and reverse_share in [0, 1), not {self}")
+    kind: CurriculumKind = "fixed"  #: ``fixed`` weights, or moved by their ``signal``
+    floor: float = 0.1  #: with ``signal``, this part of the shares stays as the weights have it, in (0, 1]
+    memory: int = 32  #: groups that a component's estimates go back, about: the mean of so many, then a moving average
+    reverse_share: float = 0.0  #: share of groups that begin in the middle of an episode, in [0, 1)
 
 
 @dataclass(frozen=True)
 class Start:
-    """A state in the middle of an episode, as what leads to it.
+    """A state in the middle of an episode, as what leads to it."""
 
-    Args:
-        task: Its index.
-        env_seed: Of the episode's reset.
-        replies: The sampled tokens of each reply before the last one.
-        contexts: A digest of what the model sees after each of these, to know the state by.
-        turn: How many of the replies are played; at least 1.
-    """
-
-    task: int
-    env_seed: int
-    replies: Sequence[Sequence[int]]
-    contexts: Sequence[str]
-    turn: int
+    task: int  #: its index
+    env_seed: int  #: of the episode's reset
+    replies: Sequence[Sequence[int]]  #: the sampled tokens of each reply before the last one
+    contexts: Sequence[str]  #: a digest of what the model sees after each of these, to know the state by
+    turn: int  #: how many of the replies are played; at least 1
 
     @classmethod
     def of(cls, trajectory: Trajectory, task: int, env_seed: int) -> Start:
@@ -123,7 +177,6 @@ class Start:
 
 
 def context_digest(token_ids: Sequence[int] | np.ndarray[Any, Any]) -> str:
-    """What a context is recognised by."""
     return hashlib.blake2b(np.asarray(token_ids, "<i4").tobytes(), digest_size=8).hexdigest()
 
 
@@ -156,16 +209,7 @@ _Result = tuple[int, int, int, Start | None]
 
 
 class Curriculum:
-    """Chooses; see the module's docstring.
-
-    Args:
-        components: At least one; a single one is chosen always.
-        rules: How.
-        seed: The run's.
-
-    Raises:
-        ValueError: No component, two of one name, or a weight that is not positive.
-    """
+    """Chooses among ``components``; see the module. ``ValueError``: none, two of one name, or a weight not positive."""
 
     def __init__(self, components: Sequence[Component], rules: CurriculumRules, seed: int = 0) -> None:
         self.components, self.rules = {each.name: each for each in components}, rules
@@ -195,11 +239,7 @@ class Curriculum:
     # ------------------------------------------------------------------ groups
 
     def choose(self, group: int) -> Choice:
-        """What this group plays. The first call for a group decides; new groups come in the order of their numbers.
-
-        Raises:
-            ValueError: A number that was left out, or whose group has been observed.
-        """
+        """What this group plays. The first call for a group decides; new groups come in the order of their numbers."""
         if group in self._chosen:
             return self._chosen[group]
         if group != self._next:
@@ -221,10 +261,7 @@ class Curriculum:
         return choice
 
     def drop(self, group: int, siblings: Sequence[Trajectory], *, unplayed: bool = False) -> None:
-        """A group was dropped, with what was played of it. It counts when the next batch is taken.
-
-        ``unplayed``: what there is says nothing, because the group was withdrawn before its end; its start is free.
-        """
+        """A group was dropped; it counts in the next batch, unless it was withdrawn before its end (``unplayed``)."""
         start = self._chosen[group].start
         if unplayed and start is not None:
             self._standing[self._chosen[group].component].starts.appendleft(start)
@@ -262,11 +299,7 @@ class Curriculum:
         }
 
     def restore(self, state: Mapping[str, Any], in_flight: Iterable[int]) -> None:
-        """Go on from a :meth:`state`.
-
-        Raises:
-            ValueError: It is of other components, or lacks a group that is in flight.
-        """
+        """Go on from a :meth:`state`; ``ValueError``: of other components, or without a group that is in flight."""
         if state["components"].keys() != self.components.keys():
             raise ValueError(
                 f"this is of a mixture of {', '.join(state['components'])}, not of {', '.join(self.components)}"

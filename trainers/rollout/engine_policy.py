@@ -12,9 +12,9 @@ from typing import Any
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, Generation, Sampling
+from .curriculum import derive_seed
 from .episode import EpisodeTokens
 from .renderer import Renderer
-from .tasks import derive_seed
 
 
 class NoRoomError(Exception):

@@ -38,12 +38,7 @@ _WORKERS: dict[str, Callable[[], Worker]] = {
 
 
 def tools_of(env: Any) -> Sequence[Mapping[str, Any]] | None:
-    """The tools that the chat template must describe to a model, because the environment's messages do not.
-
-    Raises:
-        ValueError: The environment reads no calls in a reply's text, and text is all that a model played token by token
-            says.
-    """
+    """The tools that the chat template must describe, because messages do not; ``ValueError``: replies call none."""
     if isinstance(getattr(env, "format", None), Native) and env.tools:
         raise ValueError(
             "call_format=native reads calls from a message's tool_calls alone, and a model that is played token by "
@@ -70,11 +65,7 @@ class Lease:
             return self._seen, info
 
     async def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
-        """``env.step(action)``. Where an environment sets both, ``terminated`` wins over ``truncated``.
-
-        Raises:
-            EnvError: The environment raised, died, timed out, or returned what it may not.
-        """
+        """``env.step(action)``; ``terminated`` wins over ``truncated``. Raises EnvError."""
         result = await self._worker.call("step", self._step_timeout, action)
         with self._checking("step"):
             parts = _parts(result, "(observation, reward, terminated, truncated, info)", 5)
@@ -85,33 +76,16 @@ class Lease:
             return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
 
     async def snapshot(self) -> Any:
-        """The episode as it stands, picklable: ``env.snapshot()``.
-
-        Raises:
-            EnvError: The environment raised, died or timed out.
-        """
+        """The episode as it stands, picklable: ``env.snapshot()``. Raises EnvError."""
         return await self._worker.call("snapshot", self._step_timeout)
 
     async def restore(self, state: Any, seen: Messages, seed: int | None = None) -> None:
-        """Resume an episode of an equal environment: ``env.restore(state, seed)``.
-
-        Args:
-            state: Of :meth:`snapshot`.
-            seen: The observation that it was taken after.
-            seed: Of the randomness from now on; ``None`` keeps the episode's own.
-
-        Raises:
-            EnvError: The environment raised, died or timed out.
-        """
+        """Resume an episode: ``env.restore(state, seed)``; ``seen`` is the observation before. Raises EnvError."""
         await self._worker.call("restore", self._reset_timeout, state, *(() if seed is None else (seed,)))
         self._seen = seen
 
     async def conversation_score(self) -> dict[str, float]:
-        """How good the conversation is as it stands, by named scores: ``env.conversation_score()``.
-
-        Raises:
-            EnvError: The environment raised, died, timed out, or returned what it may not.
-        """
+        """How good the conversation is, by named scores: ``env.conversation_score()``. Raises EnvError."""
         scores = await self._worker.call("conversation_score", self._step_timeout)
         try:
             return checked_scores(scores, "conversation_score")
@@ -139,11 +113,7 @@ class Backend:
         make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
         reset_timeout: Seconds for a reset.
         step_timeout: Seconds for a step.
-        beside: Another backend, whose ``workers`` are the limit of both: so many environments are lent at a time. Each
-            keeps those that it made, because making one may take seconds and an idle one takes little.
-
-    Raises:
-        ValueError: An unknown kind, a limit that is not positive, or actors without a limit.
+        beside: Another backend, whose ``workers`` are the limit of both. Each keeps those that it made.
     """
 
     @checked
@@ -176,12 +146,7 @@ class Backend:
 
     @contextlib.asynccontextmanager
     async def lease(self) -> AsyncIterator[Lease]:
-        """An environment of one's own until the block ends; waits for one while all are lent.
-
-        Raises:
-            EnvError: None could be made.
-            RuntimeError: The backend is closed.
-        """
+        """An environment of one's own until the block ends; waits while all are lent. EnvError: none could be made."""
         async with self._places or contextlib.nullcontext():
             if self._closed:
                 raise RuntimeError("this environment backend is closed")
@@ -207,10 +172,7 @@ class Backend:
         return {name: float(count) for name, count in counts.items()}
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Close every environment, and wait ``timeout`` seconds at most; safe to call twice.
-
-        What has not ended by then is killed where that is possible. A thread that hangs is left behind at once.
-        """
+        """Close every environment, and wait ``timeout`` seconds at most; what hangs is killed or left behind."""
         self._closed = True
         for worker in (*self._idle, *self._leased):
             self._retire(worker)
@@ -240,7 +202,6 @@ class Backend:
 
 
 def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
-    """What was returned, whose last part is always the info."""
     if not isinstance(result, tuple) or len(result) != count:
         raise ValueError(f"it should return {shape}, not {quoted(result)}")
     *parts, info = result

@@ -16,9 +16,8 @@ Invariants:
 * all other tokens have action mask 0: the opening, the bridges, and a whole new rendering where history was rewritten;
 * a turn exists from its first sampled token on; it has one reward.
 
-Where history was rewritten, by the chat template (old reasoning dropped) or by the environment (earlier messages
-changed), the conversation is rendered anew as a new *segment*: what the model sees from then on. The tokens so far stay
-as they are, in the segments before, with their log-probabilities and rewards.
+Where history was rewritten, by the chat template (old reasoning dropped) or by the environment, the conversation is
+rendered anew as a new *segment*. The tokens so far stay as they are, in the segments before.
 """
 
 from __future__ import annotations
@@ -39,21 +38,10 @@ from .renderer import Renderer, Tools
 
 
 class EpisodeTokens:
-    """Accumulates one episode.
+    """Accumulates one episode that begins with ``opening``; RendererError where the template rejects it.
 
-    Args:
-        renderer: Of the model that plays.
-        opening: The conversation that the environment opened with.
-        tools: The tools' JSON schemas, as the chat template takes them.
-        names: ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the trajectory; of a fork, also
-            ``forked_from`` and ``forked_turn``.
-
-    Attributes:
-        num_turns: Turns played so far, the one being judged included.
-        oldest_version: The smallest weight version among the tokens sampled so far; ``None`` without any.
-
-    Raises:
-        RendererError: The chat template rejects the opening.
+    ``tools`` are JSON schemas; ``names`` are ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the
+    trajectory; of a fork, also ``forked_from`` and ``forked_turn``.
     """
 
     def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: Any) -> None:
@@ -64,7 +52,6 @@ class EpisodeTokens:
         self._show(renderer.render(opening, tools))
 
     def _begin(self) -> None:
-        """No token yet."""
         self._token_ids: list[int] = []
         self._turn_id: list[int] = []
         self._weight_version: list[int] = []
@@ -89,18 +76,10 @@ class EpisodeTokens:
 
     @property
     def context_size(self) -> int:
-        """How many tokens :attr:`context` has."""
         return len(self._token_ids) - self._segment_starts[-1]
 
     def fork(self, **names: Any) -> EpisodeTokens:
-        """An episode of its own that begins here: what the model sees now is its context, and nothing of it is trained.
-
-        Args:
-            names: Of the new trajectory.
-
-        Raises:
-            RuntimeError: It is in the middle of a reply.
-        """
+        """An episode of its own that begins here: what the model sees now is its context, not trained on."""
         if self._phase == "cut":
             raise RuntimeError("fork: a reply is not complete, and another episode cannot begin in the middle of one")
         child = EpisodeTokens.__new__(EpisodeTokens)
@@ -114,13 +93,9 @@ class EpisodeTokens:
     def reply(self, generation: Generation) -> str:
         """Take what the engine sampled, and return its text for the environment.
 
-        A generation that was aborted (``finish_reason == "abort"``) may be continued: generate again from
-        :attr:`context`, and the tokens join the same turn; the text returned is then the whole turn's. An abort before
-        the first token leaves the episode as it was.
-
-        Raises:
-            RuntimeError: It is not the policy's turn: ``observe`` what the environment said to the last reply first.
-            ValueError: The generation's arrays differ in length, or it ended by itself without a token.
+        After an abort (``finish_reason == "abort"``), tokens that are generated from :attr:`context` join the same
+        turn, whose whole text is then returned. RuntimeError: it is not the policy's turn. ``ValueError``: arrays
+        differ in length, or it ended by itself without a token.
         """
         if self._phase not in ("ask", "cut"):
             raise RuntimeError("reply: there is no generation point; observe() the environment's answer first")
@@ -146,12 +121,7 @@ class EpisodeTokens:
         return self._said
 
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
-        """What the turn just played earned, and the named parts of it.
-
-        Raises:
-            RuntimeError: No turn has been played since the last reward.
-            ValueError: It is no number that a reward may be (:func:`~trainers.trajectory.is_reward`).
-        """
+        """What the turn just played earned, and its parts; see :func:`~trainers.trajectory.is_reward`."""
         if not is_reward(reward):
             raise ValueError(
                 f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite, at most {LARGEST:g}"
@@ -162,12 +132,7 @@ class EpisodeTokens:
         self._terms.append({name: float(value) for name, value in terms.items()})
 
     def add_reward(self, turn: int, terms: Mapping[str, float]) -> None:
-        """What a rewarded turn earned besides; a name that it has already grows.
-
-        Raises:
-            RuntimeError: That turn has no reward yet.
-            ValueError: A term is no number that a reward may be.
-        """
+        """What a rewarded turn earned besides; a name that it has already grows."""
         if not 0 <= turn < len(self._rewards):
             raise RuntimeError(f"add_reward: turn {turn} has no reward yet, which others could add to")
         if bad := {name: value for name, value in terms.items() if not is_reward(value)}:
@@ -180,11 +145,7 @@ class EpisodeTokens:
         """Take the environment's whole conversation after the last reply, up to the next generation point.
 
         What follows our reply is bridged; where history was rewritten, the whole is rendered anew as a new segment.
-        An environment that has said nothing more (its budget ran out) leaves the episode at the end of the reply.
-
-        Raises:
-            RuntimeError: There is no reply that the environment could have answered.
-            RendererError: The chat template rejects the conversation.
+        RendererError: the chat template rejects the conversation.
         """
         if self._phase not in ("told", "cut"):
             raise RuntimeError("observe: the policy has not replied since the last observation")
@@ -216,12 +177,9 @@ class EpisodeTokens:
     ) -> Trajectory:
         """The episode as a trajectory (see there for the arguments, also for ``more``); possible at any moment.
 
-        A terminated episode ends with its last sampled token: what came behind it is left out. To keep the state that a
-        truncated one was cut in for bootstrapping, ``observe`` first. A last turn that was never rewarded gets 0, if
-        the status says that the episode failed. Without ``messages``, they are those accumulated here.
-
-        Raises:
-            ValueError: The last turn has no reward, yet the status says that training may use the episode.
+        A terminated episode ends with its last sampled token. To keep the state that a truncated one was cut in,
+        ``observe`` first. A last turn that was never rewarded gets 0 if the episode failed; else it is a
+        ``ValueError``.
         """
         rewards, terms = list(self._rewards), list(self._terms)
         if len(rewards) < self.num_turns:
@@ -269,7 +227,6 @@ class EpisodeTokens:
         return logprobs.tolist(), generation.kept_counts.tolist()
 
     def _hear(self, new: Messages) -> None:
-        """What the environment answered to our reply."""
         # Our own words stand in the history as they were sampled, not as the environment took them apart.
         self._history = (*self._history, assistant(self._said), *new)
         if not new:
@@ -294,7 +251,6 @@ class EpisodeTokens:
         self._show(token_ids)
 
     def _show(self, token_ids: list[int]) -> None:
-        """Tokens that were not sampled, up to a generation point."""
         count = len(token_ids)
         self._append(token_ids, -1, [-1] * count, [0.0] * count, [0] * count)
         self._phase = "ask"

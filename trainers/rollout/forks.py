@@ -1,9 +1,8 @@
 """Forks of episodes: where they are made, the state that they begin in, and what earlier batches say of the turns.
 
 **What a decision may know.** Whether a root is forked before turn ``t`` is a function of the run's seed, of the numbers
-of group, root and turn, and of the batches delivered before. Nothing that this root, or another episode of its batch,
-samples has a part in it: otherwise states would be forked because of what was replied in them, and the estimate of
-:mod:`trainers.algorithms.fork` would be biased (a test shows by how much).
+of group, root and turn, and of the batches delivered before; never of what this root or another episode of its batch
+samples, which would bias the estimate of :mod:`trainers.algorithms.fork` (a test shows by how much).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import numpy as np
 from textenvs.messages import Messages
 
 from ..trajectory import Trajectory
+from .curriculum import derive_seed
 from .episode import EpisodeTokens
 from .rewards import PendingRewards
-from .tasks import derive_seed
 
 Where: TypeAlias = Literal["every", "variance"]
 
@@ -30,59 +29,29 @@ _REMEMBERED = 8  # batches; what a turn's variance was before is forgotten
 
 @dataclass(frozen=True)
 class ForkPoint:
-    """An episode before a reply of the policy's: all that is needed to play on from there, in any equal environment.
+    """An episode before a reply of the policy's: all that is needed to play on from there, in any equal environment."""
 
-    Args:
-        episode_id: Of the root.
-        turn: The number of the reply.
-        samples: How many forks are to be made.
-        state: The environment's snapshot.
-        tokens: At the generation point.
-        messages: The conversation so far.
-        opening: Tokens of the opening.
-        limit: Tokens that the context may have.
-        names: ``group_id``, ``task_key`` and ``data_source``.
-        rewards: The root's rewards that come later.
-    """
-
-    episode_id: str
-    turn: int
-    samples: int
-    state: Any
-    tokens: EpisodeTokens
-    messages: Messages
-    opening: int
-    limit: int
-    names: Mapping[str, str]
-    rewards: PendingRewards
+    episode_id: str  #: of the root
+    turn: int  #: the number of the reply
+    samples: int  #: how many forks are to be made
+    state: Any  #: the environment's snapshot
+    tokens: EpisodeTokens  #: at the generation point
+    messages: Messages  #: the conversation so far
+    opening: int  #: tokens of the opening
+    limit: int  #: tokens that the context may have
+    names: Mapping[str, str]  #: ``group_id``, ``task_key`` and ``data_source``
+    rewards: PendingRewards  #: the root's rewards that come later
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForkRules:
-    """Where and how often roots are forked.
+    """Where and how often roots are forked."""
 
-    Args:
-        samples: Forks at each state that is chosen, at least 1.
-        where: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
-        budget: Tokens that the forks of a batch are expected to sample at most; ``None`` for no limit.
-        gamma: The estimator's discount a turn, in what a reply leads to.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
-
-    samples: int = 1
+    samples: int = 1  #: forks at each state that is chosen, at least 1
+    #: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
     where: Where = "every"
-    budget: int | None = None
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.samples < 1 or (self.budget is not None and self.budget < 1):
-            raise ValueError(f"samples ({self.samples}) and budget ({self.budget}) must be at least 1")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
-        if self.where not in ("every", "variance"):
-            raise ValueError(f'where must be "every" or "variance", not {self.where!r}')
+    budget: int | None = None  #: tokens that the forks of a batch are expected to sample at most; ``None`` for no limit
+    gamma: float = 1.0  #: the estimator's discount a turn, in what a reply leads to
 
 
 #: Of one turn in one batch: how many roots reached it, the tokens that they sampled from there on, and squared
@@ -99,14 +68,8 @@ class ForkPlan:
     are filled in the order of standard deviation per token, and the last one in part.
 
     The standard deviation of a turn is that of the reward-to-go among samples of one state, where forks of the last
-    batches show it. Elsewhere it is that among the roots of a group, which is at least as large by the law of total
-    variance, so that turns that were left out are tried again. Groups of one are compared with each other, as one
-    group. The first batch has nothing to go by: it has all forks, or none with a budget.
-
-    Args:
-        rules: What is wanted.
-        roots: Roots of a batch.
-        seed: The run's.
+    batches show it; elsewhere that among the roots of a group, which is at least as large by the law of total variance.
+    Groups of one count as one group. The first batch has all forks, or none with a budget.
     """
 
     def __init__(self, rules: ForkRules, roots: int, seed: int) -> None:
@@ -132,16 +95,13 @@ class ForkPlan:
         return 1.0 if self.rules.budget is None else (self._chances[-1] if self._chances else 0.0)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> None:
-        """A batch was delivered: its groups' roots, and their forks."""
         self._batches.append(_turn_sums(groups, forks, self.rules.gamma))
         self._decide()
 
     def state(self) -> list[list[list[float]]]:
-        """What was observed, for a checkpoint (JSON)."""
         return [[list(turn) for turn in batch] for batch in self._batches]
 
     def restore(self, state: Sequence[Sequence[Sequence[float]]]) -> None:
-        """Go on from a :meth:`state`."""
         self._batches = deque(([tuple(turn) for turn in batch] for batch in state), maxlen=_REMEMBERED)  # type: ignore[misc]
         if self._batches:
             self._decide()
@@ -199,7 +159,6 @@ def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajector
 
 
 def _to_go(episode: Trajectory, gamma: float) -> list[float]:
-    """The discounted sum of rewards from each turn on."""
     sums = itertools.accumulate(episode.turn_rewards[::-1].tolist(), lambda later, reward: reward + gamma * later)
     return [*sums][::-1]
 

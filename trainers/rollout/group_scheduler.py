@@ -1,16 +1,16 @@
 """The collector's books: which episode may start, which groups the trainer gets, and how old their tokens can be.
 
-A pure state machine: no I/O, no clock, no asyncio. The shell around it calls :meth:`GroupScheduler.start` until it
-answers ``None``, :meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` when the trainer
-wants a batch and :meth:`GroupScheduler.update` when new weights are out.
+A pure state machine. The shell calls :meth:`GroupScheduler.start` until it answers ``None``,
+:meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` for a batch and
+:meth:`GroupScheduler.update` when new weights are out.
 
 Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task, and their *forks*, which begin in a state of a
 sibling that has ended (:meth:`GroupScheduler.finish`); it has a number, in the order of admission. A group is *in
 flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A batch is *owed*
 an update from the moment it is taken until the weights trained on it are out.
 
-A group may begin in a state that an earlier episode reached (:mod:`trainers.rollout.curriculum`). To the books it is a
-group like any other: what was sampled before that state is context, not trained on, and has no version.
+A group may begin in a state that an earlier episode reached (:mod:`trainers.rollout.curriculum`): what was sampled
+before is context, not trained on, and has no version.
 
 Invariants
     1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the
@@ -41,19 +41,19 @@ what is left is young enough until then. While more than η updates are owed not
 birth.
 
 The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
-breaks the bound: a group admitted while the trainer still trains on the batch before is a version too old from the
-start, and so is one that later groups may overtake.
+breaks the bound.
 
 Why 4 holds. With no update owed, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
-because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for. A surplus only
-adds to it.
+because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from math import inf
@@ -86,10 +86,8 @@ class Ticket:
     """The right to play one episode: sibling ``sibling`` of group ``group``, for the ``attempt``-th time (from 0).
 
     ``draw`` counts the failures of its own among the attempts before, and decides the seed. An attempt that is repeated
-    for another reason (a weight update, the engine, a reward) samples with the same seed: with another one, whatever
-    makes such an end likelier would be sampled away, and that is a reply's length.
-
-    ``turn`` is -1, or it is the right to play fork ``sample`` of that sibling, which begins before its reply ``turn``.
+    for another reason samples with the same seed, or replies would be selected by length. ``turn`` is -1, or it is the
+    right to play fork ``sample`` of that sibling, which begins before its reply ``turn``.
     """
 
     group: int
@@ -101,7 +99,6 @@ class Ticket:
 
     @property
     def fork(self) -> bool:
-        """Whether it is one of a fork."""
         return self.turn >= 0
 
     @property
@@ -123,46 +120,33 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRules:
-    """What a group and a batch are, and what may be in flight.
+    """What a group and a batch are, and what may be in flight. Raises ``ValueError``: a value outside its range."""
 
-    Args:
-        group_size: Episodes of one task that are compared with each other, at least 1.
-        groups_per_batch: Groups a batch, at least 1.
-        staleness: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
-        window: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from
-            running ahead: see (*).
-        surplus: S, at least 0: so many groups more are in flight than the batches need. The first that are complete are
-            taken, and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away,
-            that of long episodes above all: what is trained on is shorter than what is played. Not with a window.
-        retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
-            as two siblings are left (one, in groups of one), and is dropped otherwise.
-        max_running: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the
-            capacity has (forks take the places of siblings that have ended). ``"auto"`` (of the collector) looks for as
-            many as the engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
-        greedy: Each group has one more episode, number ``group_size``, to be played greedily: what the others are
-            compared with, and not among those to train on. A group whose greedy episode cannot be had is dropped.
-        filter_zero_variance: Drop groups whose episodes (a greedy one among them) all have the same total reward, and
-            admit others instead.
-        filter_by_term: These have the same sum of every term of the reward, not only the same total.
-        max_consecutive_filtered: Raise when more groups than this were filtered with none kept in between.
-        max_consecutive_errors: Raise when this many episodes in a row ended unusable.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
-
-    group_size: int
-    groups_per_batch: int
-    staleness: int = 0
+    group_size: int  #: episodes of one task that are compared with each other, at least 1
+    groups_per_batch: int  #: groups a batch, at least 1
+    staleness: int = 0  #: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
+    #: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from running
+    #: ahead: see (*).
     window: int = 1
+    #: S, at least 0: so many groups more are in flight than the batches need. The first that are complete are taken,
+    #: and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away, that of long
+    #: episodes above all: what is trained on is shorter than what is played. Not with a window.
     surplus: int = 0
+    #: How often one sibling is played again after a failure. After that its group goes on without it, as long as two
+    #: siblings are left (one, in groups of one), and is dropped otherwise.
     retries: int = 1
+    #: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the capacity has
+    #: (forks take the places of siblings that have ended). ``"auto"`` (of the collector) looks for as many as the
+    #: engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
     max_running: int | Literal["auto"] | None = None
+    #: Each group has one more episode, number ``group_size``, to be played greedily: what the others are compared with,
+    #: and not among those to train on. A group whose greedy episode cannot be had is dropped.
     greedy: bool = False
+    #: Drop groups whose episodes (a greedy one among them) all have the same total reward, and admit others instead
     filter_zero_variance: bool = False
-    filter_by_term: bool = False
-    max_consecutive_filtered: int = 64
-    max_consecutive_errors: int = 32
+    filter_by_term: bool = False  #: these have the same sum of every term of the reward, not only the same total
+    max_consecutive_filtered: int = 64  #: raise when more groups than this were filtered with none kept in between
+    max_consecutive_errors: int = 32  #: raise when this many episodes in a row ended unusable
 
     def __post_init__(self) -> None:
         if isinstance(self.max_running, str) and self.max_running != "auto":
@@ -197,17 +181,7 @@ _LOWEST = {
 
 
 class GroupScheduler:
-    """The books; see the module's docstring for what they promise, and ``version`` is that of the engine's weights.
-
-    Attributes:
-        max_running: That of the rules, or what has been found for ``"auto"``; at most so many episodes run.
-        guests: Episodes outside the books that run, or will before others start.
-        owed: Batches taken whose update is not out.
-        batches: Batches taken since the run began.
-        taken: The numbers of the groups of the last one.
-        taken_greedy: Their greedy episodes.
-        taken_forks: Their forks, group by group.
-    """
+    """The books; see the module's docstring for what they promise, and ``version`` is that of the engine's weights."""
 
     def __init__(self, rules: GroupRules, version: int = 0) -> None:
         self.rules = rules
@@ -236,7 +210,6 @@ class GroupScheduler:
         return self._room(0) * self.rules.episodes_per_group
 
     def is_greedy(self, ticket: Ticket) -> bool:
-        """Whether this episode is the greedy one of its group."""
         return ticket.sibling == self.rules.group_size
 
     def forks_left(self, ticket: Ticket) -> bool:
@@ -260,7 +233,6 @@ class GroupScheduler:
 
     @property
     def running(self) -> int:
-        """Episodes started and not ended."""
         return len(self._running)
 
     @property
@@ -305,14 +277,13 @@ class GroupScheduler:
             trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
             excused: If unusable, a weight update aborted it: this does not count against its retries.
             own: If unusable, the episode itself is the cause whatever its status: it is not sampled again as it was.
-            forks: If usable, turn and number of each fork that is to be played. A fork that fails for good is left out
-                and counted (``forks_lost``); its group goes on.
+            forks: If usable, turn and number of each fork that is to be played. One that fails for good is left out
+                and counted (``forks_lost``).
 
         Returns:
             Why its group was dropped now, where it was.
 
         Raises:
-            ValueError: This ticket is not running.
             ConsecutiveErrorsError: This was one unusable episode too many in a row.
             FilterExhaustedError: This completed one group without difference in reward too many.
         """
@@ -355,11 +326,7 @@ class GroupScheduler:
     # ------------------------------------------------------------------ the trainer's side
 
     def take(self) -> list[list[Trajectory]] | None:
-        """The next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if it is not complete.
-
-        Raises:
-            StalenessError: Invariant 1 does not hold.
-        """
+        """The next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if it is not complete."""
         rules = self.rules
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
         limit = inf if rules.surplus or unready is None else unready + rules.window
@@ -406,11 +373,7 @@ class GroupScheduler:
             )
 
     def update(self, version: int) -> None:
-        """Weights of this version are out: the update of the oldest batch that was owed one.
-
-        Raises:
-            ValueError: The version does not grow, or grows by more than the batches taken while groups are in flight.
-        """
+        """The update of the oldest batch that was owed one is out; ``ValueError`` where ``version`` does not fit."""
         self.check_update(version)
         self.owed = max(0, self.owed - (version - self.version))
         self.version = version
@@ -430,10 +393,7 @@ class GroupScheduler:
     def restore(self, frontier: Mapping[str, Any]) -> None:
         """Go on from a :meth:`frontier`: groups that were in flight are played again, first, then new ones.
 
-        The version stays as it is: all tokens will be sampled from the weights that the engine has now.
-
-        Raises:
-            ValueError: These books are in use, or the frontier is malformed.
+        Tokens will be sampled from the weights of now. ``ValueError``: in use, or the frontier is malformed.
         """
         if self._next or self._groups or self._again:
             raise ValueError("restore a frontier before the first episode starts")
@@ -517,3 +477,73 @@ class GroupScheduler:
                 f"group {number}, episode {trajectory.episode_id!r}: its oldest token is from version {oldest}, and "
                 f"version {self.training_version} would be trained on it, but staleness={staleness} was asked for"
             )
+
+
+class EvalGate:
+    """Places for episodes of evaluation, taken before those of the books: weight updates wait for it.
+
+    While guests wait, no episode of the books starts; ``left`` is called when a guest's place is free again.
+    """
+
+    def __init__(self, slots: GroupScheduler, left: Callable[[], None]) -> None:
+        self._slots, self._left = slots, left
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.inside = 0
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place, first come, first served, and keep it until the end of the block."""
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        self._slots.guests += 1
+        try:
+            self.admit()
+            await place
+            yield
+        finally:
+            self._slots.guests -= 1
+            if not place.cancelled():  # that is how waiting ends when it ends for nothing
+                self.inside -= 1
+            self.admit()
+            self._left()
+
+    def admit(self) -> None:
+        """Let in whom there is room for; to be called when an episode has ended or the limit has grown."""
+        limit = self._slots.max_running
+        while self._waiting and (limit is None or self._slots.running + self.inside < limit):
+            place = self._waiting.popleft()
+            if not place.cancelled():
+                self.inside += 1
+                place.set_result(None)
+
+
+class WeightLock:
+    """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
+
+    First come, first served: who comes while an update waits is after it, so none waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._holders = 0
+        self._free = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """No update while in the block."""
+        async with self._turn:
+            self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._free.set()
+
+    @contextlib.asynccontextmanager
+    async def moved(self) -> AsyncIterator[None]:
+        """Nobody else is in such a block, nor holds the weights."""
+        async with self._turn:
+            while self._holders:
+                self._free.clear()
+                await self._free.wait()
+            yield

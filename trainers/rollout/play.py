@@ -1,8 +1,7 @@
 """One episode, from its first observation to a :class:`Trajectory`: observation -> tokens -> reply -> step -> ...
 
-Whatever the environment or the engine does, an episode ends as a trajectory with a status; errors are data. Two things
-are not: a dead engine, and an exception that neither the engine nor the environment is entitled to raise (a bug). Those
-are raised.
+An episode ends as a trajectory with a status, whatever environment or engine do. Raised are a dead engine, and an
+exception that neither of them is entitled to raise (a bug).
 """
 
 from __future__ import annotations
@@ -21,77 +20,56 @@ from textenvs.messages import Messages
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
-from .curriculum import Start, context_digest
+from .curriculum import Start, context_digest, derive_seed
 from .environments import Backend, EnvError, EnvSpec, Lease
 from .episode import EpisodeTokens
 from .forks import ForkPoint
 from .renderer import Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
 from .stats import Load, Timeline
-from .tasks import derive_seed
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What to play.
+    """What to play."""
 
-    Args:
-        episode_id: Unique within a run.
-        group_id: Shared by the siblings of a group.
-        options: For the environment's reset, for example ``{"task_index": 3}``.
-        env_seed: For the environment's reset.
-        sampling: How to sample; its own seed is not used.
-        sampling_seed: Each turn's seed is derived from it and the turn's number.
-        training: Whether it is for training; rewards that come later may leave others alone.
-        begin: Where a fork begins, in place of a reset.
-        start: Where the episode begins, otherwise than at its opening; its seed is ``env_seed``.
-        window: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it
-            begins with randomness of ``env_seed``, no reward comes later in it, and the environment scores its
-            conversation. ``None`` for an episode.
-        forks: How many forks are to be made of this episode before its reply at a turn; ``None`` for none.
-    """
-
-    episode_id: str
-    group_id: str
-    options: Mapping[str, Any]
-    env_seed: int
-    sampling: Sampling
-    sampling_seed: int
-    training: bool = True
-    begin: ForkPoint | None = None
-    start: Start | None = None
+    episode_id: str  #: unique within a run
+    group_id: str  #: shared by the siblings of a group
+    options: Mapping[str, Any]  #: for the environment's reset, for example ``{"task_index": 3}``
+    env_seed: int  #: for the environment's reset
+    sampling: Sampling  #: how to sample; its own seed is not used
+    sampling_seed: int  #: each turn's seed is derived from it and the turn's number
+    training: bool = True  #: whether it is for training; rewards that come later may leave others alone
+    begin: ForkPoint | None = None  #: where a fork begins, in place of a reset
+    start: Start | None = None  #: where the episode begins, otherwise than at its opening; its seed is ``env_seed``
+    #: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it begins with
+    #: randomness of ``env_seed``, no reward comes later in it, and the environment scores its conversation. ``None``
+    #: for an episode.
     window: int | None = None
+    #: How many forks are to be made of this episode before its reply at a turn; ``None`` for none
     forks: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLimits:
-    """What an episode may take.
+    """What an episode may take."""
 
-    Args:
-        max_context: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the
-            engine can hold, which is the limit in any case.
-        max_response_tokens: At most this many tokens after the opening, those of the environment included (verl's
-            ``max_response_length``); ``None`` for no limit but the context.
-        generation_timeout: Seconds for one reply; ``None`` for no limit.
-        episode_timeout: Seconds for an episode, once it has its environment; ``None`` for no limit.
-        reward_timeout: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit.
-        partial: A reply that a weight update (``mode="abort"``) cut goes on from its tokens under the new weights, in
-            the same turn; otherwise its episode ends as aborted, and is played again from the start. The staleness
-            bound holds either way, because it holds from a group's admission on.
-        partial_max_age: With ``partial``, an episode whose oldest token would then be more versions old than this ends
-            as aborted all the same (``cause_aborted_too_old``); ``None`` for no limit.
-
-    Raises:
-        ValueError: A limit that is not positive, or ``partial_max_age`` without ``partial``.
-    """
-
+    #: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the engine can hold,
+    #: which is the limit in any case
     max_context: int | None = None
+    #: At most this many tokens after the opening, those of the environment included (verl's ``max_response_length``);
+    #: ``None`` for no limit but the context
     max_response_tokens: int | None = None
-    generation_timeout: float | None = None
-    episode_timeout: float | None = None
+    generation_timeout: float | None = None  #: seconds for one reply; ``None`` for no limit
+    episode_timeout: float | None = None  #: seconds for an episode, once it has its environment; ``None`` for no limit
+    #: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit
     reward_timeout: float | None = 600.0
+    #: A reply that a weight update (``mode="abort"``) cut goes on from its tokens under the new weights, in the same
+    #: turn; otherwise its episode ends as aborted, and is played again from the start. The staleness bound holds either
+    #: way, because it holds from a group's admission on.
     partial: bool = False
+    #: With ``partial``, an episode whose oldest token would then be more versions old than this ends as aborted all the
+    #: same (``cause_aborted_too_old``); ``None`` for no limit
     partial_max_age: int | None = None
 
     def __post_init__(self) -> None:
@@ -157,14 +135,7 @@ class _AbortedError(EpisodeError):
 class Player:
     """Plays episodes with one engine; any number at a time.
 
-    Args:
-        engine: What replies.
-        renderer: Turns conversations into tokens; its stop tokens end a reply.
-        limits: Of an episode.
-        rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
-
-    Raises:
-        ValueError: A reward that cannot be called.
+    ``rewards`` come later, by name; see :mod:`trainers.rollout.rewards`.
     """
 
     def __init__(
@@ -198,7 +169,6 @@ class Player:
             self._interrupting -= 1
 
     def moment(self) -> int:
-        """For :meth:`interrupted_since`."""
         return self._interruptions
 
     def interrupted_since(self, moment: int) -> bool:
@@ -212,17 +182,10 @@ class Player:
         timeline: Timeline | None = None,
         points: list[ForkPoint] | None = None,
     ) -> Trajectory:
-        """Play ``episode`` in an environment of ``backend``.
+        """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
 
-        Args:
-            backend: Of the environment.
-            episode: What to play.
-            timeline: Notes what the time went on.
-            points: Gets the states to fork it in, where it ends well. The engine then keeps what it computed for the
-                episode, so that forks do not compute it again, until :meth:`release`.
-
-        Raises:
-            EngineDeadError: The engine is gone.
+        ``points`` gets the states to fork it in, where it ends well; the engine then keeps what it computed until
+        :meth:`release`.
         """
         timeline = timeline or Timeline(Load(1))
         root = None if episode.begin is None else episode.begin.rewards
@@ -241,17 +204,9 @@ class Player:
         return self._finish(episode, progress, end)
 
     async def play_future(self, backend: Backend, future: Episode, asked: Callable[[], None], over: bool) -> Played:
-        """Play a future; one that a weight update cut is played again, by the new weights.
+        """Play a future, again where a weight update cut it; ``asked`` is called for each reply. Raises EpisodeError.
 
-        Args:
-            backend: Of the environment.
-            future: With a ``window``.
-            asked: Called for each reply.
-            over: Whether the episode is over that it begins in.
-
-        Raises:
-            EpisodeError: It failed.
-            EngineDeadError: The engine is gone.
+        ``over``: the episode that it begins in is over.
         """
         while True:
             progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
@@ -391,7 +346,6 @@ class Player:
         raise AssertionError("unreachable")
 
     async def _open(self, env: Lease, episode: Episode, progress: _Progress, tools: Tools) -> ForkPoint:
-        """The episode before its first reply."""
         conversation, info = await env.reset(episode.env_seed, episode.options)
         progress.timeline.phase("own")
         progress.messages = conversation
@@ -409,11 +363,7 @@ class Player:
         return ForkPoint(*here, progress.rewards)
 
     async def _replay(self, env: Lease, start: Start, tokens: EpisodeTokens) -> Messages:
-        """Take an episode from its opening to ``start``; the conversation there.
-
-        Raises:
-            EnvError: It is not the state that was reached before.
-        """
+        """Take an episode from its opening to ``start``; the conversation there, or EnvError if it is another one."""
         for ids in start.replies[: start.turn]:
             zeros = np.zeros(len(ids), np.float32)
             text = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))
@@ -490,7 +440,6 @@ class Player:
 
 
 async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
-    """The state that a fork begins in, with tokens of its own."""
     await env.restore(begin.state, begin.messages, None if episode.window is None else episode.env_seed)
     names = {"episode_id": episode.episode_id, "forked_from": begin.episode_id, "forked_turn": begin.turn}
     return replace(begin, tokens=begin.tokens.fork(**begin.names, **names))
@@ -529,7 +478,6 @@ def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
 
 
 def _origin(episode: Episode) -> dict[str, Any]:
-    """What it takes to play the episode again."""
     task = episode.options.get("task_index")
     seeds = {"env_seed": episode.env_seed, "sampling_seed": episode.sampling_seed}
     return seeds | {"task_index": int(task) if isinstance(task, (int, np.integer)) else None}

@@ -1,9 +1,8 @@
 r"""From conversations to tokens: a chat template rendered whole once, and after that only what is new.
 
-What the policy sampled is never tokenised again. After a reply, the new messages are rendered as a *bridge*: the
-template's own text between the end of the sampled reply and the next generation point. It is found by differencing: a
-two-message probe conversation with the new messages behind it, cut at the end of the probe's reply, so its cost grows
-with what is new and not with the conversation. The bridge of ChatML::
+After a reply, the new messages are rendered as a *bridge*: the template's own text between the end of the sampled reply
+and the next generation point. It is found by differencing, with a two-message probe before the new messages, so its
+cost grows with what is new. The bridge of ChatML::
 
     ...<|im_start|>assistant\n  Hello<|im_end|>  \n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
     opening or bridge            sampled          bridge
@@ -16,11 +15,11 @@ Rules:
   context then differs from a whole rendering by exactly this one token (which ``rewritten`` counts as a difference).
 * A special token stands at the boundary, and tokenizers split text at special tokens first, so no merge can cross it:
   the bridge tokenised alone is the bridge within the whole. A template without one there is refused.
-* Text in a message never becomes a control token (:mod:`trainers.chat_template.control`): those spelled in a message
+* Text in a message never becomes a control token (:mod:`trainers.chat_template`): those spelled in a message
   are encoded as plain text. Control tokens are the tokenizer's special tokens, and the other added tokens that the
   template writes around messages. In assistant messages that holds for the tokens that open and end turns; others
   (``</think>``, say) are the model's own. Markers that are no tokens of the tokenizer (``[INST]`` in some) are text.
-* Each message is put in a form that the template shows (:mod:`trainers.chat_template.forms`), and its text is rendered
+* Each message is put in a form that the template shows (:mod:`trainers.chat_template`), and its text is rendered
   once. What no form shows is refused.
 * A reply is one message. A template that puts control tokens between the generation prompt and a reply's text (the
   channels of gpt-oss) leaves them to the model, which ends each of several messages in a turn; it is refused.
@@ -44,9 +43,19 @@ from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import Message, Messages, assistant, system, text_of, tool, user
 
-from ..chat_template import refused, unread
-from ..chat_template.control import ControlTokens, MarkedText, any_of
-from ..chat_template.forms import PROBE_TOOLS, MessageForms, RejectedError, RendererError, Tools, show_with
+from ..chat_template import (
+    PROBE_TOOLS,
+    ControlTokens,
+    MarkedText,
+    MessageForms,
+    RejectedError,
+    RendererError,
+    Tools,
+    any_of,
+    refused,
+    show_with,
+    unread,
+)
 
 __all__ = ["Renderer", "RendererError", "Tools"]
 
@@ -61,23 +70,11 @@ _T = TypeVar("_T")
 
 
 class Renderer:
-    """Renders conversations as token ids for one tokenizer and its chat template.
+    """Renders conversations as token ids for one ``tokenizer`` and its chat template; or RendererError.
 
-    Args:
-        tokenizer: A transformers tokenizer with a chat template.
-        template_kwargs: Variables for the template, for example ``{"enable_thinking": False}``; in every rendering,
-            those of the proof included.
-        stop_token_ids: More ids that end a reply, for example those of the model's ``generation_config``.
-
-    Attributes:
-        stop_token_ids: The ids that end a reply: what ends a turn in this template, the tokenizer's end of sequence,
-            and those given.
-        rewrites_history: The template changes earlier turns as a conversation grows, at least for some conversations.
-        forms: In which form each kind of message is put to the template.
-
-    Raises:
-        RendererError: There is no chat template, it does not show even a plain conversation, its turns do not end
-            with a special token, a turn is of several messages, or it never reads one of ``template_kwargs``.
+    ``template_kwargs`` are variables for the template, in every rendering. ``stop_token_ids``, those given and the
+    template's and tokenizer's own, end a reply. ``rewrites_history``: the template changes earlier turns, at least for
+    some conversations. ``forms``: how each kind of message is put to the template.
     """
 
     stop_token_ids: tuple[int, ...]
@@ -125,11 +122,7 @@ class Renderer:
     # ------------------------------------------------------------------ what the rollout calls
 
     def render(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
-        """The whole conversation as token ids, ending at the generation point.
-
-        Raises:
-            RendererError: The template rejects the conversation.
-        """
+        """The whole conversation as token ids, ending at the generation point; RendererError where it is rejected."""
         if not messages:
             raise RendererError("a conversation without messages cannot be rendered")
         key = json.dumps((messages, tools))
@@ -142,13 +135,8 @@ class Renderer:
     def bridge(self, new: Sequence[Message], *, after: int | None, tools: Tools = None) -> list[int]:
         """The template's tokens between the end of a sampled reply and the next generation point.
 
-        Args:
-            new: The messages that follow the reply, at least one.
-            after: The last token of the sampled reply; ``None`` for a reply without tokens.
-            tools: As given to :meth:`render`.
-
-        Raises:
-            RendererError: The template rejects these messages behind an assistant's, or puts no special token there.
+        ``new`` are the messages that follow the reply, ``after`` its last token, if any. RendererError: the template
+        rejects them, or puts no special token there.
         """
         key = json.dumps((new, tools))
         if (known := self._bridges.get(key)) is None:
@@ -166,13 +154,9 @@ class Renderer:
         return self._decode(ids)
 
     def rewritten(self, token_ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> list[int] | None:
-        """Whether the template, rendering ``messages`` now, says other than ``token_ids``, rendered and sampled so far.
+        """The rendering of ``messages`` where it reads differently (as text) from ``token_ids``, else ``None``.
 
-        They are compared as text: a reply may well be sampled in other pieces than its text is tokenised in. The time
-        grows with the whole conversation, so ask only where ``rewrites_history``.
-
-        Returns:
-            The new rendering where it reads differently, else ``None``.
+        The time grows with the whole conversation, so ask only where ``rewrites_history``.
         """
         text = self._text(messages, tools)
         old = self._decode(token_ids)
@@ -246,7 +230,6 @@ class Renderer:
         """Play the probe conversations by bridging; whether any of them reads differently when rendered as a whole.
 
         A probe that the template does not show (tools) proves nothing: such a conversation is an error when it comes.
-        Plain text was rendered before, so it is not rejected.
         """
         differ = []
         for name, conversation, tools in self._probes():

@@ -13,8 +13,7 @@ A number becomes the term of the score's name; a mapping of names to numbers, th
 reward, so that it stays the sum of its terms. Looking ahead is such a reward (:class:`MultiturnScore`).
 
 A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
-played again like one whose environment failed. It is never a 0. One that raises ``CollectionError`` when it is asked
-ends collecting.
+played again; it is never a 0. ``CollectionError`` ends collecting.
 """
 
 from __future__ import annotations
@@ -42,53 +41,33 @@ from .stats import Timeline
 
 @dataclass(frozen=True)
 class TurnContext:
-    """An episode as it stands after a turn.
+    """An episode as it stands after a turn."""
 
-    Args:
-        episode_id: Unique within a run.
-        group_id: Shared by the siblings of a group.
-        task_key: The task's stable name.
-        data_source: The task's source.
-        messages: The whole conversation, as the environment tells it.
-        reply: What the policy said in this turn.
-        reward: What the environment gave for it.
-        terms: The named parts of that.
-        over: Whether the episode ends with this turn, be it by the environment or by a budget of tokens.
-        stop: The environment's word for why, if it is over.
-        futures: Plays the episode on, in forks of it; ``None`` unless a score :attr:`needs_futures`.
-        spec: How the environment is made; its ``tasks`` have the row that is played.
-        task_index: Which of them, where the episode was asked to play one.
-        training: Whether it is an episode to train on; otherwise it is one of an evaluation.
-        response_tokens: From the opening to the end of the reply, those of the environment included: what
-            ``max_response_tokens`` limits.
-        cut: Whether the reply had no end when it reached its limit of tokens.
-    """
-
-    episode_id: str
-    group_id: str
-    task_key: str
-    data_source: str
-    messages: Messages
-    reply: str
-    reward: float
-    terms: Mapping[str, float]
-    over: bool
-    stop: str | None
+    episode_id: str  #: unique within a run
+    group_id: str  #: shared by the siblings of a group
+    task_key: str  #: the task's stable name
+    data_source: str  #: the task's source
+    messages: Messages  #: the whole conversation, as the environment tells it
+    reply: str  #: what the policy said in this turn
+    reward: float  #: what the environment gave for it
+    terms: Mapping[str, float]  #: the named parts of that
+    over: bool  #: whether the episode ends with this turn, be it by the environment or by a budget of tokens
+    stop: str | None  #: the environment's word for why, if it is over
+    #: Plays the episode on, in forks of it; ``None`` unless a score :attr:`needs_futures`
     futures: Futures | None = None
-    spec: EnvSpec | None = None
-    task_index: int | None = None
-    training: bool = True
+    spec: EnvSpec | None = None  #: how the environment is made; its ``tasks`` have the row that is played
+    task_index: int | None = None  #: which of them, where the episode was asked to play one
+    training: bool = True  #: whether it is an episode to train on; otherwise it is one of an evaluation
+    #: From the opening to the end of the reply, those of the environment included: what ``max_response_tokens`` limits
     response_tokens: int = 0
-    cut: bool = False
+    cut: bool = False  #: whether the reply had no end when it reached its limit of tokens
 
 
 class Futures(Protocol):
     """The episode as it stands after a turn, to be played on any number of times; it is not touched itself."""
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to play."""
-        ...
+    def over(self) -> bool: ...
 
     @property
     def rewards(self) -> PendingRewards:
@@ -96,17 +75,7 @@ class Futures(Protocol):
         ...
 
     async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
-        """Play a fork.
-
-        Args:
-            number: Of the fork, which decides its randomness.
-            turns: The policy's at most.
-            sampling: How to sample; ``None`` as in the episode.
-            asked: Called each time that the policy is asked.
-
-        Raises:
-            EpisodeError: The environment or the engine failed, or it took too long.
-        """
+        """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError."""
         ...
 
 
@@ -122,16 +91,9 @@ class RewardError(EpisodeError):
 
 
 class PendingRewards:
-    """The rewards of one episode that were asked for.
+    """The rewards of one episode that were asked for, of ``scores`` by name; ``root``: of what it was forked from.
 
-    Args:
-        scores: By name.
-        timeout: Seconds from the turn until its reward must be there; ``None`` for no limit.
-        timeline: Of the episode.
-        root: Those of the episode that this one was forked from.
-
-    Attributes:
-        needs_futures: Whether a score plays the episode on, and says so by an attribute of this name.
+    ``timeout``: seconds from the turn until its reward must be there.
     """
 
     def __init__(
@@ -146,12 +108,7 @@ class PendingRewards:
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
-        """Ask every score for this turn's reward, and do not wait.
-
-        Raises:
-            RewardError: A score refuses at once, or one that was asked before has failed.
-            CollectionError: A score says that it will score none.
-        """
+        """Ask every score for this turn's reward, and do not wait; RewardError where one refuses or has failed."""
         self._check()
         for name, score in self._scores.items():
             try:
@@ -167,27 +124,20 @@ class PendingRewards:
                 self._tasks[task] = turn
 
     async def settle(self) -> list[tuple[int, dict[str, float]]]:
-        """Wait for all of them; the terms and the turns they belong to, in the order asked.
-
-        Raises:
-            RewardError: One has failed; the others are not waited for.
-        """
+        """Wait for all of them; the terms and the turns they belong to, in the order asked. Raises RewardError."""
         if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._check()
         return [(turn, task.result()) for task, turn in self._tasks.items()]
 
     def __bool__(self) -> bool:
-        """Whether there is a score to ask."""
         return bool(self._scores)
 
     @property
     def pending(self) -> bool:
-        """Whether one is still awaited."""
         return any(not task.done() for task in self._tasks)
 
     def cancel(self) -> None:
-        """Nobody needs them any more."""
         for task in self._tasks:
             if not task.cancel() and not task.cancelled():
                 task.exception()  # mark as seen
@@ -238,9 +188,7 @@ Credit = Literal["value", "difference"]
 class MultiturnScore:
     """The multiturn-aware reward as a :data:`Score`, in training alone: futures are played beside the episode.
 
-    Futures are forks of the episode (:class:`Futures`). Their policy is the engine's model as it is at that moment, so
-    they compete with the episodes for the engine, and nothing waits for them before its own end. See
-    :mod:`textenvs.lookahead` for what is computed.
+    Futures are forks (:class:`Futures`), played by the engine's model of that moment. See :mod:`textenvs.lookahead`.
 
     Args:
         lookahead: How to look ahead; without a policy.
@@ -251,9 +199,6 @@ class MultiturnScore:
         replace: In place of what the environment pays, not beside it: a term ``environment_not_counted`` takes that
             away.
         sampling: How the futures sample; ``None`` as the episodes do.
-
-    Raises:
-        ValueError: An unknown ``credit``.
     """
 
     needs_futures = True

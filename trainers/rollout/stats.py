@@ -43,16 +43,13 @@ log = logging.getLogger("trainers")
 
 
 def loop_time() -> float:
-    """Seconds on the running event loop's clock."""
     return asyncio.get_running_loop().time()
 
 
 class Load:
     """How full the engine was, which computes ``room`` requests at a time, integrated over time.
 
-    At any moment its places are busy (``engine_busy``), idle while the episode that could use it is elsewhere
-    (``bubble_environment``), or idle because no episode may start (``bubble_books``); docs/collector.md has the
-    formulas. The three shares add up to 1.
+    The three shares ``engine_busy``, ``bubble_environment`` and ``bubble_books`` (docs/collector.md) add up to 1.
     """
 
     def __init__(self, room: int, clock: Callable[[], float] = loop_time) -> None:
@@ -123,7 +120,6 @@ class Timeline:
         self._start = self._began = self._asked = load.move(None, "own")
 
     def phase(self, name: str) -> None:
-        """The phase before is over, and this one begins."""
         self._turn_to(name)
         self._asked = self._began
 
@@ -153,7 +149,6 @@ class Timeline:
             self._trace.give_back(lane)
 
     def close(self, status: str, cause: str | None) -> None:
-        """The episode has ended. Safe to call twice."""
         if self._phase is None:
             return
         self.cause = cause
@@ -184,9 +179,8 @@ _MOST_AT_ONCE = 10_000  # probes that one long block counts as, at most
 class LoopLag:
     """Measures by a timer, every ``interval`` seconds, how much later than due the loop runs a callback.
 
-    A loop that is blocked for a second delays one probe, but would have delayed all those due within that second; they
-    are counted as well, each with its own delay, or a percentile would hardly show the block ("coordinated omission",
-    as corrected by HdrHistogram's ``recordValueWithExpectedInterval``).
+    All probes that were due while a loop was blocked are counted, each with its own delay ("coordinated omission", as
+    corrected by HdrHistogram's ``recordValueWithExpectedInterval``).
     """
 
     def __init__(self, interval: float) -> None:
@@ -195,7 +189,6 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """A second call does nothing."""
         if self._timer is None:
             self._arm(asyncio.get_running_loop())
 
@@ -249,7 +242,6 @@ class Stats:
         self._counts.update(timeline.counts)
 
     def stats(self) -> dict[str, float]:
-        """The counts; what cannot be said is absent."""
         counts = self._counts
         stats = {name: float(count) for name, count in self._statuses.items()}
         stats |= {f"time_{name}_s": seconds / self._episodes for name, seconds in self._seconds.items()}
@@ -291,9 +283,8 @@ class _Attempt:
 class Lengths:
     """The mean length of episodes of which some were cut before their end.
 
-    The product-limit estimator (Kaplan and Meier 1958) with delayed entry: an episode that was cut counts among those
-    that could have ended, up to where it was cut. Where none was cut this is the plain mean; where the longest was, it
-    is a lower bound.
+    The product-limit estimator (Kaplan and Meier 1958) with delayed entry: an episode that was cut counts up to where
+    it was cut. Where the longest was cut, it is a lower bound.
     """
 
     def __init__(self) -> None:
@@ -329,12 +320,10 @@ class LengthBias:
 
         bias(k) = mean sampled tokens an episode of the first k delivered / estimated mean of those attempts
 
-    The estimate (:class:`Lengths`) takes attempts that were cut for what they are: at least so long. An attempt that
-    repeats the tokens of an earlier one (it has its seed) continues that one; it counts as another from where they
-    differ. Tokens of a request that was cancelled are unknown, and estimated from its seconds.
-
-    It is 1 where no reply is selected by its length, and below 1 where short ones are. It is reported for the largest
-    ``k``, a multiple of the batch, that can be said. Groups dropped for equal rewards have no part in it.
+    The estimate (:class:`Lengths`) takes attempts that were cut as at least so long. An attempt that repeats the tokens
+    of an earlier one continues that one. Tokens of a request that was cancelled are estimated from its seconds. It is
+    reported for the largest ``k``, a multiple of the batch, that can be said; groups dropped for equal rewards have no
+    part in it.
     """
 
     def __init__(self) -> None:
@@ -401,7 +390,6 @@ class LengthBias:
 
 
 def _common(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
     size = min(len(one), len(other))
     differ = np.flatnonzero(one[:size] != other[:size])
     return int(differ[0]) if len(differ) else size
@@ -417,14 +405,10 @@ _Lane: TypeAlias = tuple[int, int]  # the numbers of a track and of a lane of it
 class TraceFile:
     """Writes a trace of a run in the trace-event JSON format, for ui.perfetto.dev or chrome://tracing.
 
-    The file is a JSON array with one event a line (the format's "JSON Array Format"). Only whole lines are appended, so
-    what a killed run leaves is an array without its closing bracket, which both viewers take. Where the file exists,
-    the next free name is taken (``trace.json``, ``trace-2.json``, ...). A disk that is full ends the trace with a
-    warning, not the run. docs/collector.md has the tracks. Times are microseconds since the file was opened.
-
-    Args:
-        path: The file; its folder is made if need be.
-        clock: Seconds, monotonic; that of the event loop whose episodes are drawn.
+    A JSON array with one event a line; only whole lines are appended, so both viewers take what a killed run leaves.
+    Where the file exists, the next free name is taken (``trace-2.json``, ...). A full disk ends the trace with a
+    warning, not the run. docs/collector.md has the tracks. Times are microseconds since the file was opened, by
+    ``clock`` (seconds).
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -460,7 +444,6 @@ class TraceFile:
         self._event("X", name, args or {}, pid=lane[0], tid=lane[1], ts=start, dur=round(end - start, 3))
 
     def phase(self, name: str, began: float, ended: float) -> None:
-        """A phase of the trainer."""
         if self._lanes["trainer"] == 0:
             self.lane("trainer")
         self.span((1, 1), name, began, ended)
@@ -482,7 +465,6 @@ class TraceFile:
         self._write(data)
 
     def close(self) -> None:
-        """Write what is left and end the array. Safe to call twice."""
         self.flush()
         if self._file is not None:
             self._write(b"[\n]\n" if self._separator == "[\n" else b"\n]\n")

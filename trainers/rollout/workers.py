@@ -1,10 +1,8 @@
 """Where one environment lives: on the event loop, in a thread, in a process, or in a Ray actor of its own.
 
-A worker owns one environment and serves one call at a time (``make``, ``reset``, ``step``, ...). Whatever goes wrong
-comes out as :class:`EnvError`, and the worker is then not ``healthy``: the state of its environment is unknown.
-
-A worker may be retired while its call still runs. A process or an actor is then killed, and a coroutine cancelled; one
-that swallows that is left behind. So is a thread, which ends when its call returns, or with the program (a daemon).
+A worker owns one environment and serves one call at a time. Whatever goes wrong comes out as :class:`EnvError`, and the
+worker is then not ``healthy``. One that is retired while its call still runs is killed (process, actor), cancelled
+(coroutine), or left behind (thread).
 """
 
 from __future__ import annotations
@@ -35,10 +33,7 @@ _starting = threading.Lock()  # neither multiprocessing nor Ray is made for thre
 
 
 class EnvError(EpisodeError):
-    """An environment raised, died, or returned what no environment may return; the message has its traceback.
-
-    ``cause`` names the method that was called, too: ``make_raised``, ``step_died``, ...
-    """
+    """An environment raised, died, or broke the contract; ``cause`` names the method, too: ``step_died``."""
 
     status = Status.ERROR_ENV
 
@@ -58,7 +53,6 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> Any:
-        """A new environment."""
         if callable(self.target):
             return self.target(**self.kwargs)
         import textenvs
@@ -81,11 +75,7 @@ class Worker(ABC):
         return self._job is not None and not self._job.done()
 
     async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``method`` (``make`` comes first, with an :class:`EnvSpec`) and wait ``timeout`` seconds for it.
-
-        Raises:
-            EnvError: The environment raised or died; :class:`EnvTimeoutError` when it took too long.
-        """
+        """Call ``method`` (``make`` first, with an :class:`EnvSpec`), for ``timeout`` seconds; raises EnvError."""
         healthy, self.healthy = self.healthy, False  # unless it returns
         # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
         self._job = job = self._begin(method, args, kwargs)
@@ -127,10 +117,7 @@ def _told(error: BaseException) -> str:
 
 
 class InlineWorker(Worker):
-    """An environment with ``areset``/``astep`` on the event loop itself: the cheapest, for hooks that never block.
-
-    A call is killed by cancellation, which it should not swallow.
-    """
+    """An environment with ``areset``/``astep`` on the event loop itself: the cheapest, for hooks that never block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,8 +347,8 @@ def placed(options: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
 class RayHost(Host):
     """An environment in a Ray actor, on any machine of a cluster.
 
-    Where this process has no Ray yet, one is started, or joined if ``RAY_ADDRESS`` names a cluster. What environments
-    import must be importable there (for clusters: Ray's ``runtime_env``).
+    Without Ray here, one is started, or joined if ``RAY_ADDRESS`` names a cluster; environments must be importable
+    there.
     """
 
     killable = True
@@ -400,7 +387,6 @@ class RayHost(Host):
 
 
 def _ray() -> Any:
-    """Ray, running."""
     try:
         import ray
         import ray.exceptions

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.off_policy import importance_weights
+from trainers.algorithms.policy_losses import token_weights
 from trainers.config import PPOConfig, resolve
 from trainers.credit import estimator_options, norm_length
 

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from trainers.algorithms.advantages import ESTIMATORS
-from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch
-from trainers.algorithms.policy_losses import policy_loss
+from trainers.algorithms.policy_losses import policy_loss, token_weights
 
 GROUPS, SIZE, TURNS, REPLY = 6, 4, 3, 2
 EPISODES, TOKENS = GROUPS * SIZE, TURNS * REPLY

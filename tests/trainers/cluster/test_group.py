@@ -20,10 +20,9 @@ import torch
 from weight_workers import Workers
 
 from trainers.checkpoints import Checkpoints
-from trainers.cluster.group import LearnerGroup, RankError
-from trainers.cluster.machine import Machine
+from trainers.cluster.group import LearnerGroup, RankError, RayRanks
+from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
-from trainers.cluster.ray.ranks import RayLearnerGroup
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
@@ -41,7 +40,7 @@ def alone() -> dict[str, Any]:
     return helpers.measure(Learner(helpers.tiny_model(), **helpers.SETTINGS))
 
 
-Group = Callable[..., RayLearnerGroup]
+Group = Callable[..., LearnerGroup]
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +52,23 @@ def group() -> Iterator[Group]:
     with contextlib.ExitStack() as stack:
         stack.callback(ray.shutdown)
 
-        def start(ranks: int, **options: Any) -> RayLearnerGroup:
+        def start(ranks: int, **options: Any) -> LearnerGroup:
             backend = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
             plan = make_plan(load_config(backend)[0], Machine(0))
             cluster = RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0)
             stack.enter_context(cluster)
-            return RayLearnerGroup(cluster, helpers.tiny_model(), helpers.SETTINGS, **options)
+            there = RayRanks(cluster, silence=options.get("silence", 30.0))
+            return LearnerGroup(there, helpers.tiny_model(), helpers.SETTINGS, **options)
 
         yield start
 
 
-def pid(of: RayLearnerGroup, rank: int) -> int:
+def pid(of: LearnerGroup, rank: int) -> int:
     return int(of.ranks.info[rank][1])
 
 
 @pytest.fixture(scope="module")
-def two(group: Group) -> Iterator[RayLearnerGroup]:
+def two(group: Group) -> Iterator[LearnerGroup]:
     made = group(2)
     yield made
     made.close()

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from trainers.cluster.group import LearnerGroup, RankError
+from trainers.cluster.group import LearnerGroup, RankError, RayRanks
 from trainers.cluster.rank import RankHost
-from trainers.cluster.ray import ranks
-from trainers.cluster.ray.ranks import RayRanks
+from trainers.cluster.ray import runtime as ranks
 from trainers.cluster.ray.runtime import nsight_of
 from trainers.config import load_config
 from trainers.ppo import profiling

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.machine import Machine, PlanError
-from trainers.cluster.memory import ModelShape
+from trainers.cluster.memory import Machine, ModelShape, PlanError
 from trainers.cluster.plan import describe, make_plan
 from trainers.cluster.shape import shape_of
 from trainers.config import PPOConfig
@@ -347,7 +346,7 @@ def test_the_description_names_pools_ranks_and_memory():
 
 def test_a_bad_plan_is_an_error_also_under_O():
     program = (
-        "from trainers.cluster.machine import Machine, PlanError\n"
+        "from trainers.cluster.memory import Machine, PlanError\n"
         "from trainers.cluster.plan import make_plan\n"
         "from trainers.config.load import resolve\n"
         "assert False, 'asserts are off'\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.cluster.machine import Machine, PlanError
+from trainers.cluster.memory import Machine, PlanError
 from trainers.cluster.plan import Plan, describe, make_plan, reward_workers
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import render, resolve

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.machine import Machine, PlanError, available
-from trainers.cluster.memory import CERTAIN, ModelShape
+from trainers.cluster.memory import CERTAIN, Machine, ModelShape, PlanError, available
 from trainers.cluster.plan import describe, make_plan
 from trainers.config import PPOConfig, resolve
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.watch import Heartbeat, Verdict, Watch
+from trainers.cluster.rank import Heartbeat, Verdict, Watch
 
 LIMITS = {"silence": 10.0, "stall": 100.0, "grace": 3.0}
 MOVING = Heartbeat(0.0, False, "computes")

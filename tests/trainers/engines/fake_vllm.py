@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from safetensors.torch import load, load_file
 
-from trainers.engines.parameters import FUSED, bits
+from trainers.engines.weights import FUSED, bits
 
 VOCAB = 64
 DESCRIBED = {

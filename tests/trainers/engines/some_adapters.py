@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainers.engines.adapters import PREFIX
 from trainers.engines.transport import AdapterSource, LocalSource
+from trainers.engines.weights import PREFIX
 
 RANK, SCALE = 3, 7 / 3
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from some_adapters import adapted, adapter_of, merged
 
-from trainers.engines.adapters import compact
 from trainers.engines.base import EngineDeadError, Generation, Sampling
 from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.transport import AdapterSource
+from trainers.engines.weights import compact
 from trainers.tiny import build_model
 
 MODEL = build_model(64, hidden=32, layers=2, seed=1)  # qwen2: biases, and tied embeddings

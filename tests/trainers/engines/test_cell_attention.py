@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.engines.cell_attention import CellAttention, is_faster
+from trainers.engines.decoder import CellAttention, is_faster
 
 
 def oracle(q, cache, cells, position):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainers.builders import SetupError
 from trainers.builders.engines import check_engine
-from trainers.builders.errors import SetupError
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
 

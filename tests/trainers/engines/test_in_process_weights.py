@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from trainers.builders.publication import Publisher
+from trainers.builders.learner import Publisher
 from trainers.config import load_config
 from trainers.engines.base import EngineDeadError, Sampling, SupersededError
 from trainers.engines.decoder import Decoder

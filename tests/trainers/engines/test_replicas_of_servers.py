@@ -15,9 +15,8 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
-from trainers.builders import engines
+from trainers.builders import SetupError, engines
 from trainers.builders.engines import check_engine, engine_of
-from trainers.builders.errors import SetupError
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import resolve
 from trainers.engines.base import EngineDeadError, Sampling

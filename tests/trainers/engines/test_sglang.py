@@ -25,12 +25,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.parameters import ChecksumRule, Checksums, read_parameters
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.sglang import SGLangEngine, SGLangOptions, protocol
-from trainers.engines.sglang.weight_update import payload
+from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.sglang import engine as protocol
+from trainers.engines.sglang.engine import payload
 from trainers.engines.transport import LocalSource, plan_of
+from trainers.engines.weights import ChecksumRule, Checksums, read_parameters
 
 CONTEXT = 256
 LONG = Sampling(max_new_tokens=200, ignore_stop=True)

@@ -12,8 +12,8 @@ from conftest import lively_model
 from weight_workers import Workers
 
 from trainers.engines.base import EngineError, SupersededError
-from trainers.engines.parameters import ChecksumRule, Checksums
 from trainers.engines.transport import LocalSource, WeightSource
+from trainers.engines.weights import ChecksumRule, Checksums
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,10 +20,9 @@ from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
-from trainers.engines.parameters import FUSED, ChecksumRule, Checksums, bits, differing
-from trainers.engines.vllm.engine import VLLMEngine
+from trainers.engines.vllm.engine import VLLMEngine, read_metrics, read_reply
 from trainers.engines.vllm.options import VLLMOptions
-from trainers.engines.vllm.protocol import read_metrics, read_reply
+from trainers.engines.weights import FUSED, ChecksumRule, Checksums, bits, differing
 
 QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "start_timeout_s": 100.0}
 LONG = Sampling(max_new_tokens=300, ignore_stop=True)

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from trainers.config import resolve
 from trainers.config.load import ConfigError
 from trainers.config.model import ModelSection
+from trainers.hub import read_adapter
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import merge_saved
-from trainers.saved_adapter import read_adapter
 from trainers.tiny import build_model, build_tokenizer, save
 
 peft = pytest.importorskip("peft")

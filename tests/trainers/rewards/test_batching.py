@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.rewards.batching import Batcher
+from trainers.rewards.service import Batcher
 
 events = st.lists(st.tuples(st.floats(0, 2), st.one_of(st.integers(0, 12), st.just("take"), st.just("remove"))))
 

@@ -25,8 +25,7 @@ from transformers import (
 from textenvs.messages import Message, Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierPool, LocalWorker
-from trainers.rewards.backends.classifier import Classifier
+from trainers.rewards.backends.classifier import Classifier, ClassifierPool, LocalWorker
 from trainers.tiny import build_model
 
 

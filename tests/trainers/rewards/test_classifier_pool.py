@@ -17,8 +17,7 @@ from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import ClassifierPool, Worker, WorkerLostError
-from trainers.rewards.backends.classifier import Classifier
+from trainers.rewards.backends.classifier import Classifier, ClassifierPool, Worker, WorkerLostError
 
 
 def truth(conversation: Messages) -> float:
@@ -212,7 +211,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
     ray: Any = pytest.importorskip("ray")
-    from trainers.cluster.ray.rewards import RayWorker
+    from trainers.cluster.ray.engine import RayWorker
 
     options = ClassifierSection(path=folder, rows=4, bucket=64)
     alone = Classifier(options)

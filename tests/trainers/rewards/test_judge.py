@@ -17,7 +17,7 @@ from textenvs.chat import close_clients
 from textenvs.messages import assistant, user
 from trainers.config.reward_model import JudgeSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import JudgeBackend
+from trainers.rewards.backends.judge import JudgeBackend
 
 TALK = (user("What is 2+2?"), assistant("4"), user("Sure?"), assistant("Yes."), user("Thanks."))
 

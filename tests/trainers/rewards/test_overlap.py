@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulation.clock import run_simulated
-from trainers.rewards.batching import Overlap
+from trainers.rewards.service import Overlap
 
 Spans = list[tuple[int, int]]
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda s: (s[0], s[0] + s[1])), max_size=8)

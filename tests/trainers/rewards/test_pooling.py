@@ -20,9 +20,9 @@ from textenvs.messages import assistant, user
 from trainers.config.reward_model import ClassifierSection, ServiceSection
 from trainers.engines.server import ServerProcess, free_port
 from trainers.rewards import BackendError, OutageError, RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends import PoolingBackend, pooling_problems
 from trainers.rewards.backends.classifier import Classifier
 from trainers.rewards.backends.conversation import scored_part
+from trainers.rewards.backends.pooling import PoolingBackend, pooling_problems
 
 
 @pytest.fixture(scope="module")

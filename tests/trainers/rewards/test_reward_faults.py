@@ -22,7 +22,7 @@ from textenvs.messages import Message, Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Sampling
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
-from trainers.rewards.backends import ClassifierPool, WorkerLostError
+from trainers.rewards.backends.classifier import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules

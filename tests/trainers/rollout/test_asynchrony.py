@@ -22,9 +22,9 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, RequestError, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.rollout.collector import Collector
+from trainers.rollout.curriculum import TaskOrder, derive_seed
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.episode import EpisodeTokens
-from trainers.rollout.tasks import TaskOrder, derive_seed
 from trainers.tiny import build_model
 from trainers.trajectory import Status, Trajectory
 

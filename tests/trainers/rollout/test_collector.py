@@ -29,10 +29,10 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.curriculum import TaskOrder, derive_seed
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode import EpisodeTokens
 from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError, GroupRules
-from trainers.rollout.tasks import TaskOrder, derive_seed
 from trainers.trajectory import Status, Trajectory
 
 # ---------------------------------------------------------------- what a batch is

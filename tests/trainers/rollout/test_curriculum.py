@@ -19,10 +19,17 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.clock import run_simulated
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.collector import Batch
-from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, Start
+from trainers.rollout.curriculum import (
+    Component,
+    Curriculum,
+    CurriculumRules,
+    Start,
+    TaskOrder,
+    derive_seed,
+    environment_seed,
+)
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.episode import EpisodeTokens
-from trainers.rollout.tasks import TaskOrder, derive_seed, environment_seed
 from trainers.trajectory import Status, Trajectory
 
 
@@ -232,9 +239,6 @@ def test_what_is_no_mixture_is_refused() -> None:
     for parts in ((), (one, one), (Component("a", TaskOrder(None), 0.0),)):
         with pytest.raises(ValueError, match="unique names and weights above 0"):
             Curriculum(parts, CurriculumRules())
-    for bad in ({"floor": 0.0}, {"memory": 0}, {"reverse_share": 1.0}, {"kind": "best"}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            CurriculumRules(**bad)  # type: ignore[arg-type]
     chooser = Curriculum([one], CurriculumRules())
     with pytest.raises(ValueError, match="group 1 is not the next"):
         chooser.choose(1)

@@ -27,8 +27,7 @@ from textenvs.users.llm import LLMUser
 from trainers import ppo
 from trainers.engines.base import EngineDeadError, EngineError
 from trainers.report.episodes import EpisodeFiles, Pieces
-from trainers.report.loggers import LoggedRun
-from trainers.report.reporter import Reporter
+from trainers.report.loggers import LoggedRun, Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.tiny import build_tokenizer

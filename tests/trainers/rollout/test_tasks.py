@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.rollout.tasks import TaskOrder, derive_seed
+from trainers.rollout.curriculum import TaskOrder, derive_seed
 
 # ---------------------------------------------------------------- tasks and seeds
 

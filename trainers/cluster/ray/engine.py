@@ -1,9 +1,8 @@
 """An engine in a Ray actor, behind the protocol of :mod:`trainers.engines.base`.
 
-The actor has any engine inside: it is made there, by a function that is sent. New weights come from where they are,
-through a process group: to the server's workers, or to the actor, which gives them to an embedded engine when all are
-there. The driver only passes orders on. An actor that dies is an engine that dies:
-:class:`trainers.engines.replicas.Replicas` puts another in its place.
+A function that is sent makes any engine in the actor. New weights come through a process group, to a server's workers
+or to the actor, which gives them to an embedded engine; the driver only passes orders on. An actor that dies is an
+engine that dies: :class:`trainers.engines.replicas.Replicas` puts another in its place.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.cluster.ray.ranks import said
-from trainers.cluster.ray.runtime import RayCluster, import_ray
+from trainers.cluster.rank import Failure
+from trainers.cluster.ray.runtime import RayCluster, import_ray, said
+from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
-from trainers.engines.parameters import Sums
 from trainers.engines.process_group import Group
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.transport import (
@@ -37,7 +36,9 @@ from trainers.engines.transport import (
     collect,
     source_of,
 )
-from trainers.engines.weights import TensorSpec
+from trainers.engines.weights import Sums, TensorSpec
+from trainers.rewards import BackendError
+from trainers.rewards.backends.classifier import Classifier, WorkerLostError
 
 _STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
 _CLOSE_S = 10.0
@@ -122,11 +123,9 @@ class _EngineActor:
         return kind, self._receiver.wants
 
     async def order(self, method: str, *args: Any) -> None:
-        """An order to who wants them."""
         await getattr(self._receiver, method)(*args)
 
     async def sent(self, sums: Sums | None, error: EngineError | None) -> None:
-        """What became of it."""
         if self._sent is not None and not self._sent.done():
             if error is not None:
                 self._sent.set_exception(error)
@@ -156,12 +155,7 @@ class _Workers(Receiver):
 
 
 class RayEngine:
-    """An engine in a Ray actor; see :class:`trainers.engines.base.Engine` for the protocol.
-
-    ``stats`` are those that the actor said last, half a second ago at most.
-
-    Made by :meth:`start`.
-    """
+    """An engine in a Ray actor, made by :meth:`start`; ``stats`` are at most half a second old."""
 
     def __init__(self, actor: Any, bucket_bytes: int) -> None:
         self._ray = import_ray()
@@ -177,7 +171,7 @@ class RayEngine:
     async def start(
         cls, cluster: RayCluster, replica: int, make: Any, *, gpus: Sequence[int] = (), bucket_bytes: int
     ) -> RayEngine:
-        """Make the actor, and the engine in it.
+        """Make the actor, and the engine in it; EngineError where it does not start, or what ``make`` raises.
 
         Args:
             cluster: Where.
@@ -185,9 +179,6 @@ class RayEngine:
             make: Ray's reference to a function of no argument that makes the engine, or a coroutine that does.
             gpus: CUDA numbers of GPUs that it shares with learner ranks.
             bucket_bytes: Of weights that an embedded engine takes at once.
-
-        Raises:
-            EngineError: It did not start; or as the function raises, where that is a ValueError.
         """
         ray = cluster.ray
         options = cluster.options(cluster.plan.engines[replica])
@@ -209,7 +200,6 @@ class RayEngine:
 
     @property
     def version(self) -> int:
-        """The version that the actor said last."""
         return self._version
 
     @property
@@ -258,11 +248,9 @@ class RayEngine:
         await self._call("release", session)
 
     async def sleep(self) -> None:
-        """Let the engine give its memory back, where it can."""
         await self._call("sleep")
 
     async def wake(self) -> None:
-        """Undo :meth:`sleep`."""
         await self._call("wake")
 
     async def probe(self) -> int:
@@ -325,3 +313,65 @@ class RayEngine:
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise EngineDeadError(self._dead)
+
+
+class _RewardActor:
+    def __init__(self, gpus: Sequence[int]) -> None:
+        if gpus:  # it takes none of Ray's, but uses those of learner ranks
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        self._model: Any = None
+
+    def load(self, options: ClassifierSection, device: str) -> None:
+        import torch
+
+        torch.set_num_threads(options.threads)
+        self._model = Classifier(options, device)
+
+    def call(self, method: str, arguments: Sequence[Any]) -> Any:
+        try:
+            return getattr(self if method == "load" else self._model, method)(*arguments)
+        except Exception as error:
+            return Failure.of(error)
+
+
+class RayWorker:
+    """A :class:`~trainers.rewards.backends.classifier.Worker`. Ray must run, the model be where the actor is.
+
+    ``placement`` are Ray's options for the actor; ``gpus`` CUDA numbers of GPUs that it shares and takes none of.
+    """
+
+    def __init__(
+        self, options: ClassifierSection, device: str, *, placement: Mapping[str, Any], gpus: Sequence[int] = ()
+    ) -> None:
+        self.lost = False
+        self.actor: Any = None
+        self._ray = import_ray()
+        self._options, self._device, self._placement, self._gpus = options, device, placement, gpus
+
+    async def start(self) -> None:
+        remote = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor)
+        self.actor = remote.remote(self._gpus)
+        await self.call("load", self._options, self._device)
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        try:
+            answer = await self.actor.call.remote(method, arguments)
+        except self._ray.exceptions.RayActorError as error:
+            self.lost = True
+            raise WorkerLostError(f"its actor died: {said(error)}") from error
+        except self._ray.exceptions.RayError as error:
+            raise BackendError(f"its actor: {said(error)}") from error
+        except BaseException:  # cancelled: it may compute for any time
+            self.lost = True
+            await self.close()
+            raise
+        if isinstance(answer, Failure):
+            if isinstance(answer.error, ValueError):
+                raise answer.error
+            raise BackendError(f"its actor raised:\n{answer.text}")
+        return answer
+
+    async def close(self) -> None:
+        if self.actor is not None:
+            with contextlib.suppress(Exception):  # Ray may be gone itself
+                self._ray.kill(self.actor, no_restart=True)

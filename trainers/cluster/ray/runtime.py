@@ -11,18 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainers.cluster.machine import PlanError
+from trainers.cluster.memory import PlanError
 from trainers.cluster.plan import Plan, Seat
 
 log = logging.getLogger("trainers")
 
+_LINES = 3  # of Ray's words on a death
+_CAUSE = 2  # lines at the end of a traceback that comes with them
+
 
 def import_ray() -> Any:
-    """Ray.
-
-    Raises:
-        ImportError: It is not installed; the message names the extra.
-    """
+    """Ray. Raises ``ImportError``: it is not installed; the message names the extra."""
     try:
         import ray
         import ray.exceptions
@@ -31,10 +30,21 @@ def import_ray() -> Any:
     return ray
 
 
-class RayCluster:
-    """Ray, and where a plan's actors go there; a context manager.
+def said(error: BaseException) -> str:
+    """The beginning of what Ray says, in one line; of a traceback in it, the end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for at, line in enumerate(lines[:_LINES]):
+        before, trace, _ = line.partition("Traceback (most recent call last)")
+        if trace:
+            lines = [*lines[:at], before.strip(), *lines[max(at + 1, len(lines) - _CAUSE) :]]
+            break
+    else:
+        lines = lines[:_LINES]
+    return " ".join(each for each in lines if each) or type(error).__name__
 
-    A Ray that this process uses already is used, and left as it is.
+
+class RayCluster:
+    """Ray, and where a plan's actors go there; a context manager. A Ray that this process uses already stays as it is.
 
     Args:
         plan: What the run needs.
@@ -98,11 +108,9 @@ class RayCluster:
         self._leave()
 
     def options(self, seat: Seat) -> dict[str, Any]:
-        """Ray's options of an actor in this seat."""
         return {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "scheduling_strategy": self._in(seat.pool, seat.place)}
 
     def environment_options(self) -> Callable[[], Mapping[str, Any]] | None:
-        """Of environments, where they are counted."""
         if not self.plan.environments:
             return None
         options = {"num_cpus": self.plan.environments[0].cpus, "scheduling_strategy": self._in("environments", -1)}
@@ -160,12 +168,7 @@ def captures(options: Mapping[str, Any]) -> bool:
 def nsight_of(options: Mapping[str, Any], steps: Sequence[int]) -> dict[str, str]:
     """Ray's ``nsight`` of a runtime environment: options of ``nsys profile``, all of them words.
 
-    Nsight ends a process after its first range by default. Where ranges are captured, the options give their
-    number and let the process live.
-
-    Args:
-        options: As configured.
-        steps: The iterations that are captured.
+    Nsight ends a process after its first range by default; where ranges (``steps``) are captured, it must let it live.
     """
     given = dict(options)
     if captures(options):

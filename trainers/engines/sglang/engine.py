@@ -1,28 +1,279 @@
-"""SGLang as an engine: how its server is started, and its requests; :mod:`.protocol` knows what is said."""
+"""SGLang as an engine: how its server is started, what it is sent and answers, and its weights."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import json
 import logging
 import os
+import pickle
 import random
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ne
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from textenvs.text import excerpt
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling
-from trainers.engines.http import UnreachableError, error_text
+from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.server import ServerOptions
+from trainers.engines.server import ServerOptions, UnreachableError, error_text
+from trainers.engines.transport import Bucket
+from trainers.engines.weight_update import WeightUpdater
+from trainers.engines.weights import Sums
 
-from .protocol import ServerInfo, generate_body, read, read_reply, server_seed
-from .weight_update import SGLangUpdater
+_FLUSH_AGAIN_S = 0.2
+
+
+class SGLangUpdater(WeightUpdater):
+    """See :class:`trainers.engines.weight_update.WeightUpdater`."""
+
+    server = "SGLang"
+    checksum_kind = "sha256"
+
+    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
+        """On GPUs SGLang hashes in a way of its own: a checksum must have changed exactly where what was sent has."""
+        if self.device == "cpu" and self._dtype is not None:
+            return super()._wrong(wanted, found)
+        known = wanted.keys() & found.keys() & self._wanted.keys() & self._found.keys()
+        return sorted(
+            name
+            for name in known
+            if list(map(ne, wanted[name], self._wanted[name])) != list(map(ne, found[name], self._found[name]))
+        )
+
+    def _without(self, path: str) -> str:
+        return "it must be version 0.5.23 or newer"
+
+    async def _pause(self, *, abort: bool) -> None:
+        # "retract" gives up the KV of what runs, which is then computed again with the new weights; "in_place" would
+        # go on from KV that the old ones made.
+        await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
+
+    async def _resume(self) -> None:
+        await self.control("/continue_generation", {})
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        if self.transport == "disk":  # whose update is a session of its own
+            yield
+            return
+        try:
+            await self.control("/begin_weight_update", {})
+        except UnreachableError:
+            raise
+        except EngineError:  # a crashed client may have left one open
+            await self.control("/end_weight_update", {})
+            await self.control("/begin_weight_update", {})
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(EngineError):  # what failed first is what counts
+                await self.control("/end_weight_update", {})
+            raise
+        await self.control("/end_weight_update", {})
+
+    async def _flush(self) -> None:
+        """The server refuses while it is busy."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._options.health_timeout_s
+        while True:
+            try:
+                await self.control("/flush_cache", {})
+                return
+            except UnreachableError:
+                raise
+            except EngineError:
+                if clock() > deadline:
+                    raise
+            await asyncio.sleep(_FLUSH_AGAIN_S)
+
+    async def _checksums(self) -> Sums:
+        return read(Checksums, await self.control("/weights_checker", {"action": "checksum"})).by_name()
+
+    async def join_group(self, group: Group) -> None:
+        await self.control(
+            "/init_weights_update_group",
+            {
+                "master_address": group["address"],
+                "master_port": group["port"],
+                "rank_offset": 1,
+                "world_size": group["size"],
+                "group_name": group["name"],
+                "backend": group["backend"],
+            },
+        )
+
+    async def leave_group(self, group: Group) -> None:
+        await self.control("/destroy_weights_update_group", {"group_name": group["name"]})
+
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        self._may_begin()
+        await self._update("distributed", {**bucket, "group_name": group["name"]})
+
+    async def _take(self, bucket: Bucket) -> None:
+        pickled = await asyncio.to_thread(payload, bucket)
+        await self._update("tensor", {"serialized_named_tensors": [pickled] * self.ranks})
+
+    async def _load(self, folder: Path) -> None:
+        await self._update("disk", {"model_path": str(folder)})
+
+    async def _update(self, way: str, body: Mapping[str, Any]) -> None:
+        common = {"flush_cache": False, "weight_version": self._label}
+        await self.control(f"/update_weights_from_{way}", {**body, **common})
+
+
+def payload(bucket: Bucket) -> str:
+    """A bucket as ``/update_weights_from_tensor`` takes it: base64 of a pickle of named CPU tensors."""
+    # A pickled tensor takes its whole storage along; a slice must not take what it was cut from.
+    alone = [
+        (name, value if value.untyped_storage().nbytes() == value.nbytes else value.clone()) for name, value in bucket
+    ]
+    return base64.b64encode(pickle.dumps(alone)).decode("ascii")
+
+
+_Shape = TypeVar("_Shape", bound=BaseModel)
+
+_ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
+
+
+class _Span(BaseModel):
+    version: str
+    start: int
+    end: int
+
+
+class _Reason(BaseModel):
+    type: Literal["stop", "length", "abort"]
+    message: str | None = None
+
+
+class _Meta(BaseModel):
+    finish_reason: _Reason
+    #: ``[log-probability, token id, text or null]``, one a token.
+    output_token_logprobs: list[tuple[Annotated[float, Field(allow_inf_nan=False)], int, Any]] = []
+    weight_versions: list[_Span] = []
+    completion_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens whose KV was reused
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> _Meta:
+        count = len(self.output_token_logprobs)
+        # An abort may come between a token and its log-probability.
+        if count != self.completion_tokens and self.finish_reason.type != "abort":
+            raise ValueError(f"{count} output_token_logprobs for {self.completion_tokens} completion_tokens")
+        ends = [0, *(span.end for span in self.weight_versions)]
+        if [span.start for span in self.weight_versions] != ends[:-1] or ends[-1] < count:
+            raise ValueError(f"weight_versions do not cover the {count} tokens")
+        return self
+
+
+class _Answer(BaseModel):
+    meta_info: _Meta
+
+
+class ServerInfo(BaseModel):
+    """What ``GET /server_info`` says."""
+
+    version: str
+    device: str
+    dtype: str = "auto"
+    tp_size: int = 1
+    dp_size: int = 1
+    max_req_input_len: int | None = None  # prompts are shorter
+    enable_deterministic_inference: bool = False
+
+    def check(self, max_context: int) -> None:
+        """Refuse, with EngineError, a server whose context is too short, or that has data-parallel replicas."""
+        if self.max_req_input_len is not None and max_context > self.max_req_input_len:
+            raise EngineError(
+                f"it takes prompts below {self.max_req_input_len} tokens, and max_context is {max_context}; start it "
+                f"with --context-length {max_context + 8} or more, and room for as many tokens of KV, or lower "
+                "max_context"
+            )
+        if self.dp_size != 1:
+            raise EngineError(
+                f"it has {self.dp_size} data-parallel replicas, which SGLang does not give new weights; start so many "
+                "servers instead"
+            )
+
+
+class _Rank(BaseModel):
+    checksums: dict[str, str]
+
+
+class Checksums(BaseModel):
+    """What ``POST /weights_checker`` answers to ``{"action": "checksum"}``: one set a tensor-parallel rank."""
+
+    ranks: list[_Rank] = Field(min_length=1)
+
+    def by_name(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(rank.checksums.get(name, "") for rank in self.ranks) for name in self.ranks[0].checksums}
+
+
+def generate_body(
+    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int, seed: int | None
+) -> dict[str, Any]:
+    """The body of ``POST /generate`` for at most ``room`` tokens up to one of ``stops``, without the request's name."""
+    top_p, top_k = sampling.top_p, sampling.top_k if 0 < sampling.top_k < vocab_size else -1
+    if top_k == 1 and sampling.temperature > 0:
+        # SGLang takes a batch of nothing but top_k = 1 for greedy decoding, whose log-probs are without temperature.
+        top_p, top_k = _ONLY_THE_BEST, -1
+    parameters: dict[str, Any] = {
+        "max_new_tokens": room,
+        "temperature": sampling.temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": sampling.min_p,
+        "stop_token_ids": list(stops),
+        "ignore_eos": sampling.ignore_stop,
+        "skip_special_tokens": False,
+    }
+    if seed is not None:
+        parameters["sampling_seed"] = seed
+    return {"input_ids": list(token_ids), "sampling_params": parameters, "return_logprob": True}
+
+
+def server_seed(seed: int) -> int:
+    """Any integer as one that SGLang takes: 63 bits, different for different seeds (but for a collision)."""
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def read_reply(answer: Any, vocab_size: int) -> Reply:
+    """The answer to ``POST /generate``. Raises ``EngineError``: it is none, or its parts contradict each other."""
+    meta = read(_Answer, answer).meta_info
+    tokens, logprobs = (
+        [each[1] for each in meta.output_token_logprobs],
+        [each[0] for each in meta.output_token_logprobs],
+    )
+    if not all(0 <= token < vocab_size for token in tokens):
+        raise EngineError(f"the SGLang server's answer has tokens outside a vocabulary of {vocab_size}")
+    labels = [span.version for span in meta.weight_versions for _ in range(span.start, span.end)][: len(tokens)]
+    reason = meta.finish_reason
+    return Reply(tokens, logprobs, labels, reason.type, meta.cached_tokens, reason.message)
+
+
+def read(shape: type[_Shape], answer: Any) -> _Shape:
+    """An answer, checked. Raises ``EngineError``: it has another shape; quotes both."""
+    try:
+        return shape.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise EngineError(
+            f"the SGLang server's answer does not fit: {where or 'it'}: {first['msg']}: "
+            f"{excerpt(json.dumps(answer, default=str))}"
+        ) from None
+
 
 log = logging.getLogger("trainers")
 

@@ -2,9 +2,8 @@
 
 It runs in SGLang's own environment (``make venv-sglang``), so it imports nothing of this project. With
 ``SGLANG_USE_CPU_ENGINE=1`` it runs from the wheels on PyPI, which are built for CUDA: two libraries that SGLang imports
-cannot be loaded on a machine without it, although a model like Qwen2 or Llama calls neither on the CPU (there SGLang
-has a plain torch path for every layer). Stand-ins take their places before SGLang is imported. SGLang's worker
-processes import the main script again when they are spawned, and so get them as well; site-packages stay as they are.
+cannot be loaded without it, and on the CPU are not called. Stand-ins take their places before SGLang is imported, also
+in its worker processes, which import the main script again; site-packages stay as they are.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
 
 
 def _allow_seeds() -> None:
-    """Let SGLang honour seeds on the CPU, which it does in its deterministic mode, which it has for GPUs alone.
-
-    What the mode would replace are kernels of the GPU whose results depend on the size of the batch.
-    """
+    """Let SGLang honour seeds on the CPU: its deterministic mode, for GPUs alone, replaces kernels of theirs."""
     from sglang.srt import batch_invariant_ops  # type: ignore[import-not-found]
     from sglang.srt.arg_groups import choices  # type: ignore[import-not-found]
 

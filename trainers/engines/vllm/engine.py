@@ -1,27 +1,222 @@
-"""vLLM as an engine: its requests, its sleep and its counters; :mod:`.protocol` reads its answers."""
+"""vLLM as an engine: its requests and answers, its weights, its sleep and its counters (0.32)."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from safetensors.torch import save
 
 import trainers
+from textenvs.text import excerpt
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
-from trainers.engines.http import UnreachableError
+from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.transport import Weights
+from trainers.engines.server import Answer, UnreachableError, error_text
+from trainers.engines.transport import AdapterSource, Bucket, Weights
+from trainers.engines.vllm.options import EXTENSION, VLLMOptions
+from trainers.engines.weight_update import WeightUpdater
+from trainers.engines.weights import Sums, differing
 
-from .options import VLLMOptions
-from .protocol import check_description, generate_body, read_metrics, read_reply
-from .weight_update import VLLMUpdater
+_WRAPPED = re.compile(r"Call to \w+ method failed: Worker failed with error '(.*)', please check the stack[^:]*", re.S)
+
+
+class VLLMUpdater(WeightUpdater):
+    """See :class:`trainers.engines.weight_update.WeightUpdater`; the base of a LoRA run is sent once."""
+
+    server = "vLLM"
+    checksum_kind = "bits"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._base: str | None = None  # what the workers have below adapters
+
+    def check(self, weights: Weights) -> None:
+        if not isinstance(weights, AdapterSource):
+            super().check(weights)
+        elif weights.name != self._base:  # adapters change with every publication; their base is verified once
+            super().check(weights.base)
+
+    async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """See :meth:`trainers.engines.weight_update.WeightUpdater.control`; without what vLLM says around an error."""
+        try:
+            return await super().control(path, body)
+        except UnreachableError:
+            raise
+        except EngineError as error:
+            raise EngineError(_WRAPPED.sub(r"\1", str(error))) from None
+
+    def _without(self, path: str) -> str:
+        return "start it with VLLM_SERVER_DEV_MODE=1"
+
+    async def _send_all(self, source: Any) -> Sums:
+        if not isinstance(source, AdapterSource):
+            self._base = None
+            return await super()._send_all(source)
+        if self._base != source.name:
+            self._base = None
+            await self._send(source.base, "base")
+            self._base = source.name
+        await self._send(source.adapter, "adapter")
+        self.begun = True
+        await self._update({"kind": "merge", "scale": source.scale})
+        return {}  # the workers have verified it
+
+    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
+        return differing(wanted, found)
+
+    async def _pause(self, *, abort: bool) -> None:
+        # Which forgets all KV, also of what runs: that is computed again.
+        await self.control(f"/pause?mode={'abort' if abort else 'keep'}&clear_cache=true")
+
+    async def _resume(self) -> None:
+        await self.control("/resume")
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        try:
+            await self.control("/start_weight_update")
+        except UnreachableError:
+            raise
+        except EngineError as error:
+            if "already active" not in str(error):
+                raise
+            await self.control("/finish_weight_update", {})  # of a client that ended in the middle
+            await self.control("/start_weight_update")
+        yield
+        await self.control("/finish_weight_update", {"weight_version": self._label})
+
+    async def _flush(self) -> None:
+        """Pausing did."""
+
+    async def _checksums(self) -> Sums:
+        ranks = (await self.control("/collective_rpc", {"method": "weight_checksums"}))["results"]
+        return {name: tuple(rank.get(name) for rank in ranks) for name in ranks[0]}
+
+    async def join_group(self, group: Group) -> None:
+        await self.control("/init_weight_transfer_engine", {"init_info": {"group": dict(group)}})
+
+    async def leave_group(self, group: Group) -> None:
+        await self.control("/init_weight_transfer_engine", {"init_info": {}})
+
+    async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        self._may_begin()
+        await self._update({"kind": self._kind, **bucket})
+
+    async def _take(self, bucket: Bucket) -> None:
+        data = await asyncio.to_thread(lambda: base64.b64encode(save(dict(bucket))).decode())
+        await self._update({"kind": self._kind, "data": data})
+
+    async def _load(self, folder: Path) -> None:
+        await self._update({"kind": self._kind, "path": str(folder / "model.safetensors")})
+
+    async def _update(self, info: Mapping[str, Any]) -> None:
+        await self.control("/update_weights", {"update_info": dict(info)})
+
+
+#: Prometheus' names of what ``stats`` has.
+_METRICS = {
+    "vllm:generation_tokens_total": "generated_tokens",
+    "vllm:iteration_tokens_total_count": "steps",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_use",
+}
+
+
+def generate_body(
+    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int
+) -> dict[str, Any]:
+    """The body of ``POST /inference/v1/generate`` for at most ``room`` tokens up to one of ``stops``."""
+    parameters: dict[str, Any] = {
+        "temperature": float(sampling.temperature),
+        "top_p": float(sampling.top_p),
+        "top_k": min(int(sampling.top_k), vocab_size),
+        "min_p": float(sampling.min_p),
+        "max_tokens": int(room),
+        "stop_token_ids": sorted(map(int, stops)),
+        "logprobs": 0,  # that of the sampled token alone
+        "detokenize": False,
+        "ignore_eos": True,  # stop tokens are those that the request names
+    }
+    if sampling.seed is not None:
+        parameters["seed"] = int(sampling.seed) % 2**63
+    return {"token_ids": list(token_ids), "sampling_params": parameters}
+
+
+def read_reply(body: Any) -> Reply:
+    """The answer to ``POST /inference/v1/generate``; EngineError where parts are missing or contradict each other."""
+    try:
+        (choice,) = body["choices"]
+        tokens = [int(token) for token in choice["token_ids"]]
+        logprobs = [float(each["logprob"]) for each in choice["logprobs"]["content"] or []]
+        spans = choice["weight_versions"] or ()
+        labels = [str(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+        reason, details = choice["finish_reason"], body["usage"]["prompt_tokens_details"]
+    except (KeyError, TypeError, ValueError):
+        raise EngineError(f"vLLM's answer cannot be read: {excerpt(str(body))}") from None
+    if details is None:
+        raise EngineError("vLLM does not say what it found in its cache; start it with --enable-prompt-tokens-details")
+    if len(logprobs) != len(tokens) or len(labels) != len(tokens) or reason not in get_args(FinishReason):
+        raise EngineError(f"the parts of vLLM's answer contradict each other: {excerpt(str(body))}")
+    return Reply(tokens, logprobs, labels, reason, int(details["cached_tokens"] or 0))
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """The numbers that ``Engine.stats`` has, of Prometheus' text format."""
+    sums: Counter[str] = Counter()
+    for line in text.splitlines():
+        name, brace, rest = line.partition("{")
+        if brace and name in _METRICS:
+            with contextlib.suppress(ValueError):
+                sums[_METRICS[name]] += float(rest.rpartition("} ")[2])  # type: ignore[assignment]
+    return dict(sums)
+
+
+def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict[str, Any]:
+    """What the server's first worker says of itself in ``POST /collective_rpc``; EngineError says what it must have."""
+    if answer.status == 404:
+        raise EngineError("it has no endpoints for weights; start it with VLLM_SERVER_DEV_MODE=1")
+    if answer.status != 200 or not isinstance(answer.body, Mapping) or not answer.body.get("results"):
+        problem = error_text(answer.body)
+        if "describe_to_the_trainer" in problem:
+            raise EngineError(f"its workers lack our extension; start it with --worker-extension-cls {EXTENSION}")
+        raise EngineError(f"/collective_rpc answers {answer.status}: {problem}")
+    described = dict(answer.body["results"][0])
+    vocab, context = described["vocab_size"], described["max_context"]
+    for good, problem in (
+        (described["sampler"], "its sampler is not ours; start it with VLLM_USE_V2_MODEL_RUNNER=0"),
+        (described["transfer"], 'start it with --weight-transfer-config \'{"backend": "textenvs"}\''),
+        (
+            described["reads_prompts"],
+            "on a CPU it dies of a seeded prompt that it reads in parts; start it with --no-enable-chunked-prefill "
+            f"--max-num-batched-tokens {max(4096, context)}",
+        ),
+        (
+            vocab == vocab_size,
+            f"it serves a model with {vocab} tokens, and this one has {vocab_size}; start it with a folder of the same "
+            "model",
+        ),
+        (
+            context >= max_context,
+            f"its context is {context} tokens, and max_context is {max_context}; start it with "
+            f"--max-model-len {max_context}",
+        ),
+    ):
+        if not good:
+            raise EngineError(problem)
+    return described
+
 
 MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
 _METRICS_S = 0.5  # between two looks at the server's counters, while requests run
@@ -29,10 +224,7 @@ _GENERATE = "/inference/v1/generate"
 
 
 class VLLMEngine(RemoteEngine):
-    """Serves with vLLM; see :class:`trainers.engines.remote.RemoteEngine`.
-
-    Temperatures above 0 and below :data:`MIN_TEMPERATURE` are refused.
-    """
+    """Serves with vLLM (:class:`trainers.engines.remote.RemoteEngine`); refuses ``0 < T <`` :data:`MIN_TEMPERATURE`."""
 
     kind = "vLLM"
     health_path = "/health"
@@ -60,11 +252,7 @@ class VLLMEngine(RemoteEngine):
         }
 
     async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`.
-
-        Raises:
-            EngineError: It sleeps.
-        """
+        """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`. Raises ``EngineError``: it sleeps."""
         if self._asleep:
             raise EngineError("the engine sleeps; wake it before it takes new weights")
         await super().update_weights(weights, version, mode)
@@ -72,11 +260,8 @@ class VLLMEngine(RemoteEngine):
     async def sleep(self, level: int = 1) -> None:
         """Stop computing and give memory back until :meth:`wake`; requests wait, those that run start over then.
 
-        Args:
-            level: 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing.
-
-        Raises:
-            EngineError: The server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
+        ``level`` 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing. EngineError where
+        the server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
         """
         await self.ready()
         if level > 0 and self._updater.device == "cpu":

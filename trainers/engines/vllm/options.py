@@ -35,11 +35,7 @@ def refused_arguments(args: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class VLLMOptions(ServerOptions):
-    """Options of the vLLM engine; the others are those of every server.
-
-    Raises:
-        ValueError: One of ``args`` is not free to choose.
-    """
+    """Options of the vLLM engine, and those of every server; ``ValueError``: one of ``args`` is not free to choose."""
 
     gpu_memory_utilization: float = 0.5  #: share of the GPU's memory of a server that is started
     block_size: int | None = None  #: of KV, in tokens; ``None`` is vLLM's choice (on a CPU 128, else multiples of 32)
@@ -55,10 +51,7 @@ class VLLMOptions(ServerOptions):
             raise ValueError(f"engine.vllm.args.{name}: {reason}")
 
     def command(self, model: Path, packages: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
-        """How to start a server: the command line, and what its environment has beside this process's own.
-
-        ``packages`` is a folder with the package ``trainers`` and nothing else.
-        """
+        """Command line, and environment beside this process's own; ``packages`` has the package ``trainers`` alone."""
         cpu = self.device == "cpu"
         gib = self.kv_cache_gib if self.kv_cache_gib is not None else (1.0 if cpu else None)
         arguments = {

@@ -1,10 +1,9 @@
 """A ``GRPOTrainer`` in which each turn's tokens have an advantage of their own.
 
-TRL adds an episode's rewards up and gives all its tokens the same advantage; its loss takes advantages of shape
-``[episodes, tokens]`` as well (trl 1.16, ``GRPOTrainer._compute_loss``). This subclass replaces them in what
-``_generate_and_score_completions`` returns, masks the tokens there that the estimator leaves out of the policy's
-training, and listens to ``_calculate_rewards``. The turn rewards that :class:`.TextEnvRollout` brought along go through
-an estimator of :mod:`trainers.algorithms.advantages`.
+TRL gives all tokens of an episode the same advantage; its loss takes ``[episodes, tokens]`` as well (trl 1.16,
+``GRPOTrainer._compute_loss``). This subclass replaces them in what ``_generate_and_score_completions`` returns, masks
+the tokens that the estimator leaves out, and listens to ``_calculate_rewards``. The turn rewards that
+:class:`.TextEnvRollout` brought along go through an estimator of :mod:`trainers.algorithms.advantages`.
 """
 
 from __future__ import annotations
@@ -129,11 +128,8 @@ def token_advantages(
 ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.bool_]]]:
     """The advantage of each sampled token of each episode, and whether the policy is trained on it.
 
-    Args:
-        episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups of ``group`` follow each other.
-        rewards: Of each episode's turns.
-        group: Episodes of a group.
-        estimate: The estimator. Episodes without turns are not shown to it; their arrays are empty.
+    ``episodes`` have ``turn_sizes`` (tokens of each turn) and ``terminated``; ``group`` of them follow each other;
+    ``rewards`` are of their turns. Episodes without turns are not shown to ``estimate``; their arrays are empty.
     """
     played = [number for number, episode in enumerate(episodes) if episode["turn_sizes"]]
     sizes = [np.array(episodes[number]["turn_sizes"], np.int64) for number in played]

@@ -1,8 +1,7 @@
 """What generates for :class:`.TextEnvRollout`: the embedded engine with TRL's weights, or TRL's own generation.
 
 TRL takes all prompts at once, so the episodes take their turns together: :class:`RoundEngine` collects requests until
-every episode that runs waits for one; the thread that called the rollout then generates them all in one call
-(:func:`answer`). Whoever finishes early waits for the longest reply of the round.
+every episode that runs waits for one; the thread that called the rollout then generates them all (:func:`answer`).
 """
 
 from __future__ import annotations
@@ -104,11 +103,7 @@ class Asked:
 
 
 class RoundEngine:
-    """See :class:`trainers.engines.base.Engine`; weights are TRL's own, so there is nothing to publish.
-
-    Attributes:
-        rounds: What is to be generated next; ``None`` when the episodes are over.
-    """
+    """An :class:`trainers.engines.base.Engine` with TRL's weights; ``rounds`` has what is to be generated."""
 
     version = 0  # TRL counts its weights itself
 
@@ -128,7 +123,6 @@ class RoundEngine:
         self._unfinished, self._limit = episodes, limit
 
     def leave(self) -> None:
-        """An episode is over."""
         self._unfinished -= 1
         self._start_if_all_wait()
 
@@ -161,10 +155,7 @@ class RoundEngine:
 
 
 def answer(trainer: Any, batch: Sequence[Asked]) -> bool:
-    """Generate a round with TRL as it is configured; returns whether TRL says log-probabilities (else they are 0).
-
-    Replies are cut behind their first stop token and at their own length: what is left of a sample is one.
-    """
+    """Generate a round with TRL, cut behind first stop tokens and at lengths; whether TRL says log-probabilities."""
     with _at_most(trainer, max(asked.sampling.max_new_tokens for asked in batch)):
         completions, logprobs = trainer._generate_single_turn([asked.token_ids for asked in batch], None, {}, 1)
     for number, asked in enumerate(batch):

@@ -1,8 +1,7 @@
 """TRL's ``rollout_func`` (a batch of prompts in, played episodes out), and the reward functions that read its rows.
 
-Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`): sampled ids are never tokenised
-again, what the environment says is bridged, and an episode whose next turn has no room ends as truncated at the end of
-a turn. Failures are data: the episode is played again, and then left out.
+Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`), token-exact; one whose next turn
+has no room ends as truncated at the end of a turn. A failed episode is played again, and then left out.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from textenvs.integrations.trl import log_terms, spec_of
 from textenvs.trust import Environments
 
 from ...engines.torch_engine import TorchEngine
+from ...rollout.curriculum import derive_seed
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
 from ...rollout.play import Episode, EpisodeLimits, Player
 from ...rollout.renderer import Renderer
-from ...rollout.tasks import derive_seed
 from ...trajectory import Trajectory
 from .generation import RoundEngine, answer, engine_for, own_engine, sampling_of, weights_of
 
@@ -54,51 +53,34 @@ class TextEnvRollout:
         trainer = GRPOTrainer(model, reward_funcs=textenv_reward, rollout_func=rollout, train_dataset=dataset, ...)
 
     An episode has at most ``max_completion_length`` tokens after its opening, those of the environment included; where
-    that is used up it ends as truncated, at the end of a reply.
-
-    Each row that it returns has, beside the tokens: ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of
-    the completion, -1 for the environment's), ``terms`` (the parts of each turn's reward), ``stop``, ``status``,
-    ``terminated``, ``truncated``, ``failed``, ``messages`` and ``episode_id``: so reward functions know them.
-
-    A failed episode (a simulator, a tool or the environment gave up, or took too long) is one masked token, so it has
-    no gradient; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
+    that is used up it ends as truncated, at the end of a reply. Each row that it returns has, beside the tokens:
+    ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of the completion, -1 for the environment's),
+    ``terms`` (the parts of each turn's reward), ``stop``, ``status``, ``terminated``, ``truncated``, ``failed``,
+    ``messages`` and ``episode_id``. A failed episode (a simulator, a tool or the environment gave up, or took too long)
+    is one masked token; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
-
-    Args:
-        engine: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused
-            for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
-            in which episodes take their turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching,
-            else ``torch``.
-        backend: Where environments step; see :class:`trainers.rollout.environments.Backend`.
-        workers: Environments at a time (of each kind); ``None`` as in ``Backend``.
-        max_running: Episodes at a time; ``torch`` keeps keys and values of so many.
-        max_turn_tokens: Tokens of one reply; ``None`` for what is left of the episode.
-        max_context: Prompt and completion together; ``None`` for what the model has positions for, and with ``torch``
-            for 4096 at most.
-        threads: CPU threads of the embedded engine; ``None`` for torch's choice. 1 is best for tiny models.
-        retries: How often a failed episode is played again.
-        step_timeout: Seconds for a step of an environment.
-        generation_timeout: Seconds for a reply; ``None`` for no limit.
-        episode_timeout: Seconds for an episode; ``None`` for no limit.
-        environments: By id, what prompts may name and set beyond the environments that ship and their harmless options
-            (docs/security.md).
-
-    Raises:
-        ValueError: A value outside its range.
     """
 
+    #: ``torch``: our embedded engine, with a copy of the weights, which serves most decoders and is refused for others.
+    #: ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM), in which episodes take their
+    #: turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching, else ``torch``.
     engine: Literal["auto", "torch", "trl"] = "auto"
-    backend: Kind = "inline"
-    workers: int | None = None
-    max_running: int = 128
-    max_turn_tokens: int | None = None
+    backend: Kind = "inline"  #: where environments step; see :class:`trainers.rollout.environments.Backend`
+    workers: int | None = None  #: environments at a time (of each kind); ``None`` as in ``Backend``
+    max_running: int = 128  #: episodes at a time; ``torch`` keeps keys and values of so many
+    max_turn_tokens: int | None = None  #: tokens of one reply; ``None`` for what is left of the episode
+    #: Prompt and completion together; ``None`` for what the model has positions for, and with ``torch`` for 4096 at
+    #: most
     max_context: int | None = None
+    #: CPU threads of the embedded engine; ``None`` for torch's choice. 1 is best for tiny models.
     threads: int | None = None
-    retries: int = 1
-    step_timeout: float = 60.0
-    generation_timeout: float | None = None
-    episode_timeout: float | None = None
+    retries: int = 1  #: how often a failed episode is played again
+    step_timeout: float = 60.0  #: seconds for a step of an environment
+    generation_timeout: float | None = None  #: seconds for a reply; ``None`` for no limit
+    episode_timeout: float | None = None  #: seconds for an episode; ``None`` for no limit
+    #: By id, what prompts may name and set beyond the environments that ship and their harmless options
+    #: (docs/security.md)
     environments: Environments | None = None
 
     def __post_init__(self) -> None:
@@ -116,14 +98,10 @@ class TextEnvRollout:
     # ------------------------------------------------------------------ what TRL calls
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """Play one episode for each prompt of this process, repeated for the members of a group.
+        """Play one episode for each prompt of this process, repeated for the members of a group; rows for TRL.
 
-        Returns:
-            What TRL wants of a ``rollout_func``, and more; see the class.
-
-        Raises:
-            RolloutError: The prompts are not such rows, or no episode of a training batch could be played.
-            ValueError: The engine cannot serve this trainer.
+        RolloutError: the prompts are not such rows, or no episode could be played. ``ValueError``: the engine cannot
+        serve this trainer.
         """
         specs = self._specs(prompts)
         training = bool(trainer.model.training)
@@ -224,10 +202,7 @@ class TextEnvRollout:
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run samples what it would have.
-
-        An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
-        """
+        """What to play, with seeds that are functions of the run's seed and of numbers; the same in each evaluation."""
         stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
         sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
@@ -259,10 +234,7 @@ class TextEnvRollout:
     def _play(
         self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
     ) -> tuple[list[Trajectory], bool]:
-        """The episodes, and whether there are log-probabilities.
-
-        They are played on the event loop's thread. TRL generates on this one, which has its CUDA and autocast state.
-        """
+        """The episodes, played on the event loop's thread while TRL generates here; has it logprobs?"""
         playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
         if not isinstance(engine, RoundEngine):
             return wait_for(playing), True
@@ -337,10 +309,7 @@ class TextEnvRollout:
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
-    """Raise ``RolloutError`` where TRL does not repeat each prompt for the ``group`` members of its group.
-
-    ``whole``: these are all prompts; one of several processes may have parts of its first and its last group.
-    """
+    """Raise ``RolloutError`` where TRL does not repeat each prompt ``group`` times; ``whole``: of all prompts."""
     runs = [len(list(equal)) for _, equal in groupby(specs)]
     if any(run % group for run in (runs if whole else runs[1:-1])):
         raise RolloutError(
@@ -366,11 +335,7 @@ def check_lockstep(trainer: Any) -> None:
 
 
 def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
-    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on.
-
-    Raises:
-        RolloutError: The chat template rewrote history, so that the episode is more than one token sequence.
-    """
+    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on."""
     if len(trajectory.segment_starts) > 1:
         raise RolloutError(
             f"episode {trajectory.episode_id}: the chat template (or the environment) rewrote earlier turns, and TRL "
@@ -415,11 +380,8 @@ def textenv_reward(
 ) -> list[float | None]:
     """What each episode earned: the sum of its turn rewards, and ``None`` for one that failed.
 
-    TRL leaves a ``None`` out of the group's mean and gives it no advantage. Where TRL offers ``log_metric``, the means
-    of the reward's terms, the turns, and the shares of failed and of solved episodes are logged.
-
-    Raises:
-        RuntimeError: TRL gave several rows of a batch the same episode's outcome.
+    TRL gives a ``None`` no advantage. Where it offers ``log_metric``, the means of terms, turns, failed and solved
+    episodes are logged. RuntimeError: TRL gave several rows of a batch the same episode's outcome.
     """
     check_rows(episode_id)
     if log_metric is not None:
@@ -436,11 +398,8 @@ def textenv_reward(
 def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
     """One reward function for each term, in place of :func:`textenv_reward`: TRL then logs and weighs each by itself.
 
-    ``names`` are as in ``info["terms"]``. The terms of a turn add up to its reward, so all of an environment's terms
-    add up to :func:`textenv_reward`. An episode that does not have a term has no reward from it.
-
-    Raises:
-        ValueError: No name, or one twice.
+    The ``names`` of ``info["terms"]`` add up to :func:`textenv_reward`. An episode without a term has no reward from
+    it.
     """
     if not names or len(set(names)) < len(names):
         raise ValueError(f"term_rewards needs names of terms that differ, not {names}")

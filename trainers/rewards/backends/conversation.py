@@ -1,8 +1,4 @@
-"""What of a conversation is scored: up to a reply of the assistant's, and as tokens.
-
-A model that scores replies is shown conversations that end with one. So what the environment said after the reply that
-is meant (or after the last one, where the whole conversation is) is left out.
-"""
+"""What of a conversation is scored: up to the reply of the assistant's that is meant, and as tokens."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from textenvs.messages import Messages, assistant, user
 
-from ...chat_template.control import ControlTokens, MarkedText
-from ...chat_template.forms import MessageForms, RendererError, show_with
+from ...chat_template import ControlTokens, MarkedText, MessageForms, RendererError, show_with
 from ..service import BackendError, ScoringRequest
 
 Overlong: TypeAlias = Literal["error", "left"]
@@ -50,7 +45,6 @@ def score_range(transform: str) -> tuple[float, float]:
 
 
 def transformed(logits: Sequence[float], label: int, transform: str) -> float:
-    """The score among a conversation's logits."""
     value = logits[label]
     match transform:
         case "sigmoid":
@@ -81,11 +75,8 @@ async def score_prepared(
 class ConversationTokens:
     """Conversations as tokens of a model, by its chat template.
 
-    A control token that a message spells is encoded as plain text: a policy must not be able to close its own turn and
-    go on in the user's name. Each message is put in a form that the template shows, as in training.
-
-    Raises:
-        ValueError: There is no template, or no such file, or it does not show even a plain conversation.
+    A control token that a message spells is encoded as plain text, so that a policy cannot go on in the user's name.
+    Each message is put in a form that the template shows. ``ValueError``: there is no template, or it shows nothing.
     """
 
     def __init__(self, tokenizer: Any, *, template: str | None, max_length: int, overlong: Overlong) -> None:
@@ -138,10 +129,7 @@ def load_tokenizer(path: str) -> Any:
 def conversation_problems(
     tokenizer: str | None, template: str | None, vocabulary: int = 2**31, *, model: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with how conversations become tokens, tried on :data:`PROBE`: the option to change, and why.
-
-    ``vocabulary`` is how many tokens the model knows; its folder has the tokenizer where ``tokenizer`` is ``None``.
-    """
+    """What is wrong with how conversations become ids below ``vocabulary``, tried on :data:`PROBE`: option, and why."""
     try:
         loaded = load_tokenizer(str(tokenizer or model))
     except ValueError as error:

@@ -1,8 +1,7 @@
 """A language model that judges conversations by a rubric, behind any OpenAI-compatible chat service.
 
 Its verdict is read as strictly as all judges' here (:mod:`textenvs.judges.llm`): one JSON object and nothing else, with
-the code of the data that it is about. A judge that answers in prose is asked once more, with what was wrong; after that
-the request has no score. No number is ever looked for inside of a text.
+the code of the data that it is about. A judge that answers in prose is asked once more; then there is no score.
 """
 
 from __future__ import annotations
@@ -33,12 +32,8 @@ class JudgeBackend:
     """Scores conversations with a judge.
 
     ``{low}`` and ``{high}`` in a rubric stand for the range; it speaks of ``"conversation"``, and of ``"reference"`` if
-    it is to see the ground truth (``needs_reference``).
-
-    Raises:
-        ValueError: An option of the client that there is not, no such rubric, several votes at a temperature of 0
-            (which are one), or no key where one is needed.
-        ImportError: The extra ``chat`` is not installed.
+    it is to see the ground truth (``needs_reference``). ``ValueError``: no such rubric or option of the client, several
+    votes at a temperature of 0, or no key where one is needed. ImportError: the extra ``chat`` is not installed.
     """
 
     def __init__(self, options: JudgeSection) -> None:

@@ -6,8 +6,8 @@ Three endpoints of vLLM's give scores, and each may be asked for a batch:
 * ``/pooling``: what the server's pooler makes of a sequence; its last number is read (or that of the label).
 * ``/score``: one number for a pair of texts, the reply and what came before it, for cross-encoders.
 
-The server is always told not to apply an activation, whose default there depends on the model; ``transform`` is applied
-here. A server that cannot be reached, or answers 5xx, 408 or 429, is an outage; another 4xx is the fault of a request.
+The server is told not to apply an activation: ``transform`` is applied here. A server that cannot be reached, or
+answers 5xx, 408 or 429, is an outage; another 4xx is the fault of a request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from textenvs.messages import text_of
-from trainers.engines.http import Answer, Client, UnreachableError, error_text
+from trainers.engines.server import Answer, Client, UnreachableError, error_text
 
 from ...config.reward_model import ServiceSection
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
@@ -46,12 +46,9 @@ class PoolingBackend:
 
     @classmethod
     async def connect(cls, options: ServiceSection) -> Self:
-        """Look at the server, and make its client.
+        """Look at the server, and make its client; OutageError where it cannot be reached.
 
-        Raises:
-            OutageError: It cannot be reached.
-            ValueError: It has not the model, wants a key that is not there, or the tokenizer cannot be loaded.
-            ImportError: The extra ``vllm-client`` is not installed.
+        ``ValueError``: it has not the model, or wants a key that is not there. ImportError: no ``vllm-client``.
         """
         for _, problem in _option_problems(options):
             raise ValueError(problem)
@@ -147,7 +144,6 @@ class PoolingBackend:
             raise BackendError(f"the answer of {self.options.url}/{endpoint} cannot be read: {said}") from error
 
     def _read(self, data: Mapping[str, Any]) -> float:
-        """The score in one part of an answer."""
         where = {"classify": "probs", "pooling": "data", "score": "score"}[self.options.endpoint]
         found = data[where]
         logits = found if isinstance(found, list) else [found]

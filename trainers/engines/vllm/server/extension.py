@@ -1,7 +1,7 @@
 """What vLLM's workers import before they load a model: ``--worker-extension-cls`` names the class in here.
 
-Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place, in a server that
-the run starts as in one of the user's (docs/engines.md has the whole command).
+Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place; see
+docs/engines.md.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner
 
-from trainers.engines.parameters import bits
 from trainers.engines.vllm.server.sampler import Sampler
 from trainers.engines.vllm.server.transfer import Transfer
+from trainers.engines.weights import bits
 
 BACKEND = "textenvs"  #: of weights, in ``--weight-transfer-config``
 
@@ -42,7 +42,7 @@ class WorkerExtension:
         }
 
     def weight_checksums(self) -> dict[str, int]:
-        """Of each parameter that this worker holds; see :func:`trainers.engines.parameters.bits`."""
+        """Of each parameter that this worker holds; see :func:`trainers.engines.weights.bits`."""
         worker: Any = self
         return {name: bits(value) for name, value in worker.model_runner.model.named_parameters()}
 
@@ -50,9 +50,8 @@ class WorkerExtension:
 def keep_weights_loadable() -> None:
     """On a CPU, compute with the weights as they are, not with packed copies.
 
-    vLLM packs the matrices of linear layers for oneDNN (or for SGLang's kernels) when the model is loaded, and frees
-    the originals. New weights then have nowhere to go: ``load_weights`` fails, ``reload_weights`` succeeds and goes on
-    computing with the old ones.
+    vLLM packs the matrices of linear layers when the model is loaded, and frees the originals: ``load_weights`` then
+    fails, and ``reload_weights`` succeeds and goes on computing with the old ones.
     """
     if current_platform.is_cpu():
         layers.ops._supports_onednn = False

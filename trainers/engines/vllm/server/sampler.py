@@ -1,12 +1,9 @@
 """vLLM's sampler with this project's meaning of a log-probability.
 
-vLLM offers ``logprobs_mode=raw_logprobs``, which is ``log_softmax(logits)`` whatever the temperature, and
-``processed_logprobs``, which has the temperature but is renormalised after top-k, top-p and min-p. The protocol wants
-``log_softmax(logits / T)`` over the full vocabulary (:mod:`trainers.engines.base`), which is neither. So: raw
-log-probs, of logits divided by the temperature.
-
-The cuts come in the protocol's order too: vLLM applies min-p before top-k and top-p, which then cut the mass that is
-left; here it comes last. And no rank is computed, which is not used and which vLLM compiles a kernel for.
+vLLM's ``raw_logprobs`` ignore the temperature, and its ``processed_logprobs`` are renormalised after the cuts. The
+protocol wants ``log_softmax(logits / T)`` over the full vocabulary (:mod:`trainers.engines.base`): raw log-probs, of
+logits divided by the temperature. The cuts come in the protocol's order too: vLLM applies min-p first, here it is last.
+No rank is computed, for which vLLM would compile a kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """New weights for vLLM's workers: a backend of its weight-transfer interface.
 
-Weights come in buckets: broadcast through a process group whose rank 0 is the trainer, by value in the request, or from
-a safetensors file. A LoRA run sends its base model once and then the adapters alone, which are merged here, one
-matrix at a time. vLLM calls start, update (once a bucket) and finish, on every worker.
+Weights come in buckets: through a process group whose rank 0 is the trainer, by value in the request, or from a
+safetensors file. A LoRA run sends its base once and then adapters alone, merged here one matrix at a time.
 """
 
 from __future__ import annotations
@@ -24,43 +23,30 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from trainers.engines.adapters import merged
-from trainers.engines.parameters import ChecksumRule, Checksums, bits, differing
 from trainers.engines.process_group import broadcast, make_group
+from trainers.engines.weights import ChecksumRule, Checksums, bits, differing, merged
 
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """A process group to join; without one, the present group is left.
+    """A process group to join; without one, the present group is left."""
 
-    Args:
-        group: ``address``, ``port``, ``name``, ``size``, ``backend`` and ``timeout_s``. The trainer is rank 0.
-    """
-
+    #: ``address``, ``port``, ``name``, ``size``, ``backend`` and ``timeout_s``. The trainer is rank 0.
     group: dict[str, Any] | None = None
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """One bucket.
+    """One bucket."""
 
-    Args:
-        kind: ``weights`` of the model; ``base`` and ``adapter`` of a LoRA run, which are kept; ``merge`` loads these.
-        scale: Of the adapter.
-        names: Of what is broadcast.
-        dtypes: Of what is broadcast.
-        shapes: Of what is broadcast.
-        data: Or else a safetensors file as base64.
-        path: Or else a safetensors file.
-    """
-
+    #: ``weights`` of the model; ``base`` and ``adapter`` of a LoRA run, which are kept; ``merge`` loads these
     kind: Literal["weights", "base", "adapter", "merge"] = "weights"
-    scale: float = 1.0
-    names: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    shapes: list[list[int]] = field(default_factory=list)
-    data: str | None = None
-    path: str | None = None
+    scale: float = 1.0  #: of the adapter
+    names: list[str] = field(default_factory=list)  #: of what is broadcast
+    dtypes: list[str] = field(default_factory=list)  #: of what is broadcast
+    shapes: list[list[int]] = field(default_factory=list)  #: of what is broadcast
+    data: str | None = None  #: or else a safetensors file as base64
+    path: str | None = None  #: or else a safetensors file
 
 
 class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -90,11 +76,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._adapter, self._base_begun = {}, False
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Take one bucket.
-
-        Raises:
-            ValueError: The model cannot take it, or the merged weights are not in the model afterwards.
-        """
+        """Take one bucket; ``ValueError`` where the model cannot take it, or has not the merged weights then."""
         try:
             if update_info.kind == "weights":
                 self._base = None
@@ -118,7 +100,6 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Leave the process group."""
         group, self._group = self._group, None
         if group is not None:
             dist.destroy_process_group(group)

@@ -1,8 +1,7 @@
-"""In which form each message is put to a chat template, so that its text is in what the template renders, once.
+"""Chat templates: in which form each message is put to one, control tokens, and variables that a user may set.
 
-Templates differ in what they accept. Some reject a system message, two user messages in a row or a tool result behind
-plain text; some drop them silently. So each kind of message is rendered with unique sentinel texts, and a kind that is
-not shown exactly once and in order is put in another form:
+Templates reject or silently drop some kinds of messages. So each kind is rendered with unique sentinel texts, and one
+that is not shown exactly once and in order is put in another form:
 
 ===================================  ==================================================================
 message                              where the template does not show it
@@ -14,22 +13,144 @@ two user messages in a row           one message, with an empty line between; al
 tool schemas                         refused: the environment's own system prompt can describe tools
 ===================================  ==================================================================
 
-A message's form depends only on the messages between the replies around it, so what follows a reply has the same form
-in a bridge and in the whole conversation. A conversation of another shape than those probed on construction is probed
-when it first comes (:meth:`MessageForms.check`).
+A message's form depends only on the messages between the replies around it, so it is the same in a bridge and in the
+whole conversation. Shapes that were not probed on construction are, when they first come (:meth:`MessageForms.check`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
-
-import jinja2
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from textenvs.messages import Message, Messages, ToolCall, assistant, has_images, system, text_of, tool, user
+
+
+class MarkedText(NamedTuple):
+    """Rendered text in which control tokens spelled by messages are marked, and what the marks look like, if any."""
+
+    marked: str
+    marks: re.Pattern[str] | None = None
+
+    def after(self, end: int) -> MarkedText:
+        return MarkedText(self.marked[end:], self.marks)
+
+
+class ControlTokens:
+    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``."""
+
+    def __init__(self, tokenizer: Any, more: Iterable[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        added = [token for _, token in sorted(tokenizer.added_tokens_decoder.items())]
+        declared = {*(getattr(tokenizer, "chat_control_tokens", None) or ()), *more}
+        names = [token.content for token in added if token.special or token.content in declared]
+        names += map(str, tokenizer.all_special_tokens)
+        self.ids = {name: int(tokenizer.convert_tokens_to_ids(name)) for name in dict.fromkeys(names) if name}
+        self.pattern = any_of(self.ids)
+        self._names = tuple(self.ids)
+        self._values = frozenset(self.ids.values()) - {tokenizer.unk_token_id}  # what is unknown is not spelled
+        self._space_first = self.of("a") != self.of("\na")[len(self.of("\n")) :]  # SentencePiece's dummy prefix
+
+    def mark(self, values: Sequence[tuple[Any, re.Pattern[str]]]) -> tuple[list[Any], re.Pattern[str] | None]:
+        """Put a mark, letters and digits that occur nowhere else, for each control token that ``values`` spell.
+
+        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it. Returns them
+        with marks, and what matches a mark (``None`` where there was nothing to mark).
+        """
+        texts = [text for value, _ in values for text in _strings(value)]
+        if not any(self.pattern.search(text) for text in texts):
+            return [value for value, _ in values], None
+        nonce = 0
+        while any(f"zq{nonce}n" in text for text in texts):
+            nonce += 1
+
+        def mark(match: re.Match[str]) -> str:
+            return f"zq{nonce}n{self._names.index(match[0])}qz"
+
+        return [_map_strings(value, what, mark) for value, what in values], re.compile(f"zq{nonce}n(\\d+)qz")
+
+    def plain(self, text: MarkedText) -> str:
+        found = text.marks
+        return text.marked if found is None else found.sub(lambda match: self._names[int(match[1])], text.marked)
+
+    def encode(self, text: MarkedText) -> list[int]:
+        """Token ids of a rendered text: the template's control tokens as such, and spelled ones as plain text."""
+        first, *others = self._pieces(text)
+        ids = [*self.of(first), *(i for piece in others for i in self.within(piece))]
+        written = (self.ids[name] for name in self.pattern.findall(text.marked))
+        if all(i in written for i in ids if i in self._values):  # one after the other
+            return ids
+        # Tokenizers split at control tokens before all else, so what is between two of them can be encoded apart.
+        ids, end = [], 0
+        for match in self.pattern.finditer(text.marked):
+            ids += self._harmless(self.plain(MarkedText(text.marked[end : match.start()], text.marks)))
+            ids.append(self.ids[match[0]])
+            end = match.end()
+        return ids + self._harmless(self.plain(text.after(end)))
+
+    def within(self, text: str) -> list[int]:
+        """Token ids of a stretch within a conversation, without the space that some tokenizers put before a text."""
+        for before in ("\n", "#", "0") if self._space_first else ():
+            head, ids = self.of(before), self.of(before + text)
+            if ids[: len(head)] == head:
+                return ids[len(head) :]
+        return self.of(text)
+
+    def of(self, text: str) -> list[int]:
+        """Token ids of a text as the tokenizer gives them, spelled control tokens included."""
+        if not text:
+            return []
+        return [int(i) for i in self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+
+    def _pieces(self, text: MarkedText) -> list[str]:
+        """The plain text, cut behind the first character of each spelled control token."""
+        if text.marks is None:
+            return [text.marked]
+        pieces, end, start = [], 0, ""
+        for match in text.marks.finditer(text.marked):
+            name = self._names[int(match[1])]
+            pieces.append(start + text.marked[end : match.start()] + name[:1])
+            start, end = name[1:], match.end()
+        return [*pieces, start + text.marked[end:]]
+
+    def _harmless(self, text: str) -> list[int]:
+        """Token ids of plain text, cut in halves until no control token is among them."""
+        ids = self.within(text)
+        if self._values.isdisjoint(ids):
+            return ids
+        if len(text) < 2:
+            raise ValueError(f"the tokenizer makes a control token of the single character {text!r} of a message")
+        middle = len(text) // 2
+        return [*self._harmless(text[:middle]), *self._harmless(text[middle:])]
+
+
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of these strings, the longest first; nothing where there are none."""
+    return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or r"(?!)")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in nested mappings and sequences, keys left aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
+
+
+def _map_strings(value: Any, pattern: re.Pattern[str], change: Callable[[re.Match[str]], str]) -> Any:
+    """A copy in which ``change`` has been applied to each match of ``pattern`` in each string."""
+    if isinstance(value, str):
+        return pattern.sub(change, value)
+    if isinstance(value, Mapping):
+        return {key: _map_strings(item, pattern, change) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_map_strings(item, pattern, change) for item in value]
+    return value
+
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
 CallForm: TypeAlias = Literal["object", "string", "text"]
@@ -59,6 +180,7 @@ class Show(Protocol):
 
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
     """Renders with a transformers tokenizer's chat template, and these variables."""
+    from jinja2 import TemplateError
 
     def show(messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str:
         schemas = None if tools is None else [dict(schema) for schema in tools]
@@ -66,7 +188,7 @@ def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
             text = tokenizer.apply_chat_template(
                 messages, tools=schemas, tokenize=False, add_generation_prompt=generate, **(kwargs or {})
             )
-        except (jinja2.TemplateError, TypeError, LookupError, AttributeError) as error:
+        except (TemplateError, TypeError, LookupError, AttributeError) as error:
             raise RejectedError(str(error)) from error
         return str(text)
 
@@ -83,9 +205,6 @@ class MessageForms:
         results_as_user: A tool result behind an assistant message without ``tool_calls`` becomes a user message.
         calls: How tool calls are put, in messages without and with a text: with their arguments as an ``object``, as a
             ``string`` of JSON, or at the end of the message's ``text``, results then as behind plain text.
-
-    Raises:
-        RendererError: The template does not show even the texts of user and assistant.
     """
 
     def __init__(self, show: Show) -> None:
@@ -126,7 +245,6 @@ class MessageForms:
         return [kind for kind, is_converted in kinds.items() if is_converted]
 
     def put(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages in the forms that the template shows."""
         forms: list[dict[str, Any]] = []
         was_converted = False  # the last form is a user message, and was another or several
         native_calls = False  # the assistant's message before was put with its calls
@@ -150,13 +268,9 @@ class MessageForms:
         return forms
 
     def check(self, messages: Sequence[Message], tools: Tools = None) -> None:
-        """Prove that the template shows a conversation of this shape, and these tools.
+        """Prove with sentinels that the template shows a conversation of this shape, and these tools, once in order.
 
-        Texts are replaced by sentinels; each must be rendered once, and in order. (A system message at the start may
-        move.) The result is cached by shape.
-
-        Raises:
-            RejectedError: It does not; says what is missing and what to do.
+        (A system message at the start may move.) Cached by shape. RejectedError says what is missing and what to do.
         """
         shape = tuple(
             (
@@ -205,7 +319,6 @@ class MessageForms:
         return form, True
 
     def _shown(self, *talks: Messages, tools: Tools = None) -> bool:
-        """Whether all these are shown in the forms of this moment."""
         return all(self._problem(talk, tools) is None for talk in talks)
 
     def _problem(self, messages: Sequence[Message], tools: Tools) -> str | None:
@@ -337,3 +450,51 @@ def _text(message: Mapping[str, Any]) -> str:
             " train in an environment that speaks in text, or wrap this one so that its observations are"
         )
     return text_of(message)
+
+
+# ------------------ variables that a user may set
+
+_OURS = "the renderer's own: templates are rendered as text, and tokenised behind that"
+
+#: Names that no user may give, and what they are: arguments of ``apply_chat_template``, or variables that it sets.
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("messages", "conversation"), "the conversation at hand"),
+    "tools": "the environment's tools",
+    "add_generation_prompt": "true exactly where the model is to speak",
+    "chat_template": "the tokenizer's template itself",
+    **dict.fromkeys(("continue_final_message", "tokenize", "padding", "truncation", "max_length"), _OURS),
+    **dict.fromkeys(("return_tensors", "return_dict", "return_assistant_tokens_mask"), _OURS),
+    **dict.fromkeys(("tokenizer_kwargs", "processor_kwargs", "sanitize_control_tokens"), _OURS),
+    **dict.fromkeys(("raise_exception", "strftime_now"), "a function that every template is given"),
+}
+
+
+def refused(names: Iterable[str]) -> list[tuple[str, str]]:
+    """The names among these that no user may give, each with what it is."""
+    return [(name, RESERVED[name]) for name in names if name in RESERVED]
+
+
+def variables(sources: Iterable[str]) -> set[str]:
+    """The variables that templates read from outside in some case, but for the renderer's own."""
+    from jinja2 import Environment, meta, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+
+    class Generation(Extension):
+        """transformers' mark of what the assistant said, ``{% generation %}``: here it is only what is inside."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])  # noqa: S701
+    found = [meta.find_undeclared_variables(environment.parse(source)) for source in sources]
+    return set().union(*found) - RESERVED.keys()
+
+
+def unread(sources: Iterable[str], given: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What was given and no template reads, and what could have been given instead; both sorted."""
+    reads = variables(sources)
+    return sorted(given.keys() - reads), sorted(reads - given.keys())

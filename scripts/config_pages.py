@@ -1,23 +1,22 @@
-"""The parts of docs that are made from the schema and from the table of verl's keys.
+"""docs/configuration.md and docs/coming-from-verl.md, from the schema and from the table of verl's keys.
 
-``python -m trainers.config PAGE.md`` writes the reference of all keys; without an argument it prints it. With
-``--verl`` before it, likewise the tables of verl's keys, below the words that the page begins with.
+::
+
+    python scripts/config_pages.py docs/configuration.md docs/coming-from-verl.md
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from textenvs.text import reader_may_leave
-
-from .commands import EvaluateConfig, GenerateConfig
-from .describe import markdown
-from .schema import PPOConfig, RunConfig, SFTConfig
-from .verl import NAMES, Rule
-from .verl_rules import TABLES
-from .yaml12 import dump
+from trainers.config.commands import EvaluateConfig, GenerateConfig
+from trainers.config.describe import groups
+from trainers.config.schema import PPOConfig, RunConfig, SFTConfig
+from trainers.config.verl import NAMES, Rule
+from trainers.config.verl_rules import TABLES
+from trainers.config.yaml12 import dump
 
 COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.ppo": PPOConfig,
@@ -28,8 +27,30 @@ COMMANDS: dict[str, type[RunConfig]] = {
 _BEGINS = "<!-- From here on made by `make docs-pages` from trainers/config/verl.yaml; do not edit it here. -->"
 
 
+def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
+    lines = [
+        "# Configuration",
+        "",
+        "Made by `make docs-pages` from `trainers/config/schema.py`; do not edit it here.",
+        "",
+        "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
+        "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
+        "came from (with `--all` every key), and what it prints can be given to `--config` again; `--plan-for` places",
+        "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
+        "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
+    ]
+    for command, schema in schemas.items():
+        lines += ["", f"## `{command}`"]
+        for group in groups(schema):
+            lines += ["", f"### {group.name}", "", group.description, ""]
+            lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
+            for key in group.keys:
+                cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def verl_page(page: str) -> str:
-    """docs/coming-from-verl.md with its tables made anew."""
     return "\n".join([page.partition(_BEGINS)[0] + _BEGINS, *_tables()]).rstrip() + "\n"
 
 
@@ -62,24 +83,7 @@ def _row(name: str, rule: Rule) -> str:
     return f"| `{name}` | {here} | {'. '.join(notes)} |".replace("||", "| |")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write or print the page; returns the exit status."""
-    verls = list(argv[:1]) == ["--verl"]
-    rest = argv[1:] if verls else argv
-    if len(rest) > 1 or any(argument.startswith("-") for argument in rest):
-        print("usage: python -m trainers.config [--verl] [PAGE.md]", file=sys.stderr)
-        return 2
-    path = Path(rest[0]) if rest else None
-    before = path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
-    text = verl_page(before) if verls else markdown(COMMANDS)
-    if path is None:
-        with reader_may_leave():
-            print(text, end="")
-    else:
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote {path}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ours, verls = map(Path, sys.argv[1:])
+    ours.write_text(markdown(COMMANDS), encoding="utf-8")
+    verls.write_text(verl_page(verls.read_text(encoding="utf-8")), encoding="utf-8")
