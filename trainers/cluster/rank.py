@@ -38,7 +38,7 @@ class Verdict:
 
 
 class Watch:
-    """What becomes of one call that ``ranks`` ranks carry out together, from ``now`` (seconds) on: a pure state machine.
+    """What becomes of one call that ``ranks`` ranks carry out together, from ``now`` (s) on: a pure state machine.
 
     Ranks wait for each other inside a call, so what is seen first is often not the cause: a survivor's broken
     connection arrives before the news of the death that broke it. The rules, in order:
