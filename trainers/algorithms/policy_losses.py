@@ -320,8 +320,6 @@ LOSS_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "clip_cov": _CLIP,
     "kl_cov": ("kl_coef",),
 }
-#: Losses whose gradient reaches the whole episode from every token.
-OF_EPISODES = frozenset({"gspo", "geo_mean"})
 #: Losses that treat some tokens differently, which :mod:`trainers.algorithms.policy_losses` selects.
 OF_SELECTED = frozenset({"clip_cov", "kl_cov"})
 
