@@ -18,8 +18,7 @@ from .engines.torch_engine import TorchEngine
 from .policy import load, resolve_device
 from .rollout.curriculum import derive_seed
 from .rollout.environments import tools_of
-from .rollout.episode import EpisodeTokens
-from .rollout.renderer import Renderer, RendererError
+from .rollout.renderer import EpisodeTokens, Renderer, RendererError
 
 
 class NoRoomError(Exception):
