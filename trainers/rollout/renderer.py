@@ -335,7 +335,7 @@ def _remember(known: dict[str, _T], key: str, value: _T, most: int) -> None:
 
 
 class EpisodeTokens:
-    """One episode as it grows, begun with ``opening``: what the engine is given, what it sampled, what turns earned. No I/O.
+    """One episode as it grows, begun with ``opening``: what the engine is given, sampled, and each turn earned. No I/O.
 
     ``engine.generate(tokens.context)`` -> :meth:`reply` -> ``env.step`` -> :meth:`reward` -> :meth:`observe` ... ->
     :meth:`finish`. Invariants:
