@@ -40,7 +40,12 @@ class MarkedText(NamedTuple):
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``."""
+    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``.
+
+    :meth:`mark` replaces each one that a message spells by a mark of plain letters, so that the template's own can be
+    told apart; :meth:`encode` cuts the text inside each spelled one and encodes the pieces apart. Where a tokenizer
+    still makes control tokens that the template did not write, the text between the template's own is cut further.
+    """
 
     def __init__(self, tokenizer: Any, more: Iterable[str] = ()) -> None:
         self._tokenizer = tokenizer

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .algorithms import covariance, off_policy
+from .algorithms import off_policy
 from .algorithms.advantages import (
     ESTIMATORS,
     NEEDS_ANCHOR,
@@ -29,7 +29,7 @@ from .algorithms.advantages import (
 from .algorithms.baselines import score_norms
 from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
 from .algorithms.kl import KLController, kl_estimate, mean_kl
-from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
+from .algorithms.policy_losses import LOSS_OPTIONS, clip_cov_tokens, kl_cov_tokens, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -204,9 +204,9 @@ def selected_tokens(
     given = columns["old_logprobs"], columns["advantages"], mask
     if section.policy_loss == "clip_cov":
         low, high = section.clip_cov_lb, section.clip_cov_ub
-        chosen = covariance.clip_cov_tokens(*given, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
+        chosen = clip_cov_tokens(*given, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
     elif section.policy_loss == "kl_cov":
-        chosen = covariance.kl_cov_tokens(*given, ratio=section.kl_cov_ratio)
+        chosen = kl_cov_tokens(*given, ratio=section.kl_cov_ratio)
     else:
         return {}
     return {"selected": chosen.astype(np.float64)}

@@ -24,8 +24,7 @@ from textenvs.env import TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .engines.base import Generation
-from .rollout.episode import EpisodeTokens
-from .rollout.renderer import Renderer, Tools
+from .rollout.renderer import EpisodeTokens, Renderer, Tools
 from .trajectory import Status, Trajectory
 
 

@@ -14,8 +14,8 @@ import torch
 from trainers.algorithms import policy_losses
 from trainers.algorithms.advantages import gdpo, turn_grpo
 from trainers.algorithms.batch import ActionBatch
-from trainers.algorithms.covariance import clip_cov_tokens, kl_cov_tokens
 from trainers.algorithms.kl import FixedKL
+from trainers.algorithms.policy_losses import clip_cov_tokens, kl_cov_tokens
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
 from trainers.credit import credit, critic_loss, has_gradient, policy_loss, selected_tokens

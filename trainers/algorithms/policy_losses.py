@@ -8,8 +8,8 @@ All losses of the policy take ``logprobs``, of the policy in training; ``old_log
 batch's first update (1 is then the first ratio); ``advantages``; and ``importance``, which multiplies the loss (see
 :mod:`trainers.algorithms.off_policy`). Where there are bounds, ``clip_low`` is in [0, 1] and ``clip_high`` at least 0.
 ``sequence`` (int ``[n]``) has the episode of each token, in any numbering; ``selected`` (``[n]``) is not 0 where
-:mod:`trainers.algorithms.covariance` selects the token. A ``ValueError`` says which shapes differ, or which option is
-outside its range.
+:func:`clip_cov_tokens` or :func:`kl_cov_tokens` selects it. A ``ValueError`` says which shapes differ, or which option
+is outside its range.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def clip_cov(
     """:func:`ppo_clip` without the selected tokens (Clip-Cov, arXiv 2505.22617).
 
     Entropy falls by the covariance of log-probability and advantage, and few tokens carry most of it. Some of those
-    (:func:`trainers.algorithms.covariance.clip_cov_tokens`) have the loss 0 here; they still count in means.
+    (:func:`clip_cov_tokens`) have the loss 0 here; they still count in means.
     """
     _same_shape(logprobs=logprobs, selected=selected)
     result = ppo_clip(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high, importance=importance)
@@ -290,7 +290,7 @@ def kl_cov(
     """The unclipped surrogate with a penalty on the selected tokens (KL-Cov, arXiv 2505.22617).
 
     ``-rho A``, plus ``kl_coef |logprobs - old_logprobs|`` on the tokens of
-    :func:`trainers.algorithms.covariance.kl_cov_tokens`: the absolute value is the released code's estimate of the KL
+    :func:`kl_cov_tokens`: the absolute value is the released code's estimate of the KL
     to the policy before the update. Its slope is 0 where the two are equal, so the penalty acts from the second
     optimizer step of a batch on.
     """
@@ -320,9 +320,7 @@ LOSS_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "clip_cov": _CLIP,
     "kl_cov": ("kl_coef",),
 }
-#: Losses whose gradient reaches the whole episode from every token.
-OF_EPISODES = frozenset({"gspo", "geo_mean"})
-#: Losses that treat some tokens differently, which :mod:`trainers.algorithms.covariance` selects.
+#: Losses that treat some tokens differently, which :mod:`trainers.algorithms.policy_losses` selects.
 OF_SELECTED = frozenset({"clip_cov", "kl_cov"})
 
 
@@ -351,7 +349,7 @@ def policy_loss(
     more: dict[str, Any] = {**options, "importance": importance}
     if name in OF_SELECTED:
         if selected is None:
-            raise ValueError(f"the loss {name} needs selected [n], see trainers.algorithms.covariance")
+            raise ValueError(f"the loss {name} needs selected [n], see trainers.algorithms.policy_losses")
         return (clip_cov if name == "clip_cov" else kl_cov)(*given, selected, **more)
     if name in ("gspo", "gspo_token"):
         return gspo(*given, sequence, by_token=name == "gspo_token", **more)
@@ -506,3 +504,59 @@ def token_weights(
     else:
         raise ValueError(f"unknown aggregation {mode!r}: choose one of {', '.join(get_args(Aggregation))}")
     return counted / per_token
+
+
+def covariances(logprobs: Floats, advantages: Floats, mask: Bools) -> Floats:
+    """Each trained token's share ``c_i = (log p_i - mean(log p)) (A_i - mean(A))``, ``[N]``; 0 where not ``mask``.
+
+    After a small step the entropy falls by the covariance of log-probability and advantage (arXiv 2505.22617, "The
+    entropy mechanism"). ``log p`` is of before the batch's first update, so the choice does not depend on how it is
+    cut.
+    """
+    if not logprobs.shape == advantages.shape == mask.shape:
+        raise ValueError(f"shapes must be the same, not {logprobs.shape}, {advantages.shape} and {mask.shape}")
+    shares = np.zeros(len(logprobs))
+    if mask.any():
+        shares[mask] = (logprobs[mask] - logprobs[mask].mean()) * (advantages[mask] - advantages[mask].mean())
+    return shares
+
+
+def clip_cov_tokens(
+    logprobs: Floats,
+    advantages: Floats,
+    mask: Bools,
+    *,
+    ratio: float = 2e-4,
+    low: float = 1.0,
+    high: float = 5.0,
+    rng: np.random.Generator,
+) -> Bools:
+    """Tokens drawn at random among those with ``low < c < high``: a share ``ratio`` of the trained ones, at least one.
+
+    The bounds are meant for advantages of variance 1; the greatest covariances are left in: they are outliers. Returns
+    bool ``[N]``, fewer than asked for where fewer are in the range.
+    """
+    if not low < high:
+        raise ValueError(f"low must be below high, not {low!r} and {high!r}")
+    shares = covariances(logprobs, advantages, mask)
+    candidates = np.flatnonzero(mask & (shares > low) & (shares < high))
+    most = min(_count(ratio, mask), len(candidates))
+    selected = np.zeros(len(mask), np.bool_)
+    selected[rng.choice(candidates, most, replace=False)] = True
+    return selected
+
+
+def kl_cov_tokens(logprobs: Floats, advantages: Floats, mask: Bools, *, ratio: float = 2e-4) -> Bools:
+    """The tokens with the greatest ``c``: a share ``ratio`` of the trained ones, at least one; first of equals."""
+    shares = covariances(logprobs, advantages, mask)
+    trained = np.flatnonzero(mask)
+    selected = np.zeros(len(mask), np.bool_)
+    selected[trained[np.argsort(-shares[trained], kind="stable")[: _count(ratio, mask)]]] = True
+    return selected
+
+
+def _count(ratio: float, mask: Bools) -> int:
+    if not 0.0 < ratio <= 1.0:
+        raise ValueError(f"ratio must be in (0, 1], not {ratio!r}")
+    trained = int(mask.sum())
+    return min(max(int(ratio * trained), 1), trained)

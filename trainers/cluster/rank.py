@@ -38,7 +38,19 @@ class Verdict:
 
 
 class Watch:
-    """One call of ``ranks`` ranks, which begins ``now`` (seconds); for the rest see the module."""
+    """What becomes of one call that ``ranks`` ranks carry out together, from ``now`` (s) on: a pure state machine.
+
+    Ranks wait for each other inside a call, so what is seen first is often not the cause: a survivor's broken
+    connection arrives before the news of the death that broke it. The rules, in order:
+
+    1. A rank that is gone ends the call, and is its cause.
+    2. All have answered: the call is done; or raised, where *every* rank raised (they are at the same point, so they
+       can go on); or the group is broken, because some have done what others have not.
+    3. ``grace`` seconds after the first error, with others still at work: broken, by the rank that failed first.
+    4. A rank that gives no sign of life for ``silence`` seconds: broken, by it.
+    5. A rank that stands still for ``stall`` seconds, or is later than another by that: broken. The cause are those
+       that do not wait for others, where there are any.
+    """
 
     def __init__(self, ranks: int, now: float, *, silence: float, stall: float, grace: float) -> None:
         self._silence, self._stall, self._grace = silence, stall, grace

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from . import unread
-from .engines import ServingSection
-from .model import native_dtype
+from .model import ServingSection, native_dtype
 from .reward_model import RewardFunctionSection
 from .running import RayInitSection
 from .schema import RunConfig, engine_checks, template_checks

@@ -16,9 +16,17 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
 from . import unread
-from .engines import EngineSection, ServingSection
 from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection
-from .model import ModelSection, SupervisedSection, WarmStartSection, is_language_model, native_dtype, positions_of
+from .model import (
+    EngineSection,
+    ModelSection,
+    ServingSection,
+    SupervisedSection,
+    WarmStartSection,
+    is_language_model,
+    native_dtype,
+    positions_of,
+)
 from .reward_model import (
     EpisodeRewardFunctionSection,
     MultiturnRewardSection,

@@ -46,6 +46,11 @@ class CellAttention:
     """Attention of one query a head and request to one layer's ``cells``, each of ``kv_heads`` keys and as many values.
 
     Each head of keys serves ``heads / kv_heads`` consecutive ones of queries.
+
+    The kernels for matrix products spend more on packing the keys of a single query than on multiplying them. Two
+    kernels for sparse tables work straight from the cells: a product sampled at given places
+    (``torch.sparse.sampled_addmm``) for the scores, and a weighted sum of rows (``embedding_bag``) for the values. On
+    one thread gathering is faster (``python -m benchmarks.decode_attention`` shows both).
     """
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int, cells: int, dtype: torch.dtype) -> None:

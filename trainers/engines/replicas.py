@@ -1,6 +1,6 @@
 """Several engines behind one :class:`~trainers.engines.base.Engine`: routing, updates of all, failures of some.
 
-:mod:`.routing` decides where a request goes, :mod:`.replica` keeps what is known of each; this module is the asyncio
+:mod:`.routing` decides where a request goes, :mod:`.routing` keeps what is known of each; this module is the asyncio
 shell, and decides what becomes of a replica that fails (docs/engines.md has a table).
 
 * **A request ends once.** One whose replica is lost begins again from its prompt on another, and only the attempt that

@@ -1,4 +1,11 @@
-"""What every engine refuses before it takes new weights, what is said of those that will come, and a file of them."""
+"""Weights as engines take them: what is refused, checksums of what servers hold, adapters, and a safetensors file.
+
+Servers do not check: SGLang ignores an unknown name with a success, and dies of a wrong shape. Checksums are one for
+each parameter and tensor-parallel rank: vLLM and SGLang name, fuse, pad and divide parameters in the same way. Of a
+LoRA run an engine gets the base once, then adapters alone, and merges them with the learner's own function
+(:func:`merge`; arXiv 2106.09685): on the same kind of device the numbers are the same to the last bit. vLLM's worker
+imports this too, so it needs nothing but PyTorch.
+"""
 
 from __future__ import annotations
 

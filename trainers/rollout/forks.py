@@ -19,7 +19,7 @@ from textenvs.messages import Messages
 
 from ..trajectory import Trajectory
 from .curriculum import derive_seed
-from .episode import EpisodeTokens
+from .renderer import EpisodeTokens
 from .rewards import PendingRewards
 
 Where: TypeAlias = Literal["every", "variance"]

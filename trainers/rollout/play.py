@@ -22,9 +22,8 @@ from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sam
 from ..trajectory import EpisodeError, Status, Trajectory
 from .curriculum import Start, context_digest, derive_seed
 from .environments import Backend, EnvError, EnvSpec, Lease
-from .episode import EpisodeTokens
 from .forks import ForkPoint
-from .renderer import Renderer, Tools
+from .renderer import EpisodeTokens, Renderer, Tools
 from .rewards import PendingRewards, Score, TurnContext
 from .stats import Load, Timeline
 

@@ -12,13 +12,15 @@ from algorithm_oracles import forall
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainers.algorithms.covariance import clip_cov_tokens, covariances, kl_cov_tokens
 from trainers.algorithms.policy_losses import (
     LOSS_OPTIONS,
     clip_cov,
+    clip_cov_tokens,
+    covariances,
     dppo,
     geo_mean,
     kl_cov,
+    kl_cov_tokens,
     policy_loss,
     ppo_clip,
     sapo,

@@ -28,8 +28,7 @@ from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sa
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
-from trainers.engines.sglang import engine as protocol
-from trainers.engines.sglang.engine import payload
+from trainers.engines.sglang.engine import generate_body, payload, server_seed
 from trainers.engines.transport import LocalSource, plan_of
 from trainers.engines.weights import ChecksumRule, Checksums, read_parameters
 
@@ -161,14 +160,14 @@ async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, -1, 1e-6), (0.0, 1, 1.0)])
 def test_sampling_from_one_token_is_not_sent_as_greedy_decoding(temperature: float, top_k: int, top_p: float) -> None:
     sampling = Sampling(temperature=temperature, top_k=1)
-    body = protocol.generate_body([5], sampling, stops=(), room=1, vocab_size=64, seed=None)
+    body = generate_body([5], sampling, stops=(), room=1, vocab_size=64, seed=None)
     assert (body["sampling_params"]["top_k"], body["sampling_params"]["top_p"]) == (top_k, top_p)
 
 
 @given(st.integers())
 def test_any_seed_becomes_one_that_sglang_takes(seed: int) -> None:
-    assert 0 <= protocol.server_seed(seed) < 2**63
-    assert protocol.server_seed(seed) != protocol.server_seed(seed + 1)
+    assert 0 <= server_seed(seed) < 2**63
+    assert server_seed(seed) != server_seed(seed + 1)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.005, 0.03])

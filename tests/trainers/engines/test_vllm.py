@@ -168,14 +168,6 @@ def test_an_answer_that_is_none_is_an_error(body: Any, said: str) -> None:
         read_reply(body)
 
 
-async def test_weights_that_another_client_gave_are_an_error(folder: Path) -> None:
-    async with serving(folder) as (server, engine):
-        await engine.ready()
-        server.label = "a stranger's"
-        with pytest.raises(EngineError, match="a stranger's"):
-            await engine.generate([1], Sampling(max_new_tokens=2))
-
-
 def test_counters_are_found_among_the_metrics() -> None:
     text = (
         "# HELP vllm:num_preemptions_total x\n"

@@ -24,7 +24,7 @@ from trainers.engines.torch_engine import TorchEngine
 from trainers.rollout.collector import Collector
 from trainers.rollout.curriculum import TaskOrder, derive_seed
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.episode import EpisodeTokens
+from trainers.rollout.renderer import EpisodeTokens
 from trainers.tiny import build_model
 from trainers.trajectory import Status, Trajectory
 

@@ -31,8 +31,8 @@ from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.curriculum import TaskOrder, derive_seed
 from trainers.rollout.environments import Backend, EnvSpec, Kind
-from trainers.rollout.episode import EpisodeTokens
 from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError, GroupRules
+from trainers.rollout.renderer import EpisodeTokens
 from trainers.trajectory import Status, Trajectory
 
 # ---------------------------------------------------------------- what a batch is

@@ -29,7 +29,7 @@ from trainers.rollout.curriculum import (
     environment_seed,
 )
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.episode import EpisodeTokens
+from trainers.rollout.renderer import EpisodeTokens
 from trainers.trajectory import Status, Trajectory
 
 

@@ -1,4 +1,4 @@
-"""SGLang as an engine: how its server is started, what it is sent and answers, and its weights."""
+"""SGLang (0.5.23 and later) as an engine: how its server is started, what it is sent and answers, its weights."""
 
 from __future__ import annotations
 
