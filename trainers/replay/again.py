@@ -51,7 +51,11 @@ _NEAR, _SERVED = 1e-5, 5e-2
 
 
 async def play_again(
-    config: PPOConfig, tokenizer: Any, episodes: Sequence[Trajectory], scores: Mapping[str, Score], others: bool,
+    config: PPOConfig,
+    tokenizer: Any,
+    episodes: Sequence[Trajectory],
+    scores: Mapping[str, Score],
+    others: bool,
     components: Mapping[str, str],
 ) -> tuple[int, list[Difference]]:
     """Let the environments answer the recorded replies.
@@ -377,7 +381,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     config: PPOConfig = load_config(["--config", str(recorded.path / "config.yaml")])[0]
     components = file.info.get("components") or {}
     if config.env.mixture and not components:
-        raise ReplayError(f"{file.path} was written by an older version: it does not say which component a group played")
+        raise ReplayError(f"{file.path} was written by an older version: it does not say what each group played")
     if config.env.curriculum.reverse_share:
         raise ReplayError(
             "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "
@@ -386,7 +390,8 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     report = Report()
 
     with scores_of(config) as (scores, others):
-        played, found = await play_again(config, tokenizer_again(recorded, config), some, scores, bool(others), components)
+        tokenizer = tokenizer_again(recorded, config)
+        played, found = await play_again(config, tokenizer, some, scores, bool(others), components)
     left = [f"{len(some) - played} of {len(some)} episodes left out"] if played < len(some) else []
     left += [f"without {' and '.join(others)}, which ask models"] if others else []
     said = "; ".join([f"{played} episodes: the same", *left])

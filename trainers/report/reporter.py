@@ -92,7 +92,7 @@ class Reporter:
         version: int | None = None,
         components: Mapping[str, str] | None = None,
     ) -> None:
-        """Report an iteration, which was trained on weights of this version; of a mixture, the component of each group."""
+        """Report an iteration, trained on weights of this version, with a mixture's component of each group."""
         self._loggers.log(step, metrics)
         self.latest.update(metrics)
         self._write("train", step, trajectories, explained, version=version, components=components)
@@ -104,7 +104,7 @@ class Reporter:
         trajectories: Sequence[Trajectory],
         components: Mapping[str, str] | None = None,
     ) -> None:
-        """Report a validation; of a mixture, the component of each group."""
+        """Report a validation, with a mixture's component of each group."""
         self._loggers.log(step, metrics)
         self.latest.update(metrics)
         self._write("validation", step, trajectories, components=components)
