@@ -409,9 +409,16 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
             report.note(stage, f"left out: {error}" if stage == "sampling" else "left out, as sampling is")
         report.note("advantage", *advantages_again(config, compare, paid, greedy))
         return report
+    if urls := config.engine.base_urls:  # whoever they serve now is not to get other weights
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "torch"})})
     async with run_before(config, checkpoint) as run:
         near = near if near is not None else _NEAR if config.engine.name == "torch" else _SERVED
-        report.note("sampling", *await sample_again(run, some, near))
+        if urls:
+            report.note(
+                "sampling", f"left out: {', '.join(urls)} may serve others, and would need the checkpoint's weights"
+            )
+        else:
+            report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
         now = await asyncio.to_thread(learn_again, run, episodes, paid, greedy)
         if any(each.checksums for each in records):
