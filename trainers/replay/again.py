@@ -414,9 +414,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     async with run_before(config, checkpoint) as run:
         near = near if near is not None else _NEAR if config.engine.name == "torch" else _SERVED
         if urls:
-            report.note(
-                "sampling", f"left out: {', '.join(urls)} may serve others, and would need the checkpoint's weights"
-            )
+            report.note("sampling", f"left out: {', '.join(urls)} may serve others, and would need other weights")
         else:
             report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
