@@ -2,7 +2,8 @@
 
 The folder mirrors the repository, so that links between pages, and from pages to files, are the same here and there.
 Added are the reference, made from docstrings (:data:`REFERENCE`), and on each environment's page an episode of its
-scripted expert, played now, in the viewer: one page, :data:`EPISODES`, has all of them. A warning of Zensical's is an error. The site loads nothing from elsewhere.
+scripted expert, played now, in the viewer: one page, :data:`EPISODES`, has all of them. A warning of Zensical's is an
+error. The site loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int) -> dict[str, Any
         over = terminated or truncated
     return {
         **{"episode_id": _name(env_id, seed), "group_id": _name(env_id, seed), "task_key": info["task_key"]},
-        **{"data_source": env_id.removeprefix("textenv/"), "forked_from": "", "forked_turn": 0, "messages": list(conversation)},
+        **{"data_source": env_id.removeprefix("textenv/"), "forked_from": "", "forked_turn": 0},
+        "messages": list(conversation),
         **{"status": "completed" if terminated else "truncated_turns", "stop": info["stop"]},
         **{"terminated": terminated, "truncated": truncated, "env_seed": seed, "task_index": info.get("task_index")},
         **{"turn_rewards": rewards, "turn_terms": terms, "metrics": list(info["metrics"].items())},

@@ -19,6 +19,7 @@ from textenvs import Turn
 from textenvs.records import open_run
 from textenvs.viewer.branches import environment_of
 from trainers.algorithms import advantages, policy_losses
+from trainers.config.engines import EngineSection
 from trainers.learner.optim import Optimizer
 from trainers.replay import again as replaying
 from trainers.replay.__main__ import main
@@ -158,10 +159,12 @@ def test_elsewhere_the_report_says_how_far_numbers_are_apart(folder: Path, monke
     near = "4 optimizer steps: the same within 0.001 (at most apart: "
     assert report.said["log-probability"].startswith(f"{near}learner_logprobs ")
     assert report.said["gradient"] == f"{near}actor/grad_norm 0)"
+    monkeypatch.setattr(EngineSection, "base_urls", property(lambda _: ("http://there",)))
     changed_loss(monkeypatch)
-    first = again(folder).first
-    assert first is not None
-    assert (first.stage, first.step) == ("loss", 0)
+    report = again(folder)
+    assert report.said["sampling"].startswith("left out: http://there may serve others")
+    assert report.first is not None
+    assert (report.first.stage, report.first.step) == ("loss", 0)
 
 
 def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

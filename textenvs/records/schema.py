@@ -95,7 +95,7 @@ EXPLAINED: dict[str, Column] = {
     "signal": Column(
         "group",
         "string",
-        "`tied`: all earned the same (as in `train/groups_tied`); `masked`: none counts; `zero`: no advantage; else `signal`",
+        "`tied`: as in `train/groups_tied`; `masked`: none counts; `zero`: no advantage; else `signal`",
     ),
     "checksums": Column("episode", "checksums", "of columns before they were rounded, by name; for `trainers.replay`"),
 }

@@ -26,7 +26,7 @@ def write_played(path: Path, rows: Iterable[Mapping[str, Any]], **info: Any) -> 
     import pyarrow as pa
     from pyarrow import parquet
 
-    absent = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
+    absent: dict[str, Any] = {name: [] if column.per in ("token", "list") else None for name, column in PLAYED.items()}
     schema = arrow_schema(PLAYED)
     metadata = {**(schema.metadata or {}), ITERATION_KEY: json.dumps(info)}
     table = pa.Table.from_pylist([absent | dict(row) for row in rows], schema.with_metadata(metadata))

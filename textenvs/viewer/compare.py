@@ -24,8 +24,7 @@ class Side:
 
 
 def paired(before: Mapping[Ref, Side], after: Mapping[Ref, Side]) -> list[Pair]:
-    """Comparisons of what stands at the same place in both, validations and what is last first, and of the last of each
-    kind; without common tasks, none.
+    """Comparisons of what stands at the same place in both, and of the last of each kind; without common tasks, none.
 
     Forks and failed episodes are left out. An estimate has an interval of 95 %, clustered by task; that of a
     ``difference`` (the second minus the first) is over the differences of the tasks' means.

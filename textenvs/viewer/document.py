@@ -173,9 +173,10 @@ class Document:
         return found | {"problem": problem}
 
     def _pairs(self, shown: Sequence[Sequence[Iteration]]) -> list[Pair]:
+        readable = [[each for each in some if self._part(each).rows] for some in shown]
         sides: list[dict[Ref, Side]] = [
-            {(each.kind, each.number): Side(n, each.kind, each.number, rows) for each in some if (rows := self._part(each).rows)}
-            for n, some in enumerate(shown)
+            {(each.kind, each.number): Side(n, each.kind, each.number, self._part(each).rows) for each in some}
+            for n, some in enumerate(readable)
         ]
         return paired(*sides)
 

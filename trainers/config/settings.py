@@ -101,8 +101,11 @@ def _is_section(name: str, keys: Mapping[str, Key]) -> bool:
     """Whether there are keys below ``name``, which is none itself; the whole configuration is ``""``."""
     if not name or any(key.startswith(f"{name}.") for key in keys):
         return True
-    below = ((key.entries, name.removeprefix(f"{key.name}.")) for key in keys.values() if name.startswith(f"{key.name}."))
-    return any("." in rest and _is_section(rest.partition(".")[2], entries) for entries, rest in below if entries)
+    for key in keys.values():
+        if name.startswith(f"{key.name}.") and key.entries:
+            rest = name.removeprefix(f"{key.name}.").partition(".")[2]
+            return bool(rest) and _is_section(rest, key.entries)
+    return False
 
 
 def _as_text(node: yaml.Node) -> None:

@@ -152,8 +152,8 @@ class Optimizer:
         if not math.isfinite(value):
             self.zero_grad()
             raise FloatingPointError(
-                f"the gradient's norm is {value} in update {self.step_count} of {what}. Parameters are unchanged: lower "
-                "the learning rate, or look at these episodes' rewards and log-probabilities"
+                f"the gradient's norm is {value} in update {self.step_count} of {what}. Parameters are unchanged: "
+                "lower the learning rate, or look at these episodes' rewards and log-probabilities"
             )
         if self.settings.grad_clip is not None and value > self.settings.grad_clip:
             for gradient in gradients:

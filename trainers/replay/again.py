@@ -51,7 +51,11 @@ _NEAR, _SERVED = 1e-5, 5e-2
 
 
 async def play_again(
-    config: PPOConfig, tokenizer: Any, episodes: Sequence[Trajectory], scores: Mapping[str, Score], others: bool,
+    config: PPOConfig,
+    tokenizer: Any,
+    episodes: Sequence[Trajectory],
+    scores: Mapping[str, Score],
+    others: bool,
     components: Mapping[str, str],
 ) -> tuple[int, list[Difference]]:
     """Let the environments answer the recorded replies.
@@ -377,7 +381,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     config: PPOConfig = load_config(["--config", str(recorded.path / "config.yaml")])[0]
     components = file.info.get("components") or {}
     if config.env.mixture and not components:
-        raise ReplayError(f"{file.path} was written by an older version: it does not say which component a group played")
+        raise ReplayError(f"{file.path} was written by an older version: it does not say what each group played")
     if config.env.curriculum.reverse_share:
         raise ReplayError(
             "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "
@@ -386,7 +390,8 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     report = Report()
 
     with scores_of(config) as (scores, others):
-        played, found = await play_again(config, tokenizer_again(recorded, config), some, scores, bool(others), components)
+        tokenizer = tokenizer_again(recorded, config)
+        played, found = await play_again(config, tokenizer, some, scores, bool(others), components)
     left = [f"{len(some) - played} of {len(some)} episodes left out"] if played < len(some) else []
     left += [f"without {' and '.join(others)}, which ask models"] if others else []
     said = "; ".join([f"{played} episodes: the same", *left])
@@ -404,9 +409,14 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
             report.note(stage, f"left out: {error}" if stage == "sampling" else "left out, as sampling is")
         report.note("advantage", *advantages_again(config, compare, paid, greedy))
         return report
+    if urls := config.engine.base_urls:  # whoever they serve now is not to get other weights
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "torch"})})
     async with run_before(config, checkpoint) as run:
         near = near if near is not None else _NEAR if config.engine.name == "torch" else _SERVED
-        report.note("sampling", *await sample_again(run, some, near))
+        if urls:
+            report.note("sampling", f"left out: {', '.join(urls)} may serve others, and would need other weights")
+        else:
+            report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
         now = await asyncio.to_thread(learn_again, run, episodes, paid, greedy)
         if any(each.checksums for each in records):

@@ -85,8 +85,8 @@ class Comparison:
         records: The same, with what the run's learner made of them.
         chosen: Which of them are compared.
         exact: Whether they are to be the same to the last bit, by checksums; else nearly.
-        apart: By column, how far numbers were from the recorded ones at most, where they are not to be exact; the file's
-            rounding is in it.
+        apart: By column, how far numbers were from the recorded ones at most, where they are not to be exact; with what
+            the file rounded.
     """
 
     episodes: Sequence[Trajectory]

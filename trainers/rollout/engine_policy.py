@@ -13,7 +13,7 @@ from textenvs.messages import Messages
 
 from ..engines.base import Engine, Generation, Sampling
 from .curriculum import derive_seed
-from .episode import EpisodeTokens
+from .renderer import EpisodeTokens
 from .renderer import Renderer
 
 

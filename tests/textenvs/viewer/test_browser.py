@@ -160,6 +160,22 @@ def test_filters_and_search(page, run):
     assert all("↳ 2" in text for text in page.locator("[role=row]").all_inner_texts())
 
 
+def test_the_way_back_leads_to_the_place_in_the_filtered_list(page, run):
+    where = "#/run/0/train/1?forks=roots"
+    go(page, run + where, "[role=row]")
+    for key in ("j", "j", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector(".conversation")
+    page.keyboard.press("j")
+    opened = page.evaluate("location.hash")
+    assert opened != where
+    for key in ("u", "u"):
+        page.keyboard.press(key)
+    page.wait_for_selector(".line.here")
+    assert page.evaluate("location.hash") == where
+    assert page.evaluate("document.querySelector('.line.here').hash") == opened
+
+
 def test_siblings_from_their_first_difference(page, run):
     go(page, f"{run}#/run/0/train/1/g/i1-g0", "[data-column]")
     assert page.locator("[data-column]").count() == 2
