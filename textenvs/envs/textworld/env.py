@@ -74,7 +74,7 @@ class TextWorld(TextEnv[TextWorldState]):
     state_type = TextWorldState
     blocking = True  # a game that is not there yet is compiled
     levels = tuple(LEVELS["cooking"])
-    attack_margin = 0.4
+    attack_margin = 0.5
 
     @checked
     def __init__(
