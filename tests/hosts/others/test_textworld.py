@@ -124,11 +124,11 @@ def test_admissible_commands_are_those_that_do_something(cache):
         assert "can't" not in fork.step(command)[0][-1]["content"]
 
 
-def test_attacks_that_rehearse_nothing_earn_nothing(cache):
+def test_attacks_earn_a_share_at_most(cache):
     for attack in make(cache).attacks():
-        if not attack.rehearse:
-            records = play_attack(lambda: make(cache), attack, 1)
-            assert all(record.total == 0 for record in records), attack.name
+        if not attack.rehearse:  # what does would be shown the one game that there is
+            (record,) = play_attack(lambda: make(cache), attack, 1)
+            assert record.total <= 0.4 * (attack.name in ("grab", "cook-all")), attack.name
 
 
 def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
@@ -203,7 +203,7 @@ def test_the_conversation_on_the_page(tmp_path):
     page = (ROOT / "docs" / "environments" / "textworld.md").read_text(encoding="utf-8")
     _, _, rest = page.partition("python - <<'END'\n")
     script, _, rest = rest.partition("END\n```\n\n```text\n")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TEXTENVS_CACHE": str(tmp_path)}
+    environ = {**os.environ, "TEXTENVS_CACHE": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-"], input=script, env=environ, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == rest.partition("```")[0]

@@ -44,6 +44,10 @@ def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generato
     return start
 
 
+def _fried_and_diced(thing: str) -> Sequence[str]:
+    return ("take knife", f"cook {thing} with stove", f"dice {thing} with knife")
+
+
 def _memory(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
     return remember(rng, rehearsed, last=False)
 
@@ -65,7 +69,7 @@ def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
 ATTACKS: tuple[Attack, ...] = (
     Attack("memory", "plays what the expert played in the most similar of 10 games", _memory, rehearse=10),
     Attack("grab", "takes all that it sees, and makes a meal of it", _sweep(lambda food: ())),
-    Attack("cook-all", "takes all that it sees, and cooks it", _sweep(lambda it: (f"cook {it} with stove",))),
+    Attack("cook-all", "takes all that it sees, fries and dices it", _sweep(_fried_and_diced)),
     Attack("echo", "repeats the game's last message", _echo),
     Attack("wander", "walks about at random", _wander),
     sequence("meal", "prepares a meal and eats it", ["prepare meal", "eat meal"]),

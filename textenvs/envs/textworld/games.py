@@ -39,8 +39,8 @@ DIALS: Mapping[str, Mapping[str, tuple[int, int] | frozenset[Any]]] = {
 }
 LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "cooking": {
-        "easy": {"recipe": 1, "take": 1, "go": 1, "cook": True},
-        "medium": {"recipe": 2, "take": 2, "go": 6, "open": True, "cook": True},
+        "easy": {"recipe": 1, "take": 1, "go": 1, "cook": True, "cut": True},
+        "medium": {"recipe": 2, "take": 2, "go": 6, "open": True, "cook": True, "cut": True},
         "hard": {"recipe": 3, "take": 3, "go": 9, "open": True, "cook": True, "cut": True},
     },
     "custom": {
@@ -68,7 +68,7 @@ _generating = threading.Lock()  # TextWorld's generator keeps what it generates 
 def textworld() -> ModuleType:
     """The package; :class:`ImportError` names the extra."""
     try:
-        import textworld
+        import textworld.core
     except ImportError as error:
         raise ImportError(f"{_EXTRA} ({error})") from error
     return textworld
