@@ -15,6 +15,7 @@ from typing import Any
 from .errors import ChatFailure
 from .spec import ChatSpec
 
+_TIMEOUT_S = 600.0
 _addresses: dict[str, str] = {}
 _lock = threading.Lock()
 
@@ -27,7 +28,8 @@ def is_folder(model: str) -> bool:
 def served(spec: ChatSpec) -> ChatSpec:
     """``spec``, with the address of its model where that is a folder; blocks while a model is loaded.
 
-    Its requests have a seed then, 0 where the spec has none, so that episodes can be repeated.
+    Its requests have a seed then, 0 where the spec has none, so that episodes can be repeated; and ten minutes where it
+    says no ``timeout_s``, because they queue for this machine, which a retry would only keep busier.
 
     Raises:
         ChatFailure: The model cannot be served here; the message says why.
@@ -38,7 +40,8 @@ def served(spec: ChatSpec) -> ChatSpec:
     with _lock:
         if folder not in _addresses:
             _addresses[folder] = _serve(folder)
-    return ChatSpec.of(spec, base_url=_addresses[folder], seed=spec.seed or 0)
+    timeout_s = spec.timeout_s if "timeout_s" in spec.model_fields_set else _TIMEOUT_S
+    return ChatSpec.of(spec, base_url=_addresses[folder], seed=spec.seed or 0, timeout_s=timeout_s)
 
 
 def folders_in(kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -56,7 +59,9 @@ def with_addresses(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """An environment's arguments, with the address of each user and judge that is a folder: for other processes."""
     found = dict(kwargs)
     for name, options in folders_in(kwargs).items():
-        given: dict[str, Any] = {key: options[key] for key in ("model", "base_url", "seed") if key in options}
+        given: dict[str, Any] = {
+            key: options[key] for key in ("model", "base_url", "seed", "timeout_s") if key in options
+        }
         found[name] = {**options, **served(ChatSpec.of(given)).to_dict()}
     return found
 

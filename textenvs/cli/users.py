@@ -83,4 +83,6 @@ def _shown(value: Any) -> str:
         return f"{value:.3f}"
     if isinstance(value, dict):
         return ", ".join(f"{name}: {each}" for name, each in value.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "none"
     return "-" if value is None else str(value)

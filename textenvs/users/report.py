@@ -153,6 +153,7 @@ def summarize(heard: Sequence[Heard]) -> dict[str, Any]:
     return {
         "episodes": len(heard),
         "failed": dict(failed),
+        "failures": sorted({each.failure for each in heard if each.failure is not None})[:3],
         "goal_kept": sum(each.goal_kept for each in good) / max(1, len(good)),
         "leaks": errors["leak"],
         "leaks_refused": sum(each.refused for each in heard),
