@@ -23,10 +23,11 @@ from textenvs.evaluate.baselines import has_script
 from textenvs.evaluate.policies import SCRIPTS
 from textenvs.registry import list_environments, make
 
-#: Of each policy: episodes, each of another task. A model's are fewer where a program or a long conversation is played.
-SCRIPTED, PLAYED = 100, 64
-FEWER_SCRIPTED = {"collab-code": 60, "math-python": 60}
-FEWER_PLAYED = dict.fromkeys(("collab-math", "collab-document", "collab-code", "service-desk", "tau2"), 16)
+#: Episodes of each script and attack, each of another task; fewer where programs are run.
+SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60}
+#: Episodes of a model, few where conversations are long: for one with 135 million parameters about ten minutes of one
+#: thread in all.
+PLAYED, OTHERS_PLAYED = 16, {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8}
 #: In the place of an environment's defaults.
 OPTIONS = {"tau2": ("domain=retail", "domain=telecom split=small", "domain=mock")}
 
@@ -46,7 +47,7 @@ def evaluations(name: str, env_id: str, options: list[str], words: list[str]) ->
         scripts = [script for script in SCRIPTS if has_script(env, script)]
         attacks = [attack for attack in env.attacks() if not attack.rehearse or "expert" in scripts]
         size = env.tasks.size
-    wanted = FEWER_PLAYED.get(name, PLAYED) if words else FEWER_SCRIPTED.get(name, SCRIPTED)
+    wanted = OTHERS_PLAYED.get(name, PLAYED) if words else FEWER_SCRIPTED.get(name, SCRIPTED)
     # Half of a small set where an attack rehearses on the other half.
     count = {False: min(wanted, size or wanted), True: min(wanted, (size or 2 * wanted) // 2)}
     if words:

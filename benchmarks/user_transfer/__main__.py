@@ -31,7 +31,7 @@ Work = tuple[str, int, str | None]  # a policy, its seed, and the user that it m
 def work(seeds: Sequence[int], families: Sequence[str]) -> Iterator[Work]:
     """All there is to do, in order: a seed is whole before the next one begins."""
     users = (*families, *UNSEEN)
-    for policy, seed in [(START, 0), *((policy, seed) for seed in seeds for policy in (*families, POPULATION))]:
+    for policy, seed in [(START, 0), *((policy, seed) for seed in seeds for policy in (POPULATION, *families))]:
         yield policy, seed, None
         yield from ((policy, seed, user) for user in users)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ Outcomes = Mapping[
 
 
 def outcomes(cells: Sequence[Mapping[str, Any]]) -> Outcomes:
-    """What every policy and user came to, seeds under one another."""
+    """What every policy and user came to, seeds under one another; a seed that is not whole is left out."""
+    counts = Counter(cell["seed"] for cell in cells if cell["policy"] != START)
+    whole = [seed for seed, count in counts.items() if count == max(counts.values())]
+    cells = [cell for cell in cells if cell["policy"] == START or cell["seed"] in whole]
     found: dict[tuple[str, str], list[list[float]]] = {}
     for cell in sorted(cells, key=lambda cell: cell["seed"]):
         row = [float("nan") if each == "-" else float(each) for each in cell["solved"]]

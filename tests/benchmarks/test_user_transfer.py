@@ -68,6 +68,7 @@ def test_losses_are_differences_on_equal_tasks(monkeypatch: pytest.MonkeyPatch) 
 
 def test_it_resumes_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     done: list[tuple[object, ...]] = []
+    interrupted: list[bool] = []
 
     def train(name, seed, families, user, folder):
         done.append((name, seed, tuple(families)))
@@ -75,7 +76,8 @@ def test_it_resumes_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest
         return {"sampled_tokens": 1, "cpu_s": 0.0}
 
     def score(model, family, user):
-        if len(done) == 30:
+        if len(done) == 30 and not interrupted:
+            interrupted.append(True)
             raise KeyboardInterrupt
         done.append((model.name, family))
         return {"solved": "10", "return": 0.5, "turns": 2.0}
@@ -101,11 +103,11 @@ def test_it_resumes_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_policy_is_trained_kept_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ("model.hidden=32", "model.layers=1", "rollout.groups_per_batch=2", "warm_start.batch_size=4")
-    monkeypatch.setattr(runs, "_COMMON", (*runs._COMMON, *small))
-    for name in ("_IMITATE", "_READ"):
-        short = ("warm_start.steps=1", "warm_start.demonstrations=8", "warm_start.careless_steps=0")
-        monkeypatch.setattr(runs, name, (*getattr(runs, name), *short))
+    monkeypatch.setattr(runs, "_COMMON", (*runs._COMMON, "rollout.groups_per_batch=2"))
+    short = ("warm_start.steps=1", "warm_start.batch_size=4", "warm_start.demonstrations=8")
+    shorter = {"_IMITATE": ("warm_start.careless_steps=1", "model.hidden=32", "model.layers=1"), "_READ": ()}
+    for name, more in shorter.items():
+        monkeypatch.setattr(runs, name, (*getattr(runs, name), *short, *more))
     monkeypatch.setattr(runs, "ITERATIONS", 1)
     assert runs.train("vague", 1, ["vague"], None, tmp_path)["sampled_tokens"] > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["imitation-0", "start-0", "vague-1"]
