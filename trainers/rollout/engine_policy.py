@@ -13,8 +13,7 @@ from textenvs.messages import Messages
 
 from ..engines.base import Engine, Generation, Sampling
 from .curriculum import derive_seed
-from .renderer import EpisodeTokens
-from .renderer import Renderer
+from .renderer import EpisodeTokens, Renderer
 
 
 class NoRoomError(Exception):

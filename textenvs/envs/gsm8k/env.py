@@ -71,7 +71,7 @@ class WordProblemEnv(TextEnv[StateT]):
         self.instruction = None if says_how(system_prompt) else instruction
         self.examples: tuple[Message, ...] = ()
         for number, row in enumerate(examples):
-            solved = from_pair(row, str(number), f"examples: row {number}", READER.data_source)
+            solved = from_pair(row, str(number), f"examples: row {number}", "examples")
             reply = assistant(without_annotations(row["answer"]))
             self.examples += (*with_instruction(solved.prompt, self.instruction), reply)
 
