@@ -56,8 +56,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "Algorithms",
         tuple(
             f"trainers.algorithms.{name}"
-            for name in ("batch", "advantages", "fork", "returns", "baselines", "kl", "off_policy")
-            + ("policy_losses", "aggregation")
+            for name in ("batch", "advantages", "fork", "baselines", "kl", "off_policy", "policy_losses")
         )
         + ("trainers.rewards.credit_assignment",),
     ),

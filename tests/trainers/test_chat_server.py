@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainers.builders.errors import SetupError
+from trainers.builders import SetupError
 
 import textenvs
 from textenvs.chat import ChatFailure, ChatSpec

@@ -14,7 +14,7 @@ import numpy as np
 import program_envs
 import pytest
 from ppo_runs import in_process
-from trainers.config.engines import EngineSection
+from trainers.config.model import EngineSection
 
 from textenvs import Turn
 from textenvs.records import open_run
