@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainers.builders import SetupError
 
 import textenvs
 from textenvs.chat import ChatFailure, ChatSpec
@@ -19,6 +18,7 @@ from textenvs.chat.local import folders_in, served, with_addresses
 from textenvs.cli import main
 from textenvs.evaluate.records import Record
 from textenvs.messages import user
+from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, played
 from trainers.chat_server import ChatServer
 from trainers.config import load_config

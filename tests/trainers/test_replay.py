@@ -14,12 +14,12 @@ import numpy as np
 import program_envs
 import pytest
 from ppo_runs import in_process
-from trainers.config.model import EngineSection
 
 from textenvs import Turn
 from textenvs.records import open_run
 from textenvs.viewer.branches import environment_of
 from trainers.algorithms import advantages, policy_losses
+from trainers.config.model import EngineSection
 from trainers.learner.optim import Optimizer
 from trainers.replay import again as replaying
 from trainers.replay.__main__ import main
