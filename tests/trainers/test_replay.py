@@ -167,7 +167,7 @@ def test_elsewhere_the_report_says_how_far_numbers_are_apart(folder: Path, monke
     assert (report.first.stage, report.first.step) == ("loss", 0)
 
 
-def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path) -> None:
     bytes_, parts = "program_envs:tests/bytes", ("two", "three")
     mixture = [f"env.mixture.{name}.id={bytes_}" for name in parts] + ["env.mixture.three.kwargs.tasks=3"]
     in_process(tmp_path, *SAVED, "trainer.total_iterations=1", "env.id=textenv/gsm8k-interact", *mixture)
@@ -177,8 +177,6 @@ def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path, monk
     report = again(tmp_path, 1)
     assert report.first is None, "\n".join(report.lines())
     assert report.said["environment"] == "6 episodes: the same"
-    changed_reward(monkeypatch)
-    assert again(tmp_path, 1).differences["reward"].what == "the term 'cost'"
 
 
 @pytest.fixture
