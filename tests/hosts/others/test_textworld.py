@@ -22,12 +22,12 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """One cooking game, which all tests share: it takes two seconds to make."""
+    """One cooking game, that of the page, which all tests share: it takes two seconds to make."""
     return str(tmp_path_factory.mktemp("cache"))
 
 
 def make(cache, **options):
-    return textenvs.make("textenv/textworld", **{"cache": cache, "count": 1, **options})
+    return textenvs.make("textenv/textworld", **{"cache": cache, "count": 1, "split": "test", **options})
 
 
 def drive(env, replies=None, seed=0):
@@ -199,11 +199,11 @@ def test_a_planned_game_has_alfworlds_names_and_the_planner_as_its_expert(tmp_pa
     assert isinstance(env.tasks[0], Task)
 
 
-def test_the_conversation_on_the_page(tmp_path):
+def test_the_conversation_on_the_page(cache):
     page = (ROOT / "docs" / "environments" / "textworld.md").read_text(encoding="utf-8")
     _, _, rest = page.partition("python - <<'END'\n")
     script, _, rest = rest.partition("END\n```\n\n```text\n")
-    environ = {**os.environ, "TEXTENVS_CACHE": str(tmp_path)}
+    environ = {**os.environ, "TEXTENVS_CACHE": cache}
     ran = subprocess.run([sys.executable, "-"], input=script, env=environ, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == rest.partition("```")[0]
