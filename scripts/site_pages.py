@@ -65,6 +65,8 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("trainers.engines.base", "trainers.rewards.service", "trainers.rewards.functions", "trainers.report.loggers"),
     ),
 }
+#: Listed environments without an episode: what TextWorld asks for (spacy, and programs under the GPL) is not installed.
+NOT_PLAYED = ("textenv/textworld",)
 EPISODES, STYLE, WORKER = "episodes.html", "site.css", "site_worker.js"
 #: What Zensical's offline plugin has each page load, for :data:`WORKER` to stand in its place.
 _ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
@@ -81,7 +83,8 @@ def build(out: Path = OUT) -> list[Path]:
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    seeds, written = write_episodes(textenvs.list_environments(), out / EPISODES), []
+    shown = [env_id for env_id in textenvs.list_environments() if env_id not in NOT_PLAYED]
+    seeds, written = write_episodes(shown, out / EPISODES), []
     for source in sorted({path for pattern in PAGES for path in ROOT.glob(pattern) if path.is_file()}):
         page = out / source.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +125,7 @@ def with_episodes(text: str, seeds: Mapping[str, int], root: str) -> str:
         root: The way from the page to the site's folder, for example ``../../``.
     """
     before, section, after = text.partition("\n## ")
-    shown = (episode_html(env_id, seeds[env_id], root) for env_id in _MARK.findall(text))
+    shown = (episode_html(env_id, seeds[env_id], root) for env_id in _MARK.findall(text) if env_id in seeds)
     return f"{before}\n{''.join(shown)}{section}{after}"
 
 
