@@ -45,7 +45,8 @@ ROW_OPTIONS: frozenset[str] = frozenset(
         "game",
         "instruction",
     )
-    + ("interactivity", "kinds", "level", "manual", "max_assistant_turns", "max_calls_per_turn", "max_output_chars")
+    + ("interactivity", "kinds", "level", "manner", "manual", "max_assistant_turns", "max_calls_per_turn")
+    + ("max_output_chars",)
     + ("max_user_turns", "method", "needless", "no_progress", "patience", "progress", "question", "rewarded", "score")
     + ("scoring", "seat", "seed", "shaped", "size", "snippet_chars", "split", "submission", "success", "system_prompt")
     + ("task_reward", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt", "top_k", "turn")

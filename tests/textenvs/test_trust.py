@@ -22,8 +22,9 @@ from textenvs.trust import ROW_OPTIONS, Trust, origin
 
 #: What only the person who runs the program chooses; together with ROW_OPTIONS, every option that there is.
 PERSON_OPTIONS = frozenset(
-    ("cache", "config", "corpus", "data", "dials", "env_kwargs", "equality", "games", "grader_timeout_s", "judge")
-    + ("max_concurrency", "options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url", "user")
+    ("cache", "config", "corpus", "data", "dials", "env_kwargs", "equality", "examples", "games", "grader_timeout_s")
+    + ("judge", "max_concurrency", "options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url")
+    + ("user",)
 )
 
 

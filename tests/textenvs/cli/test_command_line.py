@@ -194,7 +194,7 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
         (
             ["frobnicate"],
             2,
-            "choose from list, describe, audit, play, prepare, data, users, rows, evaluate, export, view, serve, new",
+            "list, describe, audit, play, prepare, data, users, rows, evaluate, export, leaderboard, view, serve, new",
         ),
         (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
         (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),

@@ -16,8 +16,8 @@ from textenvs import Task, TextEnv, Turn
 from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import Message, assistant, user
 from trainers.engines.base import EngineError, Sampling
-from trainers.local_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.collector import Batch
+from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.forks import ForkRules
 from trainers.rollout.rewards import MultiturnScore
