@@ -166,7 +166,9 @@ def test_the_way_back_leads_to_the_place_in_the_filtered_list(page, run):
     for key in ("j", "j", "Enter"):
         page.keyboard.press(key)
     page.wait_for_selector(".conversation")
+    first = page.evaluate("location.hash")
     page.keyboard.press("j")
+    wait_until(page, f"location.hash !== {first!r}")
     opened = page.evaluate("location.hash")
     assert opened != where
     for key in ("u", "u"):
