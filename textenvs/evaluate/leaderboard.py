@@ -42,14 +42,15 @@ Written by `textenvs leaderboard` from [leaderboard.jsonl](leaderboard.jsonl); d
 *random* are the scripts of each environment, *null* says nothing, and the *best attack* is, of those that the
 environment ships ([audit](audit.md)), the one with the highest mean return; it is chosen by these same episodes. All
 else are models. *Solved* is the share of episodes that the environment ended as solved, with Wilson's interval; mean
-returns have a bootstrap's. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)).
+returns have a bootstrap's. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)). What has no number was
+not played.
 
 All scripts and attacks, and then a model, on every environment:
 
     python -m benchmarks.leaderboard
     python -m benchmarks.leaderboard --model NAME --base-url http://localhost:8000/v1    (or --local FOLDER)
 
-Both add their rows to this page. One environment alone:
+Both add their rows to this page; `textenv/tau2` needs [its data](environments/tau2.md). One environment alone:
 
     textenvs evaluate textenv/clarify --model NAME --base-url http://localhost:8000/v1 --num-tasks 64 --out outputs/row
     textenvs leaderboard outputs/row --note "server and machine"
