@@ -6,11 +6,7 @@ What it computes, and that a real server understands it, the conformance suite s
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import stat
 import sys
-import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -535,72 +531,6 @@ async def test_closing_aborts_what_runs_on_a_server_that_stays(folder: Path) -> 
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, EngineDeadError) and "closed" in str(result) for result in results)
         assert not server.live
-
-
-# A process of our own
-
-
-def python_that(folder: Path, script: str) -> str:
-    """An executable that stands for SGLang's Python: it is called with the launcher and the server's arguments."""
-    path = folder / "python"
-    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
-
-
-def a_fake_server(folder: Path) -> str:
-    fake = Path(__file__).with_name("fake_sglang.py")
-    return python_that(folder, f'export PYTHONSAFEPATH=\nexec {sys.executable} {fake} "$@"\n')
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("fault", ["killed", "stopped", "closed"])
-async def test_a_server_of_our_own_lives_and_ends_with_the_engine(folder: Path, tmp_path: Path, fault: str) -> None:
-    more = {"health_timeout_s": 1.0} if fault == "stopped" else {}
-    engine = SGLangEngine(folder, SGLangOptions(python=a_fake_server(tmp_path), **QUICK | more), max_context=CONTEXT)
-    assert engine._server is not None
-    pid = engine._server.pid
-    try:
-        async with asyncio.timeout(100):
-            made = await engine.generate([1, 2], Sampling(max_new_tokens=3))
-            assert made.token_ids.tolist() == [2, 3, 4]
-            if fault != "closed":
-                task = asyncio.create_task(engine.generate([1], LONG))
-                await asyncio.sleep(0.05)
-                os.kill(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
-                said = "killed by SIGKILL" if fault == "killed" else "no answer within"
-                with pytest.raises(EngineDeadError, match=said) as caught:
-                    await task
-                assert '{"serving":' in str(caught.value)  # the end of its log
-    finally:
-        await engine.close()
-    assert not alive(pid)
-
-
-async def test_a_server_that_does_not_start_says_why(folder: Path, tmp_path: Path) -> None:
-    python = python_that(tmp_path, "echo ImportError: no module named luck\nexit 3\n")
-    engine = SGLangEngine(folder, SGLangOptions(python=python, **QUICK), max_context=CONTEXT)
-    for _ in range(2):
-        with pytest.raises(EngineDeadError, match=r"(?s)did not start: it exited with code 3.*no module named luck"):
-            await engine.ready()
-    await engine.close()
-
-
-async def test_a_server_that_starts_for_ever_is_given_up(folder: Path, tmp_path: Path) -> None:
-    options = SGLangOptions(python=python_that(tmp_path, "exec sleep 60\n"), **QUICK | {"start_timeout_s": 0.3})
-    engine = SGLangEngine(folder, options, max_context=CONTEXT)
-    assert engine._server is not None
-    with pytest.raises(EngineDeadError, match=r"not ready after 0\.3 s"):
-        await engine.generate([1], LONG)
-    await engine.close()
-    assert not alive(engine._server.pid)
 
 
 @pytest.mark.parametrize(
