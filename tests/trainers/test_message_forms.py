@@ -130,7 +130,7 @@ def test_turns_of_several_messages_are_refused() -> None:
 
 
 def test_what_is_put_in_another_form_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="trainers"):
         Renderer(make_tokenizer(DROPPING))
     assert "does not show system messages, later system messages, tool results behind text" in caplog.text
 

@@ -48,8 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("trainers").setLevel(logging.WARNING)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="trainers")  # put back after the test: loggers are the whole process's
 
 
 def again(folder: Path, iteration: int = 3, group: str | None = None) -> Report:
