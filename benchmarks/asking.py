@@ -112,6 +112,7 @@ class VolunteeringClarify(Clarify):
     def respond(self, reply: Message) -> Turn:
         """As with the question that the expert would ask, except that whether the reply asked is kept as it is."""
         turn = super().respond(reply)
+        assert isinstance(turn, Turn)
         request, state = Request.from_task(self.task), self.state
         untold = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in state.told]
         if turn.terminated or not untold:

@@ -21,7 +21,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import torch
 import textenvs
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from textenvs import Task, TextEnv, Turn
-from textenvs.messages import Message, user
+from textenvs.messages import Message, text_of, user
 from trainers.cli import tuned_gc
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
@@ -159,8 +159,9 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, session: str) -> Generation:
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """Ask the engine, and remember."""
+        assert session is not None
         self.sessions.setdefault(session, []).append((list(token_ids), sampling))
         generation = await self.engine.generate(token_ids, sampling, session)
         self.tokens += len(generation.token_ids)
@@ -173,7 +174,7 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[t
     And the CPU seconds of the engine alone over those with the collector: what the ratio would be on a single core.
     """
     env = textenvs.make("textenv/gsm8k-interact")
-    texts = [message["content"] for index in range(200) for message in env.reset(options={"task_index": index})[0]]
+    texts = [text_of(message) for index in range(200) for message in env.reset(options={"task_index": index})[0]]
     tokenizer = build_tokenizer(texts, vocab_size=512)
     model = build_model(len(tokenizer), hidden=128, layers=3, intermediate=512)
     engine = TorchEngine(model, max_slots=in_flight, max_context=512, threads=threads)
@@ -243,12 +244,12 @@ def main() -> None:
                 bare, _ = asyncio.run(bare_turns(256, args.seconds))
             pairs.append((ours, bare))
             costs.append(cost)
-        cost = {"cpu_ms_per_turn": round(1e3 * statistics.median(costs), 3)}
-        results.append(report("turns", pairs, "turns_per_s", 0.90, cost))
+        each = {"cpu_ms_per_turn": round(1e3 * statistics.median(costs), 3)}
+        results.append(report("turns", pairs, "turns_per_s", 0.90, each))
     if "tokens" in args.which or not args.which:
         both = [asyncio.run(tokens_of_both(64, args.episodes, args.threads)) for _ in range(args.rounds)]
-        cost = {"cpu_ratio": round(statistics.median(cpu for _, cpu in both), 3)}
-        results.append(report("tokens", [speeds for speeds, _ in both], "tokens_per_s", 0.85, cost))
+        ratio = {"cpu_ratio": round(statistics.median(cpu for _, cpu in both), 3)}
+        results.append(report("tokens", [speeds for speeds, _ in both], "tokens_per_s", 0.85, ratio))
     if args.json:
         args.json.write_text(json.dumps(results, indent=2) + "\n")
 

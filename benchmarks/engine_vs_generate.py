@@ -122,7 +122,7 @@ async def compare(
 ) -> dict[str, object]:
     """Both sides in turns; medians of tokens/s and of the ratios."""
     shape = MODELS[name]
-    model = build_model(**shape).to(DTYPES.get(name, torch.float32))
+    model = build_model(**shape).to(DTYPES.get(name, torch.float32))  # type: ignore[arg-type]
     work = make_work(count, shape["vocab_size"], siblings)
     tokens = sum(w.new for w in work)
     sizes = [size for size in (16, 32, 64) if size < count]

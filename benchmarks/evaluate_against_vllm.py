@@ -30,6 +30,7 @@ from pathlib import Path
 
 import textenvs
 from textenvs.evaluate.records import Record
+from textenvs.messages import text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTEXT = 4096
@@ -48,7 +49,7 @@ def build_model(folder: Path) -> None:
     texts = []
     for env_id in textenvs.list_environments():
         env = textenvs.make(env_id)
-        texts += [message["content"] for seed in range(20) for message in env.reset(seed=seed)[0]]
+        texts += [text_of(message) for seed in range(20) for message in env.reset(seed=seed)[0]]
     tokenizer = build_tokenizer(texts, vocab_size=1024)
     save(folder, build_model(len(tokenizer), max_context=CONTEXT, eos_token_id=tokenizer.eos_token_id), tokenizer)
 

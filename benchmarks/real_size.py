@@ -48,7 +48,7 @@ TOKENS = 64  #: of a sequence
 SEQUENCES = 4
 
 
-def write_model(folder: Path, shape: Mapping[str, int]) -> Qwen2Config:
+def write_model(folder: Path, shape: Mapping[str, Any]) -> Qwen2Config:
     """A model with random weights and tied embeddings, in float32; made once, and not kept."""
     config = Qwen2Config(num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True, **shape)
     torch.manual_seed(0)

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
-from textenvs.messages import Message, assistant, user
+from textenvs.messages import Message, assistant, text_of, user
 from trainers.engines.base import Sampling
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rollout.collector import Collector
@@ -114,7 +114,7 @@ class Model:
 
 def truth(request: ScoringRequest) -> float:
     """The score of a conversation, a function of its text alone."""
-    return random.Random(" ".join(message["content"] for message in request.messages)).random()
+    return random.Random(" ".join(text_of(message) for message in request.messages)).random()
 
 
 async def run(mode: Mode, rollouts: int, *, per: Literal["episode", "turn"] = "episode", speed: float = 1.0) -> Result:

@@ -25,7 +25,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +195,7 @@ def resident_kib() -> float:
 
 
 def compare(
-    name: str, sides: dict[str, Callable[[int], Awaitable[None]]], in_flight: int, wanted: float, args: Any
+    name: str, sides: Mapping[str, Callable[[int], Awaitable[None]]], in_flight: int, wanted: float, args: Any
 ) -> dict[str, Any]:
     """Measure the sides in turns; the ratio is that of the first over the second."""
     rounds: list[dict[str, Measured]] = []

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trainers.builders.learner import Publisher
 from trainers.config import load_config
@@ -137,7 +137,7 @@ def memory_now(device: torch.device) -> float:
     return peak(device)["peak_gib"]
 
 
-def small_model() -> torch.nn.Module:
+def small_model() -> PreTrainedModel:
     return build_model(300, family="qwen2", max_context=512, hidden=64, layers=1, heads=2, kv_heads=1)
 
 

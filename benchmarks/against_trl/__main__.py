@@ -89,7 +89,7 @@ def main() -> None:
         parser.error("--device cuda needs a GPU that torch sees, and its time is not that of the CPU (--cpu-time)")
     options.clock = time.process_time if options.cpu_time else clock_of(options.device)
     torch.set_num_threads(options.threads)
-    small = {"tasks": 2, "group": 2} if options.smoke else {}
+    small: dict[str, Any] = {"tasks": 2, "group": 2} if options.smoke else {}
     if options.memory_of:
         work = replace(WORKS["single"], **{"tasks": 4, **small})
         large = options.what == ["large-memory"]

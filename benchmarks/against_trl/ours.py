@@ -40,8 +40,9 @@ class Forced:
         """``[episodes, turns]``: the episodes to come get a row each, as they begin."""
         self._rows, self._left = iter(lengths), {}
 
-    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str) -> Generation:
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """As many tokens as this session's next reply is to have."""
+        assert session is not None
         if session not in self._left:
             self._left[session] = next(self._rows).tolist()[::-1]
         forced = replace(sampling, max_new_tokens=self._left[session].pop(), ignore_stop=True)

@@ -182,7 +182,7 @@ def make_trl(
     }
     return Timed(
         model=model,
-        reward_funcs=reward,
+        reward_funcs=reward,  # type: ignore[arg-type]
         args=GRPOConfig(**{**chosen, **settings}),
         train_dataset=Dataset.from_dict({"prompt": [[user(question(number))] for number in range(work.tasks)]}),
         processing_class=tokenizer,

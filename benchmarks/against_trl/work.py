@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from textenvs import Task, TextEnv, Turn
-from textenvs.messages import Message, user
+from textenvs.messages import Message, text_of, user
 from trainers.algorithms.advantages import dr_grpo
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.policy_losses import ppo_clip, token_weights
@@ -130,8 +130,8 @@ class Talk(TextEnv[Any]):
     def respond(self, reply: Message) -> Turn:
         """The same answer every time."""
         if self.state.assistant_turns == self._turns:
-            return Turn(reward=score(reply["content"]), terminated=True, stop="solved")
-        return Turn([user(ANSWER)], reward=score(reply["content"]))
+            return Turn(reward=score(text_of(reply)), terminated=True, stop="solved")
+        return Turn([user(ANSWER)], reward=score(text_of(reply)))
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trainers.config import PPOConfig
+from trainers.engines.transport import LocalSource
 from trainers.rollout.collector import Batch
 from trainers.run import Run
 from trainers.trajectory import Trajectory
@@ -109,7 +110,10 @@ def _tempered(run: Run) -> None:
 
 def _unpublished(run: Run) -> None:
     """Updates of the weights do not reach the engine, which says that it has them."""
-    stale = {name: tensor.clone() for name, tensor in run.publisher.take()[0].items()}
+    source, _ = run.publisher.take()
+    assert isinstance(source, LocalSource)
+    kept = [(names, value.clone()) for names, value in source.read()]
+    stale = LocalSource(source.specs, lambda: iter(kept))
     run.publisher.take = lambda: (stale, 0)  # type: ignore[method-assign]
 
 

@@ -66,7 +66,7 @@ def main() -> None:
     """Run what is missing, then print and draw what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", type=lambda text: text.split(","), default=list(FAMILIES))
-    numbers = {"type": lambda text: [int(seed) for seed in text.split(",")], "metavar": "N,N"}
+    numbers: dict[str, Any] = {"type": lambda text: [int(seed) for seed in text.split(",")], "metavar": "N,N"}
     parser.add_argument("--seeds", default=[0, 1, 2, 3, 4], **numbers)
     parser.add_argument("--tuning", default=[100], **numbers)
     parser.add_argument("--minutes", type=float, default=float("inf"))

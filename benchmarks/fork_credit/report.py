@@ -61,9 +61,9 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
     ratios = []
     for family in families:
         others = [value for (of, name), value in found.items() if of == family and name != "fork"]
-        mine = found.get((family, "fork"), float("inf"))
-        known = others and np.isfinite(mine) and np.isfinite(min(others))
-        ratios.append(f"{mine / min(others):.2f}" if known else "")
+        ours = found.get((family, "fork"), float("inf"))
+        known = others and np.isfinite(ours) and np.isfinite(min(others))
+        ratios.append(f"{ours / min(others):.2f}" if known else "")
     return "\n".join([*rows, "| `fork` to the best other | " + " | ".join(ratios) + " |"])
 
 

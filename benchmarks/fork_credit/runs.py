@@ -136,7 +136,7 @@ async def _trained(overrides: Sequence[str], family: Family) -> tuple[list[tuple
 async def _score(run: Run) -> float:
     """The mean return of validation episodes, sampled as those of training."""
     sampling = Sampling(temperature=1.0, max_new_tokens=run.config.rollout.max_response_length)
-    episodes = await run.collector.evaluate(
-        run.validation_tasks, samples=1, sampling=sampling, seed=run.config.trainer.seed, backend=run.validation
-    )
+    ((name, tasks),) = run.validation_tasks.items()
+    seed, backend = run.config.trainer.seed, run.validation[name]
+    episodes = await run.collector.evaluate(tasks, samples=1, sampling=sampling, seed=seed, backend=backend)
     return round(float(np.mean([episode.total_reward for episode in episodes])), 4)

@@ -32,7 +32,7 @@ def run(job: Job) -> bool:
     for shape in job.shapes:
 
         def measure(shape: str = shape) -> None:
-            model = make_model(shape, job.device).to(dtype)
+            model = make_model(shape, job.device).to(dtype)  # type: ignore[arg-type]
             for batch in job.sizes.batches:
                 what = {"what": "decode", "shape": shape, "batch": batch}
                 job.try_to(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from trainers.learner.fsdp import whole
 from trainers.trajectory import Trajectory
 
 
-def make_learner(job: Job, model: PreTrainedModel, dtype: str, **settings: Any) -> Learner:
+def make_learner(job: Job, model: PreTrainedModel, dtype: Literal["float32", "bfloat16"], **settings: Any) -> Learner:
     """A learner on the job's device."""
     return Learner(model, device=job.device, dtype=dtype, optimizer=OptimizerSettings(lr=1e-6), **settings)
 

@@ -14,7 +14,7 @@ float32; in bfloat16 0.05 on average and 0.5 at most.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 
 EXACT = 1e-4
-ENGINE = {"float32": (1e-3, 1e-3), "bfloat16": (0.05, 0.5)}  # mean and largest difference
+#: Mean and largest difference.
+ENGINE: dict[Literal["float32", "bfloat16"], tuple[float, float]] = {"float32": (1e-3, 1e-3), "bfloat16": (0.05, 0.5)}
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "padded": {"share_prefixes": False},
     "packed": {"remove_padding": True, "share_prefixes": False},

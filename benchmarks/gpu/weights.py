@@ -42,7 +42,7 @@ def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
     """Send all weights a few times; whether they arrived."""
     nccl = job.device.type == "cuda" and torch.cuda.device_count() > 1
     device = job.device if nccl else torch.device("cpu")
-    model = make_model(shape, job.device).to(torch.bfloat16)
+    model = make_model(shape, job.device).to(torch.bfloat16)  # type: ignore[arg-type]
     weights = {name: value.detach().to(device) for name, value in model.named_parameters()}
     plan = plan_of(LocalSource.of(weights).specs, _BUCKET)
     cut = [[weights[spec.names[0]] for spec in bucket] for bucket in plan]
