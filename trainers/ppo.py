@@ -259,7 +259,7 @@ def learn(
     tokens are those of :func:`.credit.explained_of`.
     """
     config, learner = run.config, run.learner
-    actor = config.actor
+    actor = config.actor.model_copy(update={"entropy_coeff": run.entropy.now})
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     columns = {**columns, **selected_tokens(config.actor, columns, advantages.policy_mask, rng)}
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
@@ -308,6 +308,9 @@ def learn(
             steps.append(found)
     means = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
     metrics |= {name: float(np.mean(values)) for name, values in means.items()}
+    if actor.entropy_target is not None and "actor/entropy" in metrics:
+        metrics["actor/entropy_coeff"] = run.entropy.now  # that of this batch
+        run.entropy.update(metrics["actor/entropy"])
     return metrics, recorded, steps
 
 
@@ -418,6 +421,7 @@ def save(run: Run) -> None:
         "validated": run.validated,
         "frontier": run.collector.frontier(),
         "kl": run.kl.state_dict(),
+        "entropy": run.entropy.state_dict(),
         "config": run.config.model_dump(mode="json"),
         "weights_only": section.save_weights_only,
     }

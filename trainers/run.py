@@ -18,6 +18,7 @@ from textenvs.threads import in_new_thread
 
 from . import sft
 from .algorithms.batch import TermsError
+from .algorithms.entropy import EntropyBonus
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .builders import SetupError, collection, environments
 from .builders.collection import collector_of, trace_of
@@ -78,6 +79,7 @@ class Run:
     validation: Mapping[str, Backend]  # by component
     validation_tasks: Mapping[str, Sequence[int]]
     kl: KLController
+    entropy: EntropyBonus
     reporter: Reporter
     saved: Checkpoints
     tokenizer: Any
@@ -223,7 +225,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         models.service.watch(collector.generating_s)
         if models.sleeper is not None:
             sleepers.append(models.sleeper)
-    kl = config.algorithm.kl_ctrl
+    kl, actor = config.algorithm.kl_ctrl, config.actor
+    assert actor.entropy_coeff is not None  # resolved
     run = Run(
         config=config,
         folder=folder,
@@ -241,6 +244,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
             for each in components
         },
         kl=AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef),
+        entropy=EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step),
         reporter=reporter,
         saved=saved,
         tokenizer=policy.tokenizer,
@@ -337,6 +341,7 @@ def resume(run: Run, checkpoint: Checkpoint) -> None:
             run.learner.load(checkpoint.path / "learner")
         run.collector.restore(state["frontier"])
         run.kl.load_state_dict(state["kl"])
+        run.entropy.load_state_dict(state.get("entropy", {}))
         run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
     except (RankError, torch.OutOfMemoryError):
         raise

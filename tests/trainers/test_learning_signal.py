@@ -125,6 +125,12 @@ def test_what_moves_a_model_without_a_signal_was_asked_for(given_model, tmp_path
         torch.testing.assert_close(after[name], expected, rtol=1e-6, atol=0)
 
 
+def test_an_entropy_target_moves_it_where_the_entropy_is_below(given_model, tmp_path):
+    assert not moved(*trained(given_model, tmp_path / "above", tie, "actor.entropy_target=1e-6"))
+    assert moved(*trained(given_model, tmp_path / "below", tie, "actor.entropy_target=99", "actor.entropy_step=0.1"))
+    assert [row["actor/entropy_coeff"] for row in training_of(tmp_path / "below")] == [0.0, 0.1]
+
+
 def test_a_signal_moves_it(given_model, tmp_path):
     assert moved(*trained(given_model, tmp_path, lambda run: None))
     assert any(row["train/groups_tied"] < 1.0 for row in training_of(tmp_path)), "or there was none"

@@ -29,7 +29,7 @@ def all_tensors(run: Run) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in (learned | frozen).items() if name != "rng"}
 
 
-ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40"
+ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40 actor.entropy_target=2"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_resuming_is_exact(tmp_path, options):
     for name, value in expected.items():
         assert torch.equal(value, got[name]), name
     assert whole.kl.state_dict() == parts.kl.state_dict()
+    assert whole.entropy.state_dict() == parts.entropy.state_dict()
 
 
 def test_going_back_to_an_older_checkpoint(tmp_path):

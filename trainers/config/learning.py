@@ -136,6 +136,10 @@ class ActorSection(Section):
     entropy_coeff: float | None = Field(None, ge=0)
     """Weight of the entropy bonus, which moves a model also where no reward differs; null is 0.01 for
     `model.path=tiny`, and 0 for a model that is given."""
+    entropy_target: float | None = Field(None, gt=0)
+    """Hold the policy's entropy up to so many nats a token: while it is below, the bonus counts, and its weight rises
+    from `entropy_coeff` by `entropy_step` a batch, and falls as fast while it is above. null is a constant weight."""
+    entropy_step: float = Field(0.005, gt=0, description="With `entropy_target`: the weight moves so much a batch.")
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
     kl_loss_type: KLEstimator = Field("k3", description="Its estimate.")

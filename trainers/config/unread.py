@@ -103,6 +103,7 @@ PPO: Reads = {
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
     "actor.clip_ratio_low actor.clip_ratio_high": {"actor.policy_loss": _CLIPPED},
     "actor.clip_ratio_c": {"actor.policy_loss": ("ppo", "dppo_tv", "dppo_kl")},
+    "actor.entropy_step": {"actor.entropy_target": _GIVEN},
     "actor.tau_pos actor.tau_neg": {"actor.policy_loss": ("sapo",)},
     "actor.clip_cov_ratio actor.clip_cov_lb actor.clip_cov_ub": {"actor.policy_loss": ("clip_cov",)},
     "actor.kl_cov_ratio actor.ppo_kl_coef": {"actor.policy_loss": ("kl_cov",)},
