@@ -17,7 +17,7 @@ from textenvs.messages import assistant
 from textenvs.two_sides import TwoSides
 from trainers import sft
 from trainers.builders import SetupError
-from trainers.builders.environments import check_environments
+from trainers.builders.environments import backend_of, check_environments, played
 from trainers.config import ConfigError, PPOConfig, load_config, resolve
 from trainers.ppo import train
 from trainers.rollout.collector import Batch
@@ -96,6 +96,18 @@ def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities
     rows = training_of(tmp_path)
     assert all(row["train/user/episodes"] == len(batch.users) for row, batch in zip(rows, batches, strict=True))
     assert all(row["actor/outside_clip_first"] == 0 for row in rows if "actor/outside_clip_first" in row)
+
+
+async def test_folder_plays_the_fixed_assistant(model: Path) -> None:
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
+    fixed = ["env.train_side=user", f"env.assistant.model={model}", "env.assistant.max_tokens=8"]
+    config, _ = resolve([*ORDER, *fixed, f"model.path={model}"], PPOConfig)
+    async with backend_of(config, played(config)[0], validation=False) as backend, backend.lease() as env:
+        request, info = await env.reset(1, {})
+        assert (info["side"], [m["role"] for m in request]) == ("user", ["system", "user", "assistant", "user"])
+        _, _, _, _, info = await env.step("tea")
+    assert [(who, turn) for who, turn, _ in info["paid"]][0] == ("assistant", 0)
 
 
 @pytest.mark.parametrize(

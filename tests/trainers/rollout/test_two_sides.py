@@ -39,7 +39,7 @@ def played(
             return Reply(tokens(assistants[turn_of(call)]))
         return Reply(tokens(users[turn_of(call) - 1]["could not be used" in prompt]))
 
-    (batch,) = run_simulated(collect(engine_of(script), spec(**more), groups_per_batch=1, max_running=1))
+    (batch,) = run_simulated(collect(engine_of(script), spec(**more), groups_per_batch=1, max_running=1, tasks=2))
     return batch, calls
 
 
@@ -110,7 +110,7 @@ def test_attempts_that_fail_on_the_user_are_in_the_users_group() -> None:
             return Reply(tokens(next(bad, "tea")))
         return Reply(tokens(["Which?", "bye"][turn_of(call)]))
 
-    (batch,) = run_simulated(collect(engine_of(script), spec(), groups_per_batch=1, max_running=1))
+    (batch,) = run_simulated(collect(engine_of(script), spec(), groups_per_batch=1, max_running=1, tasks=2))
     assert [t.status for t in batch.trajectories] == [Status.COMPLETED] * 2
     assert [t.turn_rewards.tolist() for t in batch.users] == [[-0.5, -0.5], [-0.25], [-0.25]]
     assert [t.terminated for t in batch.users] == [True] * 3
