@@ -58,7 +58,7 @@ def trained(folder: Path, model: Path, *words: str, look: Callable[[Run], None] 
     return asyncio.run(go())
 
 
-@pytest.mark.parametrize(("reward", "best"), [("shared", 0.75), ("opposed", 0.25)])
+@pytest.mark.parametrize(("reward", "best"), [("shared", 0.75), pytest.param("opposed", 0.25, marks=pytest.mark.slow)])
 def test_user_learns_to_say_what_its_reward_pays(model: Path, tmp_path: Path, reward: str, best: float) -> None:
     more = [f"env.user_reward={reward}", "rollout.groups_per_batch=8", "rollout.n=4", "trainer.total_iterations=20"]
     trained(tmp_path, model, "env.train_side=user", *more, "trainer.seed=1")
@@ -113,7 +113,7 @@ async def test_folder_plays_the_fixed_assistant(model: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["env.assistant=expert2"], "env.assistant"),
+        (["env.assistant.model=x"], "env.assistant"),
         (["env.user_reward=opposed"], "env.user_reward"),
         (["env.train_side=user", "env.kwargs.user.model=x"], "env.user has its options"),
         (["env.train_side=user", "env.user.model=x"], "known are persona"),
@@ -134,6 +134,7 @@ def test_configurations_that_do_not_go_together_are_refused(words: list[str], sa
     [
         (["env.id=textenv/self-correct"], "no option `user`"),
         (["env.id=textenv/clarify", "env.user.tries=0"], "env.user: .*tries"),
+        (["env.id=textenv/clarify", "env.assistant.modle=x"], "env.assistant: .*model"),
     ],
 )
 def test_environment_without_a_user_and_bad_options_are_refused(words: list[str], said: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import textenvs
 from textenvs.chat.errors import ChatFailure
 from textenvs.chat.local import folders_in, with_addresses
+from textenvs.chat.spec import ChatSpec
 from textenvs.data import TaskError
 from textenvs.env import TextEnv
 from textenvs.evaluate.baselines import has_script, play_policy, split_tasks
@@ -190,9 +191,8 @@ def _two_sided(config: PPOConfig, spec: EnvSpec) -> EnvSpec:
     """The environment whose user speaks by ``step``, too."""
     env, fixed = config.env, None
     if env.train_side == "user":
-        fixed = env.assistant
-        if fixed != "expert":
-            fixed = _addressed("env.assistant", {"user": fixed}, env.backend)["user"]
+        given = env.assistant
+        fixed = _addressed("env.assistant", {"user": given}, env.backend)["user"] if given else "expert"
     side = {"user": env.user, "fixed": fixed, "reward": env.user_reward, "refused_cost": env.refused_cost}
     return EnvSpec(TwoSides, {"id": spec.target, "options": spec.kwargs, **side})
 
@@ -207,10 +207,13 @@ def _check_sides(config: PPOConfig, env: TextEnv[Any]) -> None:
         )
     with setup_errors("env.user: ", ValueError):
         LLMUser.of({"model": "trained", **config.env.user})
-    if side == "user" and config.env.assistant == "expert" and not has_script(env, "expert"):
+    if config.env.assistant:
+        with setup_errors("env.assistant: ", ValueError):
+            ChatSpec.of(config.env.assistant)
+    elif side == "user" and not has_script(env, "expert"):
         raise SetupError(
-            f"env.assistant=expert: {id} has no scripted expert (TextEnv.demonstration); give a model: "
-            "env.assistant.model=FOLDER"
+            f"env.train_side=user: {id} has no scripted expert (TextEnv.demonstration) to be the assistant; give a "
+            "model: env.assistant.model=FOLDER"
         )
 
 

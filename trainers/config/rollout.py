@@ -76,9 +76,9 @@ class PlayedEnvSection(OneEnvSection):
     train_side: Literal["policy", "user", "both"] = "policy"
     """Who is trained: the assistant (`policy`); its `user`, with a fixed assistant; or `both`, one model that plays
     both sides of each episode. The environment must have a user that a language model can play."""
-    assistant: str | dict[str, Any] = "expert"
-    """With `train_side=user`: the fixed assistant, the environment's scripted `expert` or a model, as
-    `env.kwargs.user` names one (`env.assistant.model=FOLDER`, `env.assistant.base_url=ADDRESS`)."""
+    assistant: dict[str, Any] = Field(default_factory=dict)
+    """With `train_side=user`: the model that is the fixed assistant, as `env.kwargs.user` names one
+    (`env.assistant.model=FOLDER`, `env.assistant.base_url=ADDRESS`); without one, the environment's scripted expert."""
     user: dict[str, Any] = Field(default_factory=dict)
     """With `train_side` `user` or `both`: options of the user that is trained, as `prompt`, `tries`, `persona`; none of
     a service, because the model that is trained plays it."""

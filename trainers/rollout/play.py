@@ -231,7 +231,6 @@ class Player:
         """The engine may forget what it computed for this episode."""
         with contextlib.suppress(EngineError):
             await self.engine.release(f"{self._name}/{episode_id}")
-            await self.engine.release(f"{self._name}/{episode_id}/user")
 
     async def _whole(self, backend: Backend, episode: Episode, progress: _Progress) -> _End:
         """The turns, then the rewards still awaited; whatever goes wrong is an end too."""
@@ -249,6 +248,8 @@ class Player:
             finally:
                 if not progress.points and not progress.rewards.needs_futures:
                     await self.release(episode.episode_id)
+                for side in list(progress.sides)[1:]:
+                    await self.release(f"{episode.episode_id}/{side}")
             if end.status.trainable:
                 await self._settle(progress)
             return end

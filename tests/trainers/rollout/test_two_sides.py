@@ -39,7 +39,9 @@ def played(
             return Reply(tokens(assistants[turn_of(call)]))
         return Reply(tokens(users[turn_of(call) - 1]["could not be used" in prompt]))
 
-    (batch,) = run_simulated(collect(engine_of(script), spec(**more), groups_per_batch=1, max_running=1, tasks=2))
+    engine = engine_of(script)
+    (batch,) = run_simulated(collect(engine, spec(**more), groups_per_batch=1, max_running=1, tasks=2))
+    assert sorted(engine.released) == sorted({str(call.session) for call in engine.calls})
     return batch, calls
 
 
