@@ -216,6 +216,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         **episode_metrics(roots, "train", ended=ended(batch.stats)),
         "train/groups_tied": tied,
         **health,
+        **(episode_metrics(batch.users, "train/user") if batch.users else {}),
         **played_metrics(run.config, batch),
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},

@@ -360,7 +360,7 @@ _FIXED = (
     *("data.shuffle", "data.chat_template_kwargs", "data.filter_overlong_prompts", "data.longest_prompt"),
     *("algorithm.adv_estimator", "actor.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
     # Optimizer steps an iteration: the learning rate's schedule counts them.
-    *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed"),
+    *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed", "env.train_side"),
 )
 
 

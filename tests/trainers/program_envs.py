@@ -10,7 +10,10 @@ import gymnasium
 import numpy as np
 
 from textenvs import Task, TextEnv, Turn
-from textenvs.messages import Message, Messages, user
+from textenvs.chat.spec import SpecLike
+from textenvs.messages import Message, Messages, text_of, user
+from textenvs.users.base import take_turn
+from textenvs.users.llm import LLMUser
 
 
 class Numbered:
@@ -54,6 +57,32 @@ class Bytes(TextEnv[Any]):
 
     def demonstration(self, rng: np.random.Generator) -> str:
         return f"{rng.integers(100)} and more"
+
+
+class Order(TextEnv[Any]):
+    """The assistant asks what the user wants, repeats it, and is paid for "tea"; numbers must not be told.
+
+    The expert repeats the user's words in full, so what it earns the user decides. Without a model, it wants tea.
+    """
+
+    def __init__(self, user: SpecLike | None = None, max_assistant_turns: int = 3) -> None:
+        super().__init__(Numbered(2), max_assistant_turns=max_assistant_turns)
+        self.player = None if user is None else LLMUser.of(user)
+
+    async def respond(self, reply: Message) -> Turn:
+        earned = {"tea": float(reply["content"] == "tea"), "cost": -0.25}
+        if reply["content"] == "bye":
+            return Turn(terms=earned, terminated=True, stop="gave_up")
+        if self.player is None:
+            return Turn((user("tea"),), terms=earned)
+        player = self.player.briefed("", lambda text: "it tells a number" if any(map(str.isdigit, text)) else None)
+        turn = await take_turn(player, self.state.messages, "You want tea.", self.np_random)
+        self.state.user_side = turn.side
+        said = (user(turn.text),) if turn.text else ()
+        return Turn(said, terms=earned, terminated=turn.ends, stop=turn.why, metrics=turn.metrics)
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        return "Which?" if self.state.assistant_turns == 0 else text_of(self.state.messages[-1])
 
 
 class Blocking(Bytes):
@@ -164,6 +193,7 @@ for _name, _class in (
     ("hanging", Hanging),
     ("silent", Silent),
     ("wordy", Wordy),
+    ("order", Order),
     ("crossroads", Crossroads),
 ):
     gymnasium.register(id=f"tests/{_name}", entry_point=_class)

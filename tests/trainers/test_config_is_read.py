@@ -118,6 +118,8 @@ def test_every_key_of_ppo_is_read(tmp_path):
         with_other_reward_models(judge)
         asyncio.run(with_other_backends())
         asyncio.run(with_other_engines(tmp_path))
+        user, _ = resolve(["env.id=textenv/clarify", "env.train_side=user", "warm_start.enable=false"])
+        backend_of(user, played(user)[0], validation=False)
         with contextlib.suppress(ValueError):
             checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
     # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from typing import Annotated, Any, Literal, Self
@@ -33,6 +34,9 @@ PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts
 PIECE = 4
 #: Goals of fewer pieces can hardly be paraphrased, and are not guarded.
 FEWEST_PIECES = 8
+
+#: What answers in the place of the service that a user's ``model`` names, in this context (:mod:`textenvs.two_sides`).
+instead: ContextVar[Any] = ContextVar("instead of the user's service", default=None)
 
 _WORD = re.compile(r"\w+")
 # Control tokens spelt out: <|im_start|>, <｜User｜>, <s>, </s>, <bos>, <start_of_turn>, <turn|>, [INST], [/TOOL_CALLS],
@@ -150,7 +154,7 @@ class LLMUser:
 
         request, sample = self._request(heard, goal), int(rng.integers(2**31))
         try:
-            client = await client_for(self.spec)
+            client = instead.get() or await client_for(self.spec)
             turn, tries = await ask(client, request, read, schema=self._schema, tries=self.tries, sample=sample)
         except ChatFailure as failure:
             raise EnvironmentFailure("user_failed", str(failure)) from failure

@@ -14,6 +14,7 @@ import numpy as np
 import textenvs
 from textenvs.chat.errors import ChatFailure
 from textenvs.chat.local import folders_in, with_addresses
+from textenvs.chat.spec import ChatSpec
 from textenvs.data import TaskError
 from textenvs.env import TextEnv
 from textenvs.evaluate.baselines import has_script, play_policy, split_tasks
@@ -22,6 +23,8 @@ from textenvs.evaluate.policies import AttackPolicy, ScriptedPolicy
 from textenvs.evaluate.runner import Stopped
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
+from textenvs.two_sides import TwoSides
+from textenvs.users.llm import LLMUser
 
 from ..algorithms.advantages import NEEDS_FORKS
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
@@ -130,8 +133,11 @@ def described(config: PPOConfig) -> list[str]:
 def recorded_environments(config: PPOConfig) -> dict[str, dict[str, Any]]:
     """By kind of episodes, what makes their environment: ``id`` and ``options``; of a mixture, those of each component.
 
-    For who continues or plays an episode again (:func:`textenvs.viewer.branches.environment_of`).
+    For who continues or plays an episode again (:func:`textenvs.viewer.branches.environment_of`); empty where the user
+    is trained, whose words nothing else has.
     """
+    if config.env.train_side != "policy":
+        return {}
     kinds: dict[str, dict[str, Any]] = {"train": {}, "validation": {}}
     for each in played(config):
         for kind, options in (("train", each.training), ("validation", each.validation)):
@@ -169,10 +175,11 @@ def backend_of(
     kwargs = component.validation if validation else component.training
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
     later = here and kind == "ray"
+    spec = EnvSpec(component.id, _addressed(f"{component.key}.kwargs", kwargs, kind))
     return Backend(
-        EnvSpec(component.id, _addressed(component, kwargs, kind)),
+        spec if config.env.train_side == "policy" else _two_sided(config, spec),
         "process" if later else kind,
-        tools=component.tools(kwargs),
+        tools=None if config.env.train_side == "user" else component.tools(kwargs),
         workers=None if later or kind == "inline" else config.env.workers,
         reset_timeout=timeout,
         step_timeout=timeout,
@@ -180,14 +187,44 @@ def backend_of(
     )
 
 
-def _addressed(component: Component, kwargs: Mapping[str, Any], backend: str) -> Mapping[str, Any]:
+def _two_sided(config: PPOConfig, spec: EnvSpec) -> EnvSpec:
+    """The environment whose user speaks by ``step``, too."""
+    env, fixed = config.env, None
+    if env.train_side == "user":
+        given = env.assistant
+        fixed = _addressed("env.assistant", {"user": given}, env.backend)["user"] if given else "expert"
+    side = {"user": env.user, "fixed": fixed, "reward": env.user_reward, "refused_cost": env.refused_cost}
+    return EnvSpec(TwoSides, {"id": spec.target, "options": spec.kwargs, **side})
+
+
+def _check_sides(config: PPOConfig, env: TextEnv[Any]) -> None:
+    """Raise ``SetupError`` where the environment has no user to train, or no expert to be its assistant."""
+    side, id = config.env.train_side, config.env.id
+    if "user" not in parameters(constructor(id))[0]:
+        raise SetupError(
+            f"env.train_side={side}: env.id={id} has no option `user`, so no model can play its user; textenv/clarify, "
+            "textenv/collab-math, textenv/service-desk and others have one"
+        )
+    with setup_errors("env.user: ", ValueError):
+        LLMUser.of({"model": "trained", **config.env.user})
+    if config.env.assistant:
+        with setup_errors("env.assistant: ", ValueError):
+            ChatSpec.of(config.env.assistant)
+    elif side == "user" and not has_script(env, "expert"):
+        raise SetupError(
+            f"env.train_side=user: {id} has no scripted expert (TextEnv.demonstration) to be the assistant; give a "
+            "model: env.assistant.model=FOLDER"
+        )
+
+
+def _addressed(key: str, kwargs: Mapping[str, Any], backend: str) -> Mapping[str, Any]:
     """``kwargs``, with the addresses at which this process serves the users and judges that are folders."""
     if (folders := folders_in(kwargs)) and backend == "ray":
         raise SetupError(
-            f"{component.key}.kwargs: {', '.join(folders)} is a folder, which environments on other machines cannot "
+            f"{key}: {', '.join(folders)} is a folder, which environments on other machines cannot "
             "reach: serve the model (vllm serve, for example) and give base_url, or use another env.backend"
         )
-    with setup_errors(f"{component.key}.kwargs: ", ChatFailure):
+    with setup_errors(f"{key}: ", ChatFailure):
         return with_addresses(kwargs)
 
 
@@ -196,6 +233,8 @@ def check_environments(config: PPOConfig) -> None:
     for each in played(config):
         for kwargs in (each.training, each.validation):
             with closing(each.make(kwargs)) as env:
+                if config.env.train_side != "policy":
+                    _check_sides(config, env)
                 if env.blocking and config.env.backend == "inline":
                     text = f"{each.id} may block its thread: use env.backend=thread or env.backend=process"
                     raise SetupError(f"{each.key}: {text}" if each.name else text)
@@ -244,7 +283,7 @@ def references(config: PPOConfig) -> dict[str, float]:
         need no rehearsal), ``reference/null_limit`` (what ``textenvs audit`` allows it), and ``reference/episodes`` of
         each.
     """
-    if config.env.mixture or config.env.backend != "inline":
+    if config.env.mixture or config.env.backend != "inline" or config.env.train_side != "policy":
         return {}
     (only,) = played(config)
     with closing(only.make()) as env:

@@ -73,6 +73,20 @@ class PlayedEnvSection(OneEnvSection):
         each.""",
     )
     curriculum: CurriculumSection = CurriculumSection()
+    train_side: Literal["policy", "user", "both"] = "policy"
+    """Who is trained: the assistant (`policy`); its `user`, with a fixed assistant; or `both`, one model that plays
+    both sides of each episode. The environment must have a user that a language model can play."""
+    assistant: dict[str, Any] = Field(default_factory=dict)
+    """With `train_side=user`: the model that is the fixed assistant, as `env.kwargs.user` names one
+    (`env.assistant.model=FOLDER`, `env.assistant.base_url=ADDRESS`); without one, the environment's scripted expert."""
+    user: dict[str, Any] = Field(default_factory=dict)
+    """With `train_side` `user` or `both`: options of the user that is trained, as `prompt`, `tries`, `persona`; none of
+    a service, because the model that is trained plays it."""
+    user_reward: Literal["shared", "opposed"] = "shared"
+    """What a message of the user's earns: the reward of the assistant's turn that answers it, or its negative."""
+    refused_cost: float = Field(1.0, ge=0)
+    """What a message of the user's costs that cannot be said, because it tells what it must not, says nothing or was
+    cut off; each such message by itself."""
     backend: Literal["inline", "thread", "process", "ray"] = "inline"
     """Where environments step: in the collector's event loop, in threads (for those that block), in processes (for
     those that may hang or crash), or in Ray actors (on the machines of a cluster)."""

@@ -216,6 +216,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "trainer.profile_steps", f"has {late[0]}, and there are {iterations}"
     yield from mixture_checks(config.env, config.data)
     yield from _curriculum_checks(config)
+    yield from _side_checks(config)
     yield from _held_out_checks(config)
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
@@ -301,6 +302,49 @@ def _curriculum_checks(config: PPOConfig) -> Problems:
             if each.success_reward is not None:
                 text = "has no effect without env.curriculum.kind=signal or env.curriculum.reverse_share"
                 yield f"env.mixture.{name}.success_reward", text
+
+
+#: Options of the user that is trained: all but who computes it, and JSON, in which it would not see what it sampled.
+_USER_OPTIONS = ("persona", "manner", "prompt", "may_end", "end_marker", "leak_limit", "tries")
+
+
+def _side_checks(config: PPOConfig) -> Problems:
+    """What is trained on the user's side, or with it."""
+    env, side = config.env, f"env.train_side={config.env.train_side}"
+    if env.train_side == "policy":
+        return
+    if env.mixture:
+        yield "env.mixture", f"does not go with {side}: give one environment"
+    if env.backend == "thread":
+        yield "env.backend", f"is thread, whose environments would share one event loop with {side}: use process"
+    for section, kwargs in (("kwargs", env.kwargs), ("val_kwargs", env.val_kwargs)):
+        if "user" in kwargs:
+            text = f"does not go with {side}: the model that is trained plays the user, and env.user has its options"
+            yield f"env.{section}.user", text
+    for name in env.user.keys() - {*_USER_OPTIONS}:
+        text = "is no option of a user that is trained, whose model is model.path"
+        yield f"env.user.{name}", f"{text}; known are {', '.join(_USER_OPTIONS)}"
+    if env.train_side == "user" and config.warm_start.enable is not False:
+        warm, said = config.warm_start, "shows what the assistant says, and the user is trained"
+        if warm.files is None and (warm.enable or config.model.path == "tiny"):
+            text = f"{said}: give warm_start.files (`textenvs users dialogues` writes some), or warm_start.enable=false"
+            yield "warm_start.enable", text
+        elif warm.files is not None and warm.careless_steps:
+            yield "warm_start.careless_steps", f"{said}: it must be 0"
+    if config.algorithm.adv_estimator in ("fork", "remax"):
+        text = f"is {config.algorithm.adv_estimator}, which plays more of each episode, and only the assistant's side"
+        yield "algorithm.adv_estimator", text
+    later = {
+        "env.curriculum.reverse_share": env.curriculum.reverse_share,
+        "multiturn_reward.enable": config.multiturn_reward.enable,
+        "custom_reward_function.path": config.custom_reward_function.path,
+        "reward_model.enable": config.reward_model.enable,
+        "reward_models": config.reward_models,
+        "overlong_buffer.enable": config.overlong_buffer.enable,
+        "rollout.cut_reply_penalty": config.rollout.cut_reply_penalty,
+    }
+    for name in (name for name, value in later.items() if value):
+        yield name, f"does not go with {side}: it scores or continues an assistant's turns"
 
 
 def template_checks(names: Iterable[str]) -> Problems:

@@ -112,6 +112,8 @@ PPO: Reads = {
     "actor.rejection_kl": {
         "actor.rejection": tuple(f"{of}_k{n}" for of in ("token", "seq_sum", "seq_mean", "seq_max") for n in (2, 3))
     },
+    "env.assistant": {"env.train_side": ("user",)},
+    "env.user env.user_reward env.refused_cost": {"env.train_side": ("user", "both")},
     "env.curriculum.floor env.curriculum.memory": {"env.curriculum.kind": ("signal",)},
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
     "engine.vllm.sleep_mode": {"cluster.colocate": _ON},

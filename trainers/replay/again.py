@@ -382,6 +382,8 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     components = file.info.get("components") or {}
     if config.env.mixture and not components:
         raise ReplayError(f"{file.path} was written by an older version: it does not say what each group played")
+    if config.env.train_side != "policy":
+        raise ReplayError(f"episodes of a run with env.train_side={config.env.train_side} cannot be played again")
     if config.env.curriculum.reverse_share:
         raise ReplayError(
             "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "

@@ -63,6 +63,8 @@ class Batch:
     credited: Mapping[str, Trajectory] = field(default_factory=dict)
     #: The forks of each group's episodes, group by group, with ``Collector(forks=...)``
     forks: list[list[Trajectory]] = field(default_factory=list)
+    #: The user's side of the groups' episodes, where the policy plays both, also of attempts that failed on it
+    users: list[Trajectory] = field(default_factory=list)
     #: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`
     choices: list[Choice] = field(default_factory=list)
 
@@ -73,8 +75,8 @@ class Batch:
 
     @property
     def trained(self) -> list[Trajectory]:
-        """All episodes to train on: those, then their forks."""
-        return [*self.trajectories, *(fork for forks in self.forks for fork in forks)]
+        """All episodes to train on: those, then their forks, then the user's side of them."""
+        return [*self.trajectories, *(fork for forks in self.forks for fork in forks), *self.users]
 
 
 class Collector:
@@ -152,6 +154,7 @@ class Collector:
         roots = groups.group_size * groups.groups_per_batch
         self._forks = None if forks is None else ForkPlan(forks, roots, seed)
         self._points: dict[tuple[int, int], list[ForkPoint]] = {}  # by group and sibling, while forks are to be played
+        self._users: dict[int, list[Trajectory]] = {}  # by group, likewise
         self._episodes: dict[asyncio.Task[None], Ticket] = {}
         self._dismissed: set[asyncio.Task[None]] = set()
         self._steering: asyncio.Task[None] | None = None
@@ -199,7 +202,9 @@ class Collector:
         stats, problems = self._measured(groups, version, began), self._tally.problems
         self._tally = Stats()
         number, credited = self._slots.batches - 1, self._take_credited()
-        return Batch(number, version, groups, stats, problems, greedy, credited, forks, choices)
+        users = [user for group in self._slots.taken for user in self._users.pop(group, ())]
+        self._users = {group: those for group, those in self._users.items() if not self._slots.gone(group)}
+        return Batch(number, version, groups, stats, problems, greedy, credited, forks, users, choices)
 
     def _observe(self, groups: Sequence[Sequence[Trajectory]]) -> list[Choice]:
         self._note_dropped()  # those that were withdrawn now
@@ -407,15 +412,20 @@ class Collector:
 
     async def _play(self, ticket: Ticket) -> None:
         moment, episode = self._player.moment(), self._episode(ticket)
-        timeline, points = self._timeline("episodes", episode), list[ForkPoint]()
+        timeline, points, users = self._timeline("episodes", episode), list[ForkPoint](), list[Trajectory]()
         try:
             backend = self._backends[self._choose(ticket.group).component]
-            trajectory = await self._player.play(backend, episode, timeline, points)
+            trajectory = await self._player.play(backend, episode, timeline, points, users)
         except asyncio.CancelledError:
             self._measure_length(ticket, None, timeline)
             raise
         if self._credit is not None and trajectory.status.trainable:
             trajectory = await self._with_credit(self._credit, ticket, trajectory, timeline)
+        for user in users:
+            if self._credit is not None and user.status.trainable:
+                user = await self._with_credit(self._credit, ticket, user, timeline)  # noqa: PLW2901
+            if user.status.trainable:
+                self._users.setdefault(ticket.group, []).append(user)
         self._tally.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)

@@ -17,6 +17,7 @@ import numpy as np
 
 from textenvs.lookahead import Played
 from textenvs.messages import Messages
+from textenvs.two_sides import Cut
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
@@ -100,6 +101,8 @@ class _Progress:
     first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
     user_messages: Messages = ()
+    sides: dict[str, EpisodeTokens] = field(default_factory=dict)  # by who speaks, where the user is played, too
+    refused: bool = False  # no message of that user would do
     points: list[ForkPoint] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -180,11 +183,13 @@ class Player:
         episode: Episode,
         timeline: Timeline | None = None,
         points: list[ForkPoint] | None = None,
+        users: list[Trajectory] | None = None,
     ) -> Trajectory:
         """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
 
         ``points`` gets the states to fork it in, where it ends well; the engine then keeps what it computed until
-        :meth:`release`.
+        :meth:`release`. ``users`` gets the user's side, where the policy plays both (:mod:`textenvs.two_sides`) and the
+        user spoke: the same episode, in a group of its own.
         """
         timeline = timeline or Timeline(Load(1))
         root = None if episode.begin is None else episode.begin.rewards
@@ -200,6 +205,8 @@ class Player:
                 points += progress.points
             if not points and (progress.points or rewards.needs_futures):
                 await self.release(episode.episode_id)
+        if users is not None and "assistant" in progress.sides and (user := progress.sides.get("user")):
+            users += [self._end_of_user(user, end, progress.refused, episode)] if user.num_turns else []
         return self._finish(episode, progress, end)
 
     async def play_future(self, backend: Backend, future: Episode, asked: Callable[[], None], over: bool) -> Played:
@@ -233,13 +240,16 @@ class Player:
             try:
                 progress.timeline.phase("queue")
                 async with backend.lease() as env, asyncio.timeout(self.limits.episode_timeout) as clock:
-                    end = await self._turns(env, episode, session, progress, backend)
+                    play = self._sides if backend.sides else self._turns
+                    end = await play(env, episode, session, progress, backend)
                     if episode.window is not None and end.status.trainable:
                         progress.scores = await env.conversation_score()
                     progress.timeline.phase("own")
             finally:
                 if not progress.points and not progress.rewards.needs_futures:
                     await self.release(episode.episode_id)
+                for side in list(progress.sides)[1:]:
+                    await self.release(f"{episode.episode_id}/{side}")
             if end.status.trainable:
                 await self._settle(progress)
             return end
@@ -291,7 +301,7 @@ class Player:
                 here = replace(point, turn=turn, state=state, tokens=tokens.fork(), messages=progress.messages)
                 progress.points.append(replace(here, samples=samples))
             cut_before = progress.timeline.counts["cut"]
-            text = await self._reply(episode, turn, limit, session, progress)
+            text = await self._reply(episode, turn, limit, session, tokens, progress.timeline)
             response_tokens = tokens.context_size - opening
             enter("step")
             conversation, reward, terminated, truncated, info = await env.step(text)
@@ -344,6 +354,67 @@ class Player:
                 return end
         raise AssertionError("unreachable")
 
+    async def _sides(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
+        """The turns of assistant and user (:class:`~textenvs.two_sides.TwoSides`), each side in tokens of its own."""
+        enter, sides, limits = progress.timeline.phase, progress.sides, dict[str, int]()
+        enter("reset")
+        conversation, info = await env.reset(episode.env_seed, episode.options)
+        enter("own")
+        main, names = info["side"], {"episode_id": episode.episode_id, "group_id": episode.group_id}
+        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        for turn in itertools.count():
+            side = info["side"]
+            if side in sides:
+                sides[side].observe(conversation)
+            else:
+                group = {name: f"{names[name]}-{side}" for name in ("episode_id", "group_id")} if sides else {}
+                tools = backend.tools if side == "assistant" else None
+                sides[side] = EpisodeTokens(self.renderer, conversation, tools=tools, **{**names, **group})
+                most = self.limits.max_response_tokens or self._max_context
+                limits[side] = min(self._max_context, sides[side].context_size + most)
+            tokens, progress.tokens = sides[side], sides[main]
+            if side == "assistant":
+                progress.messages = conversation
+            if tokens.context_size >= limits[side]:
+                if side == "assistant" and tokens.num_turns:
+                    return _End(Status.TRUNCATED_CONTEXT)
+                # The reward of the assistant's turn that the user would answer is not known.
+                said = f"the {side}'s conversation takes {tokens.context_size} tokens; there is room for {limits[side]}"
+                return _End(Status.ERROR_ENV, error=said, cause=f"no_room_{side}")
+            cut_before = progress.timeline.counts["cut"]
+            own_session = session if side == main else f"{session}/{side}"
+            text = await self._reply(episode, turn, limits[side], own_session, tokens, progress.timeline)
+            tokens.reward(0.0, {})
+            cut = side == "user" and progress.timeline.counts["cut"] > cut_before
+            enter("step")
+            conversation, _, terminated, truncated, info = await env.step(Cut(text) if cut else text)
+            enter("own")
+            for who, number, terms in info["paid"]:
+                if who in sides:
+                    sides[who].add_reward(number, terms)
+            progress.metrics.update(info.get("metrics") or {})
+            progress.user_messages = info.get("user_messages", ())
+            progress.refused, stop = info["refused"], info.get("stop")
+            if main == "assistant" and (terminated or truncated):
+                progress.messages = conversation
+            if info.get("failed") and not (progress.refused and main == "user"):
+                return _End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=str(stop))
+            if terminated or progress.refused:
+                return _End(Status.COMPLETED, terminated=True, stop=stop)
+            if truncated:
+                if main == "assistant":
+                    sides[main].observe(conversation)
+                return _End(Status.TRUNCATED_TURNS, stop=stop)
+        raise AssertionError("unreachable")
+
+    def _end_of_user(self, user: EpisodeTokens, end: _End, refused: bool, episode: Episode) -> Trajectory:
+        """The user's side of an episode; where no message of it would do, that is its end, and paid for."""
+        if refused:
+            end = _End(Status.COMPLETED, terminated=True, stop=end.stop)
+        how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
+        trajectory = user.finish(**how, stop=end.stop, error=end.error, **_origin(episode))  # type: ignore[arg-type]
+        return _cut(trajectory, self._max_context)
+
     async def _open(self, env: Lease, episode: Episode, progress: _Progress, tools: Tools) -> ForkPoint:
         conversation, info = await env.reset(episode.env_seed, episode.options)
         progress.timeline.phase("own")
@@ -374,10 +445,10 @@ class Player:
             raise EnvError(f"a replayed episode came to another conversation: {_NOT_EXACT}", "replay_differs")
         return conversation
 
-    async def _reply(self, episode: Episode, turn: int, limit: int, session: str, progress: _Progress) -> str:
+    async def _reply(
+        self, episode: Episode, turn: int, limit: int, session: str, tokens: EpisodeTokens, timeline: Timeline
+    ) -> str:
         """The policy's words: one generation, or more where weight updates cut it and it may go on."""
-        tokens, timeline = progress.tokens, progress.timeline
-        assert tokens is not None
         stops = tuple(dict.fromkeys((*episode.sampling.stop_token_ids, *self.renderer.stop_token_ids)))
         left = min(episode.sampling.max_new_tokens, limit - tokens.context_size)
         seed = derive_seed(episode.sampling_seed, turn)
@@ -431,7 +502,7 @@ class Player:
             stop=end.stop,
             error=end.error,
             metrics=progress.metrics,
-            messages=progress.messages,
+            messages=progress.messages or None,  # those of its tokens, of a user
             user_messages=progress.user_messages,
             **_origin(episode),
         )

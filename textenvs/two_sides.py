@@ -1,0 +1,187 @@
+"""An environment whose user speaks by ``step`` as well as its assistant, so that either side can be trained.
+
+The environment has a user that a language model plays (:class:`~textenvs.users.llm.LLMUser`). Where that model would be
+asked, the turn is taken back, and the request is the next observation; once the words are there, the same turn is
+played again with them. An environment takes back a turn that raises, randomness included, so this is exact; checks and
+judges before the user's words run once more for each of its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from .chat.answer import Completion
+from .chat.clients import client_for
+from .chat.errors import ChatFailure
+from .chat.spec import SpecLike
+from .event_loop import wait_for
+from .messages import Message, Messages, assistant
+from .registry import make
+from .users.llm import instead
+
+Side: TypeAlias = Literal["assistant", "user"]
+#: What turns of a side earned: the side, the number of its turn (from 0), and the parts of the reward.
+Paid: TypeAlias = tuple[Side, int, Mapping[str, float]]
+
+
+class Cut(str):
+    """Words that a limit of length ended: such a message of the user is refused, as of a service."""
+
+    __slots__ = ()
+
+
+class NeverAskedError(Exception):
+    """The assistant ended the episode before its user had a turn."""
+
+
+class _AskedError(Exception):
+    """The user is to speak."""
+
+    def __init__(self, request: Messages) -> None:
+        super().__init__("the user's words are not there yet")
+        self.request = request
+
+
+class _Words:
+    """In the place of the user's service: the words that are there, then :class:`_AskedError`."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = iter(words)
+
+    def __repr__(self) -> str:
+        return "the user that is trained"
+
+    async def complete(self, messages: Sequence[Message], **options: Any) -> Completion:
+        if (said := next(self._words, None)) is None:
+            raise _AskedError(tuple(messages))
+        return Completion(str(said), assistant(str(said)), "length" if isinstance(said, Cut) else "stop", None)
+
+
+class TwoSides:
+    """An environment (``id``, ``options``) in which ``step`` takes the words of whoever's turn it is.
+
+    ``reset`` and ``step`` (and their async twins) return what those of :class:`~textenvs.env.TextEnv` do, with the
+    conversation as the next speaker sees it: of the user, its instructions and goal first. ``info["side"]`` is that
+    speaker. The reward is always 0: ``info["paid"]`` has what turns earned (:data:`Paid`) as soon as it is known, and
+    what a turn is paid adds up. ``info["refused"]`` says that the episode ended because no message of the user's would
+    do.
+
+    Args:
+        id: Of the environment.
+        options: Its arguments; its user is played by whoever calls ``step``.
+        user: Options of the user (:class:`~textenvs.users.llm.LLMUser`): ``prompt``, ``tries``, ``persona`` ...
+        fixed: Who plays the assistant in the place of ``step``: ``"expert"``, the environment's own script, or the spec
+            of a model. ``None``: ``step`` does.
+        reward: What a message of the user's earns by the assistant's turn that answers it (by all its turns up to the
+            user's next message, where it calls tools): that reward (``"shared"``) or its negative (``"opposed"``), as
+            the term ``answer``.
+        refused_cost: What a message that cannot be said costs, as the term ``refused``: it tells what it must not, says
+            nothing, or was cut off.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        options: Mapping[str, Any],
+        *,
+        user: Mapping[str, Any],
+        fixed: SpecLike | None = None,
+        reward: Literal["shared", "opposed"] = "shared",
+        refused_cost: float = 1.0,
+    ) -> None:
+        self.env = make(id, **options, user={"model": "outside", "format": "text", **user})
+        self.fixed, self.blocking = fixed, self.env.blocking
+        self._sign, self._refused = 1.0 if reward == "shared" else -1.0, -refused_cost
+
+    async def areset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
+        self._talk, info = await self.env.areset(seed=seed, options=None if options is None else dict(options))
+        self._rng, self._seed = np.random.default_rng([seed or 0, 2]), seed or 0
+        self._turns = {"assistant": 0, "user": 0}
+        self._side: Side = "assistant"
+        self._request: Messages = ()  # the user's last observation
+        self._open: int | None = None  # the user's turn that the assistant's turns answer now
+        if self.fixed is None:
+            return self._talk, {**info, "side": self._side}
+        _, _, terminated, truncated, after = await self._go_on([])
+        if after.get("failed"):
+            raise RuntimeError(f"{after['stop']}: {after['failure']}")
+        if terminated or truncated:
+            raise NeverAskedError(
+                f"the fixed assistant ended the episode ({after['stop']}) before the user had a turn, so there is "
+                "nothing to train: choose tasks in which the user is asked (ambiguous=1.0 of textenv/clarify)"
+            )
+        return self._request, {**info, "side": self._side}
+
+    async def astep(self, action: str) -> Any:
+        """Take the next words; a user's that were cut off are a :class:`Cut`."""
+        paid: list[Paid] = []
+        if self._side == "assistant":
+            self._reply: str | Message = action
+            self._words: list[str] = []
+        else:
+            self._words.append(action)
+        self._turns[self._side] += 1
+        result = await self._turn(paid)
+        if self.fixed is not None and self._side == "assistant" and not (result[2] or result[3]):
+            result = await self._go_on(paid)
+        return result
+
+    async def _go_on(self, paid: list[Paid]) -> Any:
+        """Let the fixed assistant reply until the user is to speak."""
+        while True:
+            try:
+                self._reply, self._words = await self._fixed_reply(), []
+            except ChatFailure as failure:
+                info = {"stop": "assistant_failed", "failed": True, "failure": str(failure), "paid": paid}
+                return self._talk, 0.0, False, True, {**info, "side": self._side, "refused": False}
+            self._turns["assistant"] += 1
+            result = await self._turn(paid)
+            if self._side == "user" or result[2] or result[3]:
+                return result
+
+    async def _fixed_reply(self) -> str | Message:
+        if self.fixed == "expert":
+            return self.env.demonstration(self._rng)
+        assert self.fixed is not None
+        client = await client_for(self.fixed)
+        sample, tools = (self._seed + self._turns["assistant"]) % 2**31, getattr(self.env, "tools_not_in_prompt", None)
+        return (await client.complete(self._talk, tools=tools or None, sample=sample)).message
+
+    async def _turn(self, paid: list[Paid]) -> Any:
+        """Play the assistant's turn with the user's words so far, as far as that goes."""
+        spoke = self._turns["user"] - 1 if self._side == "user" else None
+        token = instead.set(_Words(self._words))
+        try:
+            self._talk, reward, terminated, truncated, info = await self.env.astep(self._reply)
+        except _AskedError as asked:
+            if spoke is not None and asked.request[1:] == self._request[1:]:  # the same is asked again: it was refused
+                paid.append(("user", spoke, {"refused": self._refused}))
+            self._request, self._side = asked.request, "user"
+            return self._request, 0.0, False, False, {"side": "user", "paid": paid, "refused": False}
+        finally:
+            instead.reset(token)
+        refused = info["failed"] and info["stop"] == "user_failed" and spoke is not None
+        if refused:
+            assert spoke is not None
+            paid.append(("user", spoke, {"refused": self._refused}))
+        if not info["failed"]:
+            paid.append(("assistant", self._turns["assistant"] - 1, info["terms"] or {"reward": reward}))
+            if self._open is not None:
+                paid.append(("user", self._open, {"answer": self._sign * reward}))
+        self._open, self._side = self._open if spoke is None else spoke, "assistant"
+        return self._talk, 0.0, terminated, truncated, {**info, "side": "assistant", "paid": paid, "refused": refused}
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
+        return wait_for(self.areset(seed=seed, options=options))
+
+    def step(self, action: str) -> Any:
+        return wait_for(self.astep(action))
+
+    def close(self) -> None:
+        self.env.close()
+
+    async def aclose(self) -> None:
+        await self.env.aclose()
