@@ -260,7 +260,9 @@ def learn(
     tokens are those of :func:`.credit.explained_of`.
     """
     config, learner = run.config, run.learner
-    actor = config.actor.model_copy(update={"entropy_coeff": run.entropy.now})
+    actor = config.actor
+    if actor.entropy_target is not None:
+        actor = actor.model_copy(update={"entropy_coeff": run.entropy.now})
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     columns = {**columns, **selected_tokens(config.actor, columns, advantages.policy_mask, rng)}
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None

@@ -18,8 +18,7 @@ from textenvs.threads import in_new_thread
 
 from . import sft
 from .algorithms.batch import TermsError
-from .algorithms.entropy import EntropyBonus
-from .algorithms.kl import AdaptiveKL, FixedKL, KLController
+from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController
 from .builders import SetupError, collection, environments
 from .builders.collection import collector_of, trace_of
 from .builders.engines import check_engine, cluster_of, driver_device, engine_of, plan_of, sleeps

@@ -29,7 +29,8 @@ def all_tensors(run: Run) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in (learned | frozen).items() if name != "rng"}
 
 
-ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40 actor.entropy_target=2"
+ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40"
+ADAPTIVE += " actor.entropy_target=2"
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,8 @@ def entropy(history: History) -> Symptom | None:
                 "the entropy collapses: the policy says the same on every try and explores no more",
                 f"{shift.latest:.4f} nats a token, {shift.before:.4f} in {shift.name}",
                 "Lower actor.lr; raise actor.clip_ratio_high or rollout.temperature; hold it up with "
-                "actor.entropy_target, or try actor.policy_loss=clip_cov; go back to an earlier checkpoint (trainer.resume_from_path)",
+                "actor.entropy_target, or try actor.policy_loss=clip_cov; go back to an earlier checkpoint "
+                "(trainer.resume_from_path)",
             )
     for shift in shifts(history.train["actor/entropy"], 2):
         more, gain = shift.before * shift.ratio - shift.before, history.gain(shift.where)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.algorithms.entropy import EntropyBonus
+from trainers.algorithms.kl import EntropyBonus
 
 entropies = st.lists(st.floats(0, 5, allow_nan=False), max_size=30)
 
@@ -47,7 +47,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(before, after):
 
 
 def climbed(bonus: EntropyBonus, steps: int = 3000, lr: float = 0.5) -> np.ndarray:
-    """Entropies of a softmax over eight arms, the first of which pays, on the gradient of what it earns and the bonus."""
+    """Entropies of a softmax over eight arms, the first of which pays, on the gradient of reward and bonus."""
     logits, pays, seen = np.zeros(8), np.eye(8)[0], []
     for _ in range(steps):
         p = np.exp(logits - logits.max())
