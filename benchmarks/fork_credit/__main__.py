@@ -1,6 +1,6 @@
 """Sampled tokens until 90 % of the best score: ``algorithm.adv_estimator=fork`` against four other estimators.
 
-    python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4] [--tuning 100,101,102] [--minutes M]
+    python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4] [--tuning 100,101,...] [--minutes M]
 
 The environments are those of ``envs.py``. A run is PPO with one estimator from a policy that imitates the scripted
 expert and was made careless, and ends when its score stays high or its tokens are spent (``runs.py``). A score is the
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--families", type=lambda text: text.split(","), default=list(FAMILIES))
     numbers: dict[str, Any] = {"type": lambda text: [int(seed) for seed in text.split(",")], "metavar": "N,N"}
     parser.add_argument("--seeds", default=[0, 1, 2, 3, 4], **numbers)
-    parser.add_argument("--tuning", default=[100, 101, 102], **numbers)
+    parser.add_argument("--tuning", default=[100, 101, 102, 103, 104], **numbers)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
     parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results" / "fork_credit.json")
