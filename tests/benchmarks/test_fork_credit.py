@@ -46,7 +46,7 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
         if len(played) == 20:
             raise KeyboardInterrupt
         played.append((told[0], told[1], seed))
-        tokens = {"actor.lr=3e-4": 4000, "actor.lr=1e-3": 2000, "actor.lr=3e-3": 8000}[told[1]]
+        tokens = {"actor.lr=3e-4": 4000, "actor.lr=1e-3": 2000, "actor.lr=5e-4": 8000}[told[1]]
         slower = 1 if told[0].endswith("=fork") else 2
         return {"curve": [[0, 0.0], [slower * tokens, 1.0], [slower * 2 * tokens, 1.0]], "cpu_s": 0.0}
 

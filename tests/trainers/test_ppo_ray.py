@@ -99,6 +99,7 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
     return seen
 
 
+@pytest.mark.slow
 def test_replies_to_a_file_are_the_same_from_engines_on_ray(two_raylets: Any, tmp_path: Path) -> None:
     tokenizer = tiny.build_tokenizer(["a b"])
     model = tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1, max_context=512)

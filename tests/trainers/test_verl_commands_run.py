@@ -32,7 +32,7 @@ def python_of(name):
 
 def _engine(command, name, width):
     marks = [] if name == "torch" else [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
-    if (command, name, width) in (("grpo", "vllm", 1), ("ppo", "sglang", 1)):
+    if (command, name, width) in (("grpo", "vllm", 1), ("ppo", "sglang", 1), ("grpo", "vllm", 2)):
         marks.append(pytest.mark.slow)  # each command runs on each server, and both on one of them, without these
     return pytest.param(command, name, width, marks=marks)
 

@@ -291,7 +291,7 @@ def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
         made.close()
 
 
-@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("snapshot", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_rank_that_dies_while_it_sends_weights_is_named_and_no_worker_waits(group, snapshot):
     made, receiver = group(2, stall=60.0), Workers(bucket_bytes=2000)
 
