@@ -6,12 +6,15 @@ import gc
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import torch
 import transformers
+
+_FRAMES = 6  #: of a traceback that a result shows: the last ones
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Job:
         until: When to be done, by ``time.monotonic()``.
         out: Where a line of JSON goes for each result.
         command: What was asked for.
+        faults: What measurements raised, but for running out of memory: the part ends badly where there are any.
     """
 
     part: str
@@ -72,6 +76,7 @@ class Job:
     until: float
     out: TextIO
     command: str = ""
+    faults: list[str] = field(default_factory=list)
 
     def emit(self, **result: Any) -> dict[str, Any]:
         """Write a result down, with what it was measured on, at once."""
@@ -83,7 +88,9 @@ class Job:
         return line
 
     def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
-        """Measure something if there is time for it; running out of memory is a result.
+        """Measure something if there is time for it. What it raises is its result, and the part goes on.
+
+        Running out of memory is no fault; whatever else is raised is one of the ``faults``.
 
         Args:
             seconds: That it takes, as a guess.
@@ -97,6 +104,11 @@ class Job:
             measure()
         except torch.OutOfMemoryError as error:
             self.emit(**what, failed=f"out of memory: {str(error).splitlines()[0]}")
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            self.faults.append(said)
+            frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+            self.emit(**what, failed=said, frames=[f"{each.filename}:{each.lineno} {each.name}" for each in frames])
         self.free()
 
     def free(self) -> None:

@@ -14,6 +14,8 @@ float32; in bfloat16 0.05 on average and 0.5 at most.
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -42,14 +44,15 @@ def run(job: Job) -> bool:
     """Whether all is as it must be."""
     good = True
 
-    def compare(shape: str) -> None:
+    def compare(shape: str, part: Callable[[Job, str], bool]) -> None:
         nonlocal good
         with no_process_group_left():
-            good &= layouts(job, shape)
-            good &= against_engine(job, shape)
+            good &= part(job, shape)
 
     for shape in ("toy", *(name for name in job.shapes[:1] if name != "toy")):
-        job.try_to(0 if shape == "toy" else 40, lambda shape=shape: compare(shape), shape=shape)
+        for name, part in (("engine", against_engine), ("layout", layouts)):
+            guess = 0 if shape == "toy" else 20
+            job.try_to(guess, lambda shape=shape, part=part: compare(shape, part), what=name, shape=shape)
     return good
 
 
@@ -64,32 +67,34 @@ def layouts(job: Job, shape: str) -> bool:
     exact: dict[str, Any] = {}
     padded_gaps: dict[str, float] = {}
     good = True
-    for dtype in ("float32", "bfloat16"):
-        for layout, settings in _LAYOUTS.items():
-            learner = make_learner(
-                job, model, dtype, max_tokens_per_micro_batch=size, **{"chunk_size": job.sizes.chunk, **settings}
-            )
-            logprobs = np.concatenate(learner.logprobs(trajectories))
-            found, loss = gradients(learner, trajectories)
-            del learner
-            job.free()
-            if not exact:
-                exact = {"logprobs": logprobs, "gradients": found, "loss": loss}
-                continue
-            gaps = {
-                "logprobs": float(np.abs(logprobs - exact["logprobs"]).mean()),
-                "logprobs_max": float(np.abs(logprobs - exact["logprobs"]).max()),
-                "gradients": distance(found, exact["gradients"]),
-                "loss": abs(loss - exact["loss"]),
-            }
-            if dtype == "bfloat16" and layout == "padded":
-                padded_gaps = gaps
-                limits = dict.fromkeys(gaps, float("inf"))
-            else:
-                limits = {name: EXACT + 2 * padded_gaps.get(name, 0.0) for name in gaps}
-            right = all(gap <= limits[name] for name, gap in gaps.items())
-            good &= right
-            job.emit(what="layout", shape=shape, dtype=dtype, layout=layout, good=right, gaps=gaps)
+
+    def measure(dtype: Literal["float32", "bfloat16"], layout: str) -> None:
+        nonlocal good
+        settings = {"chunk_size": job.sizes.chunk, **_LAYOUTS[layout]}
+        learner = make_learner(job, model, dtype, max_tokens_per_micro_batch=size, **settings)
+        logprobs = np.concatenate(learner.logprobs(trajectories))
+        found, loss = gradients(learner, trajectories)
+        if not exact and dtype == "float32":
+            exact.update(logprobs=logprobs, gradients=found, loss=loss)
+            return
+        gaps = {
+            "logprobs": float(np.abs(logprobs - exact["logprobs"]).mean()),
+            "logprobs_max": float(np.abs(logprobs - exact["logprobs"]).max()),
+            "gradients": distance(found, exact["gradients"]),
+            "loss": abs(loss - exact["loss"]),
+        }
+        if dtype == "bfloat16" and layout == "padded":
+            padded_gaps.update(gaps)
+            limits = dict.fromkeys(gaps, float("inf"))
+        else:
+            limits = {name: EXACT + 2 * padded_gaps.get(name, 0.0) for name in gaps}
+        right = all(gap <= limits[name] for name, gap in gaps.items())
+        good &= right
+        job.emit(what="layout", shape=shape, dtype=dtype, layout=layout, good=right, gaps=gaps)
+
+    for dtype, layout in itertools.product(ENGINE, _LAYOUTS):
+        what = {"what": "layout", "shape": shape, "dtype": dtype, "layout": layout}
+        job.try_to(0, lambda dtype=dtype, layout=layout: measure(dtype, layout), **what)
     return good
 
 

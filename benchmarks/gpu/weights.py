@@ -87,7 +87,7 @@ def receive(port: int, backend: str, target: str) -> None:
     """The receiver's program: bfloat16 tensors of the shapes on its standard input; prints a checksum each time."""
     cut = [[torch.Size(shape) for shape in bucket] for bucket in json.loads(input())]
     device = torch.device(target)
-    if device.type == "cuda":
+    if device.index is not None:
         torch.cuda.set_device(device)
     group = _join(1, port, backend)
     for _ in range(_TIMES):

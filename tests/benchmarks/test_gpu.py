@@ -178,6 +178,25 @@ def test_what_does_not_fit_is_a_result(job):
     assert full["shape"] == "4b"
     assert "Tried to allocate 9 GiB" in full["failed"]
     assert late["left_out"] == "out of time"
+    assert not job.faults
+
+
+def test_what_a_measurement_raises_is_a_result_and_fails_the_part(job, tmp_path, monkeypatch):
+    from benchmarks.gpu import memory
+    from benchmarks.gpu import run as command
+
+    def break_down():
+        raise KeyError("gone")
+
+    job.try_to(1, break_down, shape="4b")
+    job.try_to(1, lambda: job.emit(shape="1.5b"), shape="1.5b")
+    broken, whole = map(json.loads, job.out.getvalue().splitlines())
+    assert broken["failed"] == "KeyError: 'gone'"
+    assert broken["frames"][-1].endswith("break_down")
+    assert whole["shape"] == "1.5b"
+
+    monkeypatch.setattr(memory, "run", lambda job: job.try_to(0, break_down) or True)
+    assert command.child("memory", "cpu", "toy", 60, tmp_path / "out.jsonl", "") == 1
 
 
 def test_models_have_the_published_number_of_parameters():

@@ -116,8 +116,7 @@ ROW = np.dtype(
 _GROUP_ROWS = 32  # decoding requests of similar lengths: few read far beyond their own, and the cache holds them
 # On a GPU a group is a handful of kernel launches a layer, which cost more than keys beyond a request's own.
 _GROUP_ROWS_GPU = 256
-# There, the keys that a group reads are rounded up: attention kernels want aligned biases, and cuDNN's plans anew for
-# every new shape, which decoding would make at every step.
+# There, the keys that a group reads are rounded up: attention kernels want aligned biases.
 _KEYS_STEP_GPU = 64
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -192,6 +191,8 @@ class Decoder:
         self.device = torch.device(device) if device is not None else model.device
         self.dtype = dtype or model.dtype
         gpu = self.device.type != "cpu"
+        if gpu:  # torch prefers cuDNN's attention on an H100, which takes up to a second to plan each new shape
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self._group_rows, self._keys_step = (_GROUP_ROWS_GPU, _KEYS_STEP_GPU) if gpu else (_GROUP_ROWS, 1)
         self._heads: int = config.num_attention_heads
         self._kv_heads = _kv_heads(config)

@@ -35,6 +35,8 @@ from trainers.learner.trees import Forest, blocks, tiles
 
 OWN = "trainers"
 _TILE = 128  #: of FlexAttention's block mask
+_LEAST_HEAD = 16  #: numbers of a head that FlexAttention's kernels take, at least
+_COMPILED_AT_MOST = 64  #: variants of FlexAttention: types, with and without gradient, rows of one tile and of more
 
 
 def _flag_of(kernel: Any) -> dict[str, Any]:
@@ -91,6 +93,9 @@ def _own(
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    if query.is_cuda and query.dtype == torch.float32:  # or the only kernel is the one that keeps all scores
+        shared = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     # Not the comparison itself: to torch.compile it may be a symbol, which no attention takes.
     grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     return functional.scaled_dot_product_attention(
@@ -115,9 +120,7 @@ class Tree:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """``[1, L, H, D]`` of ``[1, H, L, D]`` queries and ``[1, K, L, D]`` keys and values, ``K`` dividing ``H``."""
         if self._mask is not None:
-            grouped = query.shape[1] != key.shape[1]
-            out = _flex()(query, key, value, block_mask=self._mask, scale=scale, enable_gqa=grouped)
-            return out.transpose(1, 2)
+            return _by_blocks(query, key, value, self._mask, scale).transpose(1, 2)
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         attended: Tensor = _Branches.apply(q, k, v, self._blocks, scale)
         return attended[None]
@@ -125,7 +128,23 @@ class Tree:
 
 @cache
 def _flex() -> Any:
-    return torch.compile(flex_attention, dynamic=True)
+    # Beyond torch's own limit, 8, the scores would be computed in full.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_AT_MOST)
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+
+
+def _by_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
+    """FlexAttention; ``[1, H, L, D]``."""
+    size = query.shape[-1]
+    if size < _LEAST_HEAD:
+        query, key, value = (functional.pad(each, (0, _LEAST_HEAD - size)) for each in (query, key, value))
+    # The scale goes into the queries: an argument would be a symbol when compiled, and the kernel wants a constant.
+    factor = (size**-0.5 if scale is None else scale) * query.shape[-1] ** 0.5
+    if abs(factor - 1.0) > 1e-6:
+        query = query * factor
+    grouped = query.shape[1] != key.shape[1]
+    out: Tensor = _flex()(query, key, value, block_mask=mask, enable_gqa=grouped)
+    return out[..., :size]
 
 
 def _block_mask(forest: Forest, size: int, device: torch.device) -> BlockMask:

@@ -22,12 +22,13 @@ from trainers.learner.parallel import Meshes
 
 
 def rank_device(device: str | torch.device) -> torch.device:
-    """The device of this rank: a GPU without a number becomes the one that torchrun gave this rank."""
+    """The device of this rank, made ready: a GPU without a number becomes the one that torchrun gave this rank."""
     device = torch.device(device)
     if device.type == "cuda":
         if str(device) == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # see trainers.engines.decoder
     return device
 
 
