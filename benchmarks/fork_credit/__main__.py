@@ -101,7 +101,7 @@ def main() -> None:
     minutes = 0.0 if options.report else options.minutes
     for key, found in finished(partial(do, starts=options.starts), ready, options.workers, minutes):
         if isinstance(key, Start):
-            print(key, f"{found['cpu_s']} s", flush=True)
+            print(key, f"score {found['score']}, {found['cpu_s']} s", flush=True)
             continue
         run = dict(zip(("family", "estimator", "try", "seed"), key, strict=True)) | found
         runs.append(run | {"python": platform.python_version(), "torch": version("torch")})

@@ -103,7 +103,10 @@ def missing_start(family: str, seed: int, folder: Path) -> Start | None:
 
 
 def make_start(start: Start, folder: Path) -> dict[str, float]:
-    """Make it; what it took."""
+    """Make it; what it took, and its score on the validation tasks.
+
+    A policy that imitates the expert and scores well below it means that runs cannot get to its score either.
+    """
     began = time.process_time()
     common = ("warm_start.enable=true", "warm_start.careless_steps=0")
     if start.seed is None:
@@ -117,15 +120,16 @@ def make_start(start: Start, folder: Path) -> dict[str, float]:
     family, model = FAMILIES[start.family], start.path(folder)
     with tempfile.TemporaryDirectory() as temporary:
         place = _place(start.family, temporary)
-        asyncio.run(_export([*_COMMON, *family.common, *common, *given, *place], Path(temporary) / "model"))
+        score = asyncio.run(_export([*_COMMON, *family.common, *common, *given, *place], Path(temporary) / "model"))
         shutil.copytree(Path(temporary) / "model", model.with_suffix(".new"), dirs_exist_ok=True)
         model.with_suffix(".new").replace(model)  # a kill leaves no half of a policy
-    return {"cpu_s": round(time.process_time() - began, 1)}
+    return {"score": score, "cpu_s": round(time.process_time() - began, 1)}
 
 
-async def _export(overrides: Sequence[str], folder: Path) -> None:
+async def _export(overrides: Sequence[str], folder: Path) -> float:
     async with assemble(resolve(overrides)[0]) as run:
         run.learner.export_hf(folder, tokenizer=run.tokenizer)
+        return await _score(run)
 
 
 def _place(family: str, folder: str) -> list[str]:

@@ -52,7 +52,7 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(runs, "play", play)
     monkeypatch.setattr(
-        command, "make_start", lambda start, folder: start.path(folder).mkdir(parents=True) or {"cpu_s": 0}
+        command, "make_start", lambda start, folder: start.path(folder).mkdir(parents=True) or {"score": 0, "cpu_s": 0}
     )
     results = tmp_path / "results.json"
     words = ["x", "--families", "clarify", "--tuning", "7", "--seeds", "1,2", "--results", str(results)]
