@@ -12,8 +12,8 @@ end when `--target` of these are solved, or after `--iterations`. Tokens are all
 level.
 
 It resumes where it was stopped: start the same command again. Results are written after every chunk. `--workers` makes
-so many chunks of different runs side by side; `--minutes` begins no chunk after so many, and `--starts` ends when the
-policies to start from are there.
+so many chunks of different runs side by side; `--minutes` begins no chunk after so many, and `--starts` makes the
+policies to start from, in stages, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,13 @@ from trainers.report.loggers import METRICS_FILE, read_jsonl
 MOST_AT_FIRST, MOST_TOKENS = 0.05, 0.6
 
 LEVELS = [f"env.mixture.{level}.kwargs.level={level}" for level in ("easy", "medium", "hard")]
+#: The policies to start from are made in stages of so many steps, each from the last one's and with demonstrations of
+#: its own, so that what is cut short loses a stage at most; the last one gives the habit.
+STAGES, STAGE = 6, 250
 START = [
     *LEVELS,
-    *("warm_start.steps=1500", "warm_start.careless_steps=150", "warm_start.careless_rate=0.97"),
+    *("warm_start.enable=true", f"warm_start.steps={STAGE}", f"warm_start.demonstrations={64 * STAGE}"),
+    *("warm_start.lr=2e-3", "warm_start.careless_rate=0.97", "trainer.resume_mode=disable"),
     *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
 ]
 KINDS = {
@@ -70,17 +74,27 @@ def start_of(seed: int, folder: Path) -> Path:
     return folder / f"start{seed}" / "model"
 
 
+def _stage(model: Path, stage: int) -> Path:
+    return model if stage == STAGES else model.with_name(f"stage{stage}")
+
+
 def do(work: Work, arguments: argparse.Namespace) -> None:
-    """Make a policy to start from, or a run's next chunk."""
+    """Make the next stage of a policy to start from, or a run's next chunk."""
     seed, kind = work
     model, folder = start_of(seed, arguments.folder), arguments.folder / f"{kind}{seed}"
     if kind == "start":
+        stage = next(n for n in range(1, STAGES + 1) if not _stage(model, n).exists())
         warm = [each for each in arguments.overrides if each.startswith(("warm_start.", "model.", "engine."))]
+        more = [f"warm_start.careless_steps={150 if stage == STAGES else 0}"]
+        if stage > 1:
+            warm = [each for each in warm if not each.startswith("model.")]
+            more.append(f"model.path={_stage(model, stage - 1)}")
         with tempfile.TemporaryDirectory() as temporary:
-            ppo(seed, Path(temporary), [*START, "trainer.resume_mode=disable", *warm])
+            ppo(1000 * stage + seed, Path(temporary), [*START, *more, *warm])
             made = Path(temporary) / "checkpoints" / "iteration_000000" / "model"
-            shutil.copytree(made, model.with_suffix(".new"), dirs_exist_ok=True)
-        model.with_suffix(".new").replace(model)  # a kill leaves no half of a policy
+            new = model.with_suffix(".new")
+            shutil.copytree(made, new, dirs_exist_ok=True)
+        new.replace(_stage(model, stage))  # a kill leaves no half of a policy
         return
     others = [each for each in arguments.overrides if not each.startswith(("warm_start.", "model."))]
     curve = curve_of(folder)
