@@ -50,10 +50,12 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
         slower = 1 if told[0].endswith("=fork") else 2
         return {"curve": [[0, 0.0], [slower * tokens, 1.0], [slower * 2 * tokens, 1.0]], "cpu_s": 0.0}
 
+    def make_start(start, folder):
+        start.path(folder).mkdir(parents=True)
+        return {"score": 0.0, "cpu_s": 0.0}
+
     monkeypatch.setattr(runs, "play", play)
-    monkeypatch.setattr(
-        command, "make_start", lambda start, folder: start.path(folder).mkdir(parents=True) or {"score": 0, "cpu_s": 0}
-    )
+    monkeypatch.setattr(runs, "make_start", make_start)
     results = tmp_path / "results.json"
     words = ["x", "--families", "clarify", "--tuning", "7", "--seeds", "1,2", "--results", str(results)]
     words += ["--starts", str(tmp_path / "starts")]
