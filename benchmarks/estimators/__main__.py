@@ -53,9 +53,9 @@ def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[Row]]
         left = (ends - time.monotonic()) / 60
         do = partial(text.do, folder=options.folder)
         parts = finished(do, lambda: text.ready(pieces, options.folder), options.workers, left)
-        for work in chain([None], (work for work, _ in parts)):  # a kill may have left a piece with all of its parts
+        for work, seconds in chain([(None, 0.0)], parts):  # a kill may have left a piece with all of its parts
             if work is not None:
-                print(work, flush=True)
+                print(work, f"{seconds:.1f} s", flush=True)
             for piece in list(pieces):
                 rows = text.rows(piece, options.folder)
                 if rows is not None:

@@ -22,6 +22,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -132,12 +133,17 @@ def ready(pieces: Sequence[Piece], folder: Path) -> Iterator[Work]:
                 yield work
 
 
-def do(work: Work, folder: Path) -> None:
-    """Do it; a file that is not whole does not get its name."""
+def do(work: Work, folder: Path) -> float:
+    """Do it; a file that is not whole does not get its name.
+
+    Returns:
+        CPU seconds of this process; a run of PPO has its own.
+    """
+    began = time.process_time()
     piece, path = work.piece, work.path(folder)
     if work.kind == "train":
         train(piece.env, folder / piece.env)
-        return
+        return time.process_time() - began
     episodes = piece.episodes // PARTS
     new = path.with_suffix(".new")
     with new.open("wb") as file:
@@ -148,6 +154,7 @@ def do(work: Work, folder: Path) -> None:
             found = play(piece.env, folder / piece.env, 8 - piece.staleness, episodes, seed=1 + work.part)
             pickle.dump(_measured(piece, work.part, found, reference(piece, folder)[0]), file)
     new.replace(path)
+    return time.process_time() - began
 
 
 @dataclass(frozen=True, eq=False)

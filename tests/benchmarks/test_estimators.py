@@ -234,11 +234,11 @@ def test_the_text_part_is_done_by_parts_and_resumes(tmp_path, monkeypatch, capsy
             moments.add(np.tile([1.0 + step, 2.0 - step], (rows, 1)), np.full(rows, 5.0))
         return moments, {"kl": float(part), "return": 1.0, "tokens": float(found.batch.num_episodes)}
 
-    def do(work: text.Work, folder: Path) -> None:
+    def do(work: text.Work, folder: Path) -> float:
         if len(done) == 30:
             raise KeyboardInterrupt
-        original(work, folder)
         done.append(work)
+        return original(work, folder)
 
     def play(env: str, folder: Path, iteration: int, episodes: int, seed: int) -> SimpleNamespace:
         return SimpleNamespace(batch=SimpleNamespace(num_episodes=episodes), seed=seed)
