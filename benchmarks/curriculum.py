@@ -66,7 +66,7 @@ Work = tuple[int, str]
 def ppo(seed: int, folder: Path, options: list[str]) -> None:
     """Resume the run in ``folder``, or start it."""
     command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
-    subprocess.run([*command, "trainer.threads=1", "engine.threads=1", *options], check=True)
+    subprocess.run([*command, "model.device=cpu", "trainer.threads=1", "engine.threads=1", *options], check=True)
 
 
 def start_of(seed: int, folder: Path) -> Path:

@@ -52,7 +52,9 @@ ENVIRONMENTS = {
     "gsm8k-interact": ("warm_start.steps=300",),
     "collab-math": ("env.kwargs.equality=value", "warm_start.steps=300"),
 }
+ONE_THREAD = ("model.device=cpu", "trainer.threads=1", "engine.threads=1")
 TRAIN = (
+    *ONE_THREAD,
     *("trainer.total_iterations=8", "trainer.save_freq=1", "trainer.keep_last_n=9", "trainer.resume_mode=disable"),
     *("trainer.val_before_train=false", "trainer.test_freq=-1", "data.val_size=1", "trainer.seed=0"),
 )
@@ -268,7 +270,7 @@ def play(env: str, folder: Path, iteration: int, episodes: int, seed: int) -> Po
         more = (
             *(f"env.id=textenv/{env}", f"model.path={policy}", f"trainer.default_local_dir={temporary}/run"),
             *(f"rollout.n={episodes // TASKS}", f"rollout.groups_per_batch={TASKS}"),
-            *(f"trainer.seed={seed}", "data.shuffle=false", "trainer.threads=1", "engine.threads=1"),
+            *(f"trainer.seed={seed}", "data.shuffle=false", *ONE_THREAD),
             *("algorithm.adv_estimator=remax", "data.val_size=1"),  # which plays a greedy episode of each task
         )
         of_env = [key for key in ENVIRONMENTS[env] if key.startswith("env.")]
