@@ -1,6 +1,7 @@
 """A curriculum on a level that is hardly ever solved at first: sampled tokens until half of its problems are.
 
-    python -m benchmarks.curriculum [--seeds 0,1,2] [--kinds hard,fixed,curriculum] [--folder FOLDER] [key=value ...]
+    python -m benchmarks.curriculum [--seeds 0,1,2] [--kinds hard,fixed,curriculum] [--folder FOLDER] [--workers N]
+                                    [--minutes M] [key=value ...]
 
 For each seed a tiny policy imitates the expert of `textenv/gsm8k-interact` on the levels easy, medium and hard, and
 gets the habit of answering in haste; of the hard level it solves a few percent then. From that same policy run, with
@@ -10,7 +11,9 @@ groups begun in the middle of an episode. All are validated on held-out hard pro
 end when `--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any
 level.
 
-It resumes where it was stopped: start the same command again. Results are written after every chunk.
+It resumes where it was stopped: start the same command again. Results are written after every chunk. `--workers` makes
+so many chunks of different runs side by side; `--minutes` begins no chunk after so many, and `--starts` makes the
+policies to start from, in stages, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,21 +22,29 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.parallel import finished
 from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 #: What is wanted: the level starts below this, and the curriculum needs at most this share of the tokens.
 MOST_AT_FIRST, MOST_TOKENS = 0.05, 0.6
 
 LEVELS = [f"env.mixture.{level}.kwargs.level={level}" for level in ("easy", "medium", "hard")]
+#: The policies to start from are made in stages of so many steps, each from the last one's and with demonstrations of
+#: its own, so that what is cut short loses a stage at most; the last one gives the habit.
+STAGES, STAGE = 6, 250
 START = [
     *LEVELS,
-    *("warm_start.steps=1500", "warm_start.careless_steps=150", "warm_start.careless_rate=0.97"),
+    *("warm_start.enable=true", f"warm_start.steps={STAGE}", f"warm_start.demonstrations={64 * STAGE}"),
+    *("warm_start.lr=2e-3", "warm_start.careless_rate=0.97", "trainer.resume_mode=disable"),
     *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
 ]
 KINDS = {
@@ -48,19 +59,64 @@ TRAIN = [
 ]
 
 
+#: A chunk of a run, or (kind ``start``) the policy that all runs of a seed start from.
+Work = tuple[int, str]
+
+
 def ppo(seed: int, folder: Path, options: list[str]) -> None:
     """Resume the run in ``folder``, or start it."""
     command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
-    subprocess.run([*command, "trainer.threads=1", "engine.threads=1", *options], check=True)
+    subprocess.run([*command, "model.device=cpu", "trainer.threads=1", "engine.threads=1", *options], check=True)
 
 
-def start_of(seed: int, folder: Path, options: list[str]) -> Path:
-    """The policy that all runs of this seed start from; made if it is not there."""
-    model = folder / "checkpoints" / "iteration_000000" / "model"
-    if not model.exists():
-        warm = [each for each in options if each.startswith(("warm_start.", "model.", "engine."))]
-        ppo(seed, folder, [*START, "trainer.resume_mode=disable", *warm])
-    return model
+def start_of(seed: int, folder: Path) -> Path:
+    """Where the policy is that all runs of this seed start from."""
+    return folder / f"start{seed}" / "model"
+
+
+def _stage(model: Path, stage: int) -> Path:
+    return model if stage == STAGES else model.with_name(f"stage{stage}")
+
+
+def do(work: Work, arguments: argparse.Namespace) -> None:
+    """Make the next stage of a policy to start from, or a run's next chunk."""
+    seed, kind = work
+    model, folder = start_of(seed, arguments.folder), arguments.folder / f"{kind}{seed}"
+    if kind == "start":
+        stage = next(n for n in range(1, STAGES + 1) if not _stage(model, n).exists())
+        warm = [each for each in arguments.overrides if each.startswith(("warm_start.", "model.", "engine."))]
+        more = [f"warm_start.careless_steps={150 if stage == STAGES else 0}"]
+        if stage > 1:
+            warm = [each for each in warm if not each.startswith("model.")]
+            more.append(f"model.path={_stage(model, stage - 1)}")
+        with tempfile.TemporaryDirectory() as temporary:
+            ppo(1000 * stage + seed, Path(temporary), [*START, *more, *warm])
+            made = Path(temporary) / "checkpoints" / "iteration_000000" / "model"
+            new = model.with_suffix(".new")
+            shutil.copytree(made, new, dirs_exist_ok=True)
+        new.replace(_stage(model, stage))  # a kill leaves no half of a policy
+        return
+    others = [each for each in arguments.overrides if not each.startswith(("warm_start.", "model."))]
+    curve = curve_of(folder)
+    ahead = min((int(curve[-1]["iteration"]) if curve else 0) + arguments.chunk, arguments.iterations)
+    ppo(seed, folder, [f"model.path={model}", *TRAIN, *KINDS[kind], *others, f"trainer.total_iterations={ahead}"])
+
+
+def row_of(seed: int, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """A run so far: its curve, and ``tokens`` to the target."""
+    curve = curve_of(arguments.folder / f"{kind}{seed}")
+    return {"seed": seed, "kind": kind, "curve": curve, "tokens": tokens_to(curve, arguments.target)}
+
+
+def ready(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> list[Work]:
+    """What is to do next of each run that has not ended; those that are furthest behind first."""
+    wanted = [row for row in rows if row["tokens"] is None]
+    wanted = [row for row in wanted if not row["curve"] or row["curve"][-1]["iteration"] < arguments.iterations]
+    wanted.sort(key=lambda row: len(row["curve"]))
+    if arguments.starts:
+        wanted = [row for row in rows if not start_of(row["seed"], arguments.folder).exists()]
+    there = {row["seed"]: start_of(row["seed"], arguments.folder).exists() for row in wanted}
+    return list(dict.fromkeys((row["seed"], row["kind"] if there[row["seed"]] else "start") for row in wanted))
 
 
 def curve_of(folder: Path) -> list[dict[str, float]]:
@@ -118,32 +174,24 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=300, help="at most, of each run")
     parser.add_argument("--chunk", type=int, default=10, help="iterations between two validations")
     parser.add_argument("--target", type=float, default=0.5)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--starts", action="store_true")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for seed in arguments.seeds:
-        model = start_of(seed, arguments.folder / f"start{seed}", arguments.overrides)
-        others = [each for each in arguments.overrides if not each.startswith(("warm_start.", "model."))]
-        for kind in arguments.kinds:
-            folder = arguments.folder / f"{kind}{seed}"
-            row: dict[str, Any] = {"seed": seed, "kind": kind}
-            rows.append(row)
-            while True:
-                row["curve"] = curve_of(folder)
-                row["tokens"] = tokens_to(row["curve"], arguments.target)
-                save(arguments, rows)
-                done = int(row["curve"][-1]["iteration"]) if row["curve"] else 0
-                if row["tokens"] is not None or done >= arguments.iterations:
-                    break
-                ahead = min(done + arguments.chunk, arguments.iterations)
-                ppo(
-                    seed,
-                    folder,
-                    [f"model.path={model}", *TRAIN, *KINDS[kind], *others, f"trainer.total_iterations={ahead}"],
-                )
+    rows = [row_of(seed, kind, arguments) for seed in arguments.seeds for kind in arguments.kinds]
+    work, left = partial(do, arguments=arguments), partial(ready, rows, arguments)
+    for (seed, kind), _ in finished(work, left, arguments.workers, arguments.minutes):
+        rows[:] = [
+            row_of(*key, arguments) if (key := (row["seed"], row["kind"])) == (seed, kind) else row for row in rows
+        ]
+        save(arguments, rows)
+    for row in rows:
+        if row["curve"]:
+            first, last = row["curve"][0], row["curve"][-1]
             print(
-                f"seed {seed}  {kind:<10}  {row['curve'][0]['solved']:5.1%} -> {row['curve'][-1]['solved']:5.1%}",
-                flush=True,
+                f"seed {row['seed']}  {row['kind']:<10}  {first['solved']:5.1%} -> {last['solved']:5.1%}"
+                f"  after {last['iteration']} iterations"
             )
     found = verdict(rows)
     for kind, each in found.items():

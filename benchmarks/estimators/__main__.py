@@ -1,6 +1,7 @@
 """Advantage estimators, baselines and off-policy corrections, measured against the true policy gradient.
 
-    python -m benchmarks.estimators [--parts games,text] [--batches 2000] [--episodes 2048] [--folder FOLDER]
+    python -m benchmarks.estimators [--parts games,text] [--batches 2000] [--episodes 4096] [--folder FOLDER]
+                                    [--workers N] [--minutes M]
 
 ``games``: three environments whose gradient is exact (:mod:`.games`). Every estimator, baseline, normalisation and
 aggregation at staleness 0, 1, 2, 4 and 8; every correction; baselines by the size of a group, and what normalises by
@@ -8,7 +9,8 @@ the size of a batch. ``text``: ``textenv/clarify``, ``gsm8k-interact`` and ``col
 the mean gradient of many episodes (:mod:`.text`).
 
 What is measured is at the top of :mod:`.measure`. Rows are appended to ``estimators.jsonl`` in ``--folder``, piece by
-piece; a piece that is there is not measured again, so the command resumes where it was stopped. At the end
+piece; a piece that is there is not measured again, so the command resumes where it was stopped. Pieces of the games and
+parts of the text part's are done by ``--workers`` processes, and ``--minutes`` begins none after so many. At the end
 ``estimators.md`` and ``estimators.png`` in ``--results`` are made of all that is there.
 """
 
@@ -17,30 +19,53 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Iterator
-from multiprocessing import get_context
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ..parallel import finished
 from . import enumerated, report, text
 
 FILE = "estimators.jsonl"
 
 
-def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[dict[str, Any]]]:
+Row = dict[str, Any]
+
+
+def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[Row]]:
     """The rows of each piece that is not done, with ``part`` and ``piece``."""
+    ends = time.monotonic() + 60 * options.minutes
     if "games" in options.parts:
-        todo = [piece for piece in enumerated.pieces(options.batches, options.seed) if str(piece) not in done]
-        with get_context("spawn").Pool(options.workers) as pool:
-            for game, found in pool.imap_unordered(enumerated.run, todo):
-                yield [{"part": "games", "piece": str(game)} | row for row in found]
+        games = [piece for piece in enumerated.pieces(options.batches, options.seed) if str(piece) not in done]
+        for game, found in finished(enumerated.run, lambda: list(games), options.workers, options.minutes):
+            games.remove(game)
+            yield _labelled("games", game, found)
     if "text" in options.parts:
-        for env in options.envs:
-            for staleness in text.STALENESS:
-                piece = text.Piece(env, staleness, options.episodes, options.draws)
-                if str(piece) not in done:
-                    found = text.measure(piece, options.folder / env)
-                    yield [{"part": "text", "piece": str(piece)} | row for row in found]
+        every = [
+            text.Piece(env, staleness, options.episodes, options.draws)
+            for env in options.envs
+            for staleness in text.STALENESS
+        ]
+        pieces = [piece for piece in every if str(piece) not in done]
+        left = (ends - time.monotonic()) / 60
+        do = partial(text.do, folder=options.folder)
+        parts = finished(do, lambda: text.ready(pieces, options.folder), options.workers, left)
+        for work, seconds in chain([(None, 0.0)], parts):  # a kill may have left a piece with all of its parts
+            if work is not None:
+                print(work, f"{seconds:.1f} s", flush=True)
+            for piece in list(pieces):
+                rows = text.rows(piece, options.folder)
+                if rows is not None:
+                    yield _labelled("text", piece, rows)
+                    pieces.remove(piece)
+                    text.forget(piece, options.folder)
+
+
+def _labelled(part: str, piece: object, rows: list[Row]) -> list[Row]:
+    return [{"part": part, "piece": str(piece)} | row for row in rows]
 
 
 def _names(given: str) -> list[str]:
@@ -52,9 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="games,text", type=_names)
     parser.add_argument("--batches", type=int, default=2000, help="of each piece of the games")
-    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes of the games")
+    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--envs", default=",".join(text.ENVIRONMENTS), type=_names, help="of the text part")
-    parser.add_argument("--episodes", type=int, default=2048, help="a pool of the text part; a multiple of 256")
+    parser.add_argument("--episodes", type=int, default=4096, help="a pool of the text part; a multiple of 512")
     parser.add_argument("--draws", type=int, default=400, help="batches drawn from a pool")
     parser.add_argument("--folder", type=Path, default=Path("outputs/estimators"), help="of rows and policies")
     parser.add_argument("--seed", type=int, default=0, help="of the games")

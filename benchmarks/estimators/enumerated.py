@@ -55,7 +55,7 @@ def pieces(batches: int, seed: int) -> list[Piece]:
     return found + [Piece(game, 0, groups, 8, batches, seed) for game in GAMES for groups in (2, 4, 8)]
 
 
-def run(piece: Piece) -> tuple[Piece, list[dict[str, Any]]]:
+def run(piece: Piece) -> list[dict[str, Any]]:
     """Measure a piece."""
     if piece.size != 8:
         ways = BASELINES
@@ -63,7 +63,7 @@ def run(piece: Piece) -> tuple[Piece, list[dict[str, Any]]]:
         ways = [DEFAULT, *SHAPES]
     else:
         ways = WAYS
-    return piece, measure(piece, ways)
+    return measure(piece, ways)
 
 
 def policies(game: Game, seed: int) -> list[Floats]:

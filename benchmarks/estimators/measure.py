@@ -28,11 +28,12 @@ class Moments:
         truth: ``[D]``; the true gradient.
         rows: How many there are.
         batches: In all.
+        parts: That they are cut into, one after the other.
     """
 
-    def __init__(self, truth: Floats, rows: int, batches: int) -> None:
+    def __init__(self, truth: Floats, rows: int, batches: int, parts: int = PARTS) -> None:
         self.truth, self.batches, self.seen = truth, batches, 0
-        self.sums = np.zeros((min(PARTS, batches), rows, len(truth)))
+        self.sums = np.zeros((min(parts, batches), rows, len(truth)))
         self.counts = np.zeros(len(self.sums))
         self.squares, self.tokens, self.cosines, self.cosines2 = np.zeros((4, rows))
 
@@ -48,6 +49,13 @@ class Moments:
         self.cosines += cosines
         self.cosines2 += cosines**2
         self.seen += 1
+
+    def join(self, other: Moments) -> None:
+        """Add another sample's, whose parts are kept apart."""
+        self.sums = np.concatenate([self.sums, other.sums])
+        self.counts = np.concatenate([self.counts, other.counts])
+        for name in ("seen", "squares", "tokens", "cosines", "cosines2"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def results(self) -> list[dict[str, float]]:
         """For each row ``bias2`` and ``bias2_se``, ``noise`` (tokens), ``cosine`` and ``cosine_se``, ``scale``.

@@ -2,8 +2,12 @@
 
 A run of PPO, after a short warm start, leaves a checkpoint an iteration. The last one is measured, and those
 before it sample for it at each staleness. Every task of a fixed set is played by many siblings, forks of one
-opening. Half of the last policy's siblings make the reference: ``turn_grpo`` with ``baseline=group`` is unbiased, and
-its baseline is nearly exact for so many. Batches are drawn from the other siblings of the same tasks.
+opening. As many episodes of the last policy as are in a pool make the reference: ``turn_grpo`` with ``baseline=group``
+is unbiased. Batches are drawn from other siblings of the same tasks.
+
+Reference and pools are cut into :data:`PARTS`, each with a seed of its own. A part is what a process does at once; it
+is kept in a file. The bias is estimated from products of different parts, which are independent: that a pool is finite
+adds nothing to it.
 
 The gradient is that of 576 parameters: the weights of the output head in a random subspace, ``A^T x B`` with ``A`` and
 ``B`` fixed. It is exact there, and needs one forward pass a token, however many estimators are compared.
@@ -14,14 +18,16 @@ There is no critic, so ``gae`` and its relatives are compared in the games alone
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -46,10 +52,14 @@ ENVIRONMENTS = {
     "gsm8k-interact": ("warm_start.steps=300",),
     "collab-math": ("env.kwargs.equality=value", "warm_start.steps=300"),
 }
+ONE_THREAD = ("model.device=cpu", "trainer.threads=1", "engine.threads=1")
 TRAIN = (
+    *ONE_THREAD,
     *("trainer.total_iterations=8", "trainer.save_freq=1", "trainer.keep_last_n=9", "trainer.resume_mode=disable"),
     *("trainer.val_before_train=false", "trainer.test_freq=-1", "data.val_size=1", "trainer.seed=0"),
 )
+#: Of the reference, and of each pool.
+PARTS = 16
 #: Tasks that are played; groups and episodes a group in a batch; batches in a stack.
 TASKS, GROUPS, SIZE, CHUNK = 32, 16, 8, 10
 #: Rows and columns of the subspace of the head's weights.
@@ -59,19 +69,94 @@ _FORWARD = 64  # episodes in a forward pass
 
 @dataclass(frozen=True)
 class Piece:
-    """What is measured at once.
+    """What is measured, row by row.
 
     Args:
         env: Of :data:`ENVIRONMENTS`.
         staleness: Updates that the policy that samples is behind.
-        episodes: Of its pool.
-        batches: Drawn from it.
+        episodes: Of its pool, a multiple of 512, and of the reference.
+        batches: Drawn from it, at least one for each part.
+
+    Raises:
+        ValueError: Too few episodes or batches, or no multiple.
     """
 
     env: str
     staleness: int
     episodes: int
     batches: int
+
+    def __post_init__(self) -> None:
+        siblings, rest = divmod(self.episodes, TASKS * PARTS)
+        if rest or siblings < SIZE or self.batches < PARTS:
+            raise ValueError(
+                f"the text part takes a multiple of {TASKS * PARTS} episodes, at least {TASKS * PARTS * SIZE}, and "
+                f"{PARTS} batches at least, not {self.episodes} and {self.batches}"
+            )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a process does at once, and leaves in a file.
+
+    Args:
+        piece: To which it belongs.
+        kind: ``"train"`` is the environment's run of PPO.
+        part: Its number.
+    """
+
+    piece: Piece
+    kind: Literal["train", "reference", "pool"]
+    part: int = 0
+
+    def path(self, folder: Path) -> Path:
+        """Where what it leaves is, in the folder of all environments."""
+        folder, piece = folder / self.piece.env, self.piece
+        if self.kind == "train":
+            return checkpoint(folder, 8)
+        if self.kind == "reference":
+            return folder / f"reference-{piece.episodes}-{self.part}.npy"
+        return folder / f"pool-{piece.staleness}-{piece.episodes}-{piece.batches}-{self.part}.pickle"
+
+
+def ready(pieces: Sequence[Piece], folder: Path) -> Iterator[Work]:
+    """What is missing and can be done now; pools wait for the reference, and both for the run of PPO."""
+    asked: set[Path] = set()
+    for piece in pieces:
+        stages = [
+            [Work(piece, "train")],
+            [Work(piece, "reference", part) for part in range(PARTS)],
+            [Work(piece, "pool", part) for part in range(PARTS)],
+        ]
+        missing = ([work for work in stage if not work.path(folder).exists()] for stage in stages)
+        for work in next(filter(None, missing), ()):
+            if work.path(folder) not in asked:  # pieces have run and reference in common
+                asked.add(work.path(folder))
+                yield work
+
+
+def do(work: Work, folder: Path) -> float:
+    """Do it; a file that is not whole does not get its name.
+
+    Returns:
+        CPU seconds of this process; a run of PPO has its own.
+    """
+    began = time.process_time()
+    piece, path = work.piece, work.path(folder)
+    if work.kind == "train":
+        train(piece.env, folder / piece.env)
+        return time.process_time() - began
+    episodes = piece.episodes // PARTS
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        if work.kind == "reference":
+            found = play(piece.env, folder / piece.env, 8, episodes, seed=101 + work.part)
+            np.save(file, _mean_update(found, np.arange(found.batch.num_episodes)))
+        else:
+            found = play(piece.env, folder / piece.env, 8 - piece.staleness, episodes, seed=1 + work.part)
+            pickle.dump(_measured(piece, work.part, found, reference(piece, folder)[0]), file)
+    new.replace(path)
+    return time.process_time() - began
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,63 +192,67 @@ def train(env: str, folder: Path) -> None:
         subprocess.run([*command, *TRAIN, *ENVIRONMENTS[env]], check=True)
 
 
-def measure(piece: Piece, folder: Path) -> list[dict[str, Any]]:
-    """What :func:`.compared` lists, of the estimators without a critic.
+def reference(piece: Piece, folder: Path) -> tuple[Floats, float]:
+    """The gradient ``[D]``, and its squared error relative to it."""
+    parts = np.stack([np.load(Work(piece, "reference", part).path(folder)) for part in range(PARTS)])
+    truth = parts.mean(0)
+    error = np.square(parts - truth).sum() / (PARTS - 1) / PARTS
+    return truth, float(error / np.square(truth).sum())
 
-    Args:
-        piece: What.
-        folder: Of the environment's run and reference, which are made if they are not there.
+
+def rows(piece: Piece, folder: Path) -> list[dict[str, Any]] | None:
+    """What :func:`.compared` lists, of the estimators without a critic; ``None`` if a part is missing.
 
     Returns:
-        A row each, as in :func:`.enumerated.measure`; and ``floor``, the squared error of reference and pool relative
-        to the signal: a bias² below it cannot be told from it.
+        A row each, as in :func:`.enumerated.measure`; and ``floor``, the squared error of the reference relative to the
+        signal: a bias² below it cannot be told from it.
     """
-    train(piece.env, folder)
-    reference, found = folder / f"reference-{piece.episodes}.npz", None
-    if piece.staleness == 0 or not reference.exists():
-        found = play(piece.env, folder, 8, 2 * piece.episodes)
-        number = np.arange(found.batch.num_episodes)
-        sibling = number - np.searchsorted(found.batch.group, found.batch.group)  # groups are in order
-        # Not the first: other pools have the same siblings by number and seed, and would not be independent of them.
-        half = sibling >= piece.episodes // TASKS
-        means = [_mean_update(found, number[half & (sibling % 8 == part)]) for part in range(8)]
-        np.savez(reference, mean=_mean_update(found, number[half]), parts=np.stack(means))
-        found = _selected(found, number[~half])
-    if piece.staleness:
-        found = play(piece.env, folder, 8 - piece.staleness, piece.episodes)
-    assert found is not None
-    with np.load(reference) as saved:
-        truth, parts = saved["mean"], saved["parts"]
-    error = float(np.square(parts - parts.mean(0)).sum() / 7 / 8 / np.square(truth).sum())
+    paths = [Work(piece, "pool", part).path(folder) for part in range(PARTS)]
+    if not all(path.exists() for path in paths):
+        return None
+    parts = [pickle.loads(path.read_bytes()) for path in paths]
+    moments, _ = parts[0]
+    for other, _ in parts[1:]:
+        moments.join(other)
+    means = {name: float(np.mean([about[name] for _, about in parts])) for name in parts[0][1]}
+    about = vars(piece) | means | {"floor": reference(piece, folder)[1]}
+    return [
+        about | {"way": way.name, "correction": correction.name} | result
+        for (way, correction), result in zip(compared(WITHOUT_CRITIC, piece.staleness), moments.results(), strict=True)
+    ]
+
+
+def forget(piece: Piece, folder: Path) -> None:
+    """Remove what :func:`rows` needs of the piece alone."""
+    for part in range(PARTS):
+        Work(piece, "pool", part).path(folder).unlink()
+
+
+def _measured(piece: Piece, part: int, found: Pool, truth: Floats) -> tuple[Moments, dict[str, float]]:
+    """Batches of one part of the pool, and what its episodes are like."""
+    count = len(range(part, piece.batches, PARTS))
     chosen = compared(WITHOUT_CRITIC, piece.staleness)
-    moments = Moments(truth, len(chosen), piece.batches)
-    rng = np.random.default_rng((piece.staleness, piece.batches))
+    moments = Moments(truth, len(chosen), count, parts=1)
+    rng = np.random.default_rng((piece.staleness, piece.batches, part))
     plays_greedily = np.array([way.estimator == "remax" for way, _ in chosen])
-    for start in range(0, piece.batches, CHUNK):
-        count = min(CHUNK, piece.batches - start)
-        drawn = [draw(found.batch.group, rng) for _ in range(count)]
-        episodes, group = np.concatenate(drawn), np.repeat(np.arange(count * GROUPS), SIZE)
+    exact = _exact(found)
+    for start in range(0, count, CHUNK):
+        drawn = [draw(found.batch.group, rng) for _ in range(min(CHUNK, count - start))]
+        episodes, group = np.concatenate(drawn), np.repeat(np.arange(len(drawn) * GROUPS), SIZE)
         batch, tokens = take(found.batch, episodes, group)
-        versions = {"rough": batch, "exact": take(_exact(found), episodes, group)[0]}
-        stack = Stack(versions, GROUPS * SIZE)
+        stack = Stack({"rough": batch, "exact": take(exact, episodes, group)[0]}, GROUPS * SIZE)
         made = Coefficients(stack, found.proximal[tokens], found.behaviour[tokens])
-        rows = np.stack([made.of(*pair) for pair in chosen]).astype(np.float32)
+        weights = np.stack([made.of(*pair) for pair in chosen]).astype(np.float32)
         for some, (a, b) in zip(drawn, pairwise(stack.starts), strict=True):
             greedy = found.greedy_tokens[found.batch.group[some[::SIZE]]].sum()
-            updates = np.asarray(rows[:, a:b] @ found.scores[tokens[a:b]], np.float64)
+            updates = np.asarray(weights[:, a:b] @ found.scores[tokens[a:b]], np.float64)
             moments.add(updates, (b - a) + plays_greedily * greedy)
     k3 = np.expm1(found.proximal - found.behaviour) - (found.proximal - found.behaviour)
-    about = {
-        **vars(piece),
+    return moments, {
         "kl": float(k3.mean()),
         "return": float(found.batch.turn_rewards.sum() / found.batch.num_episodes),
         "tokens": found.batch.num_tokens / found.batch.num_episodes,
-        "floor": 2 * error,
     }
-    return [
-        about | {"way": way.name, "correction": correction.name} | result
-        for (way, correction), result in zip(chosen, moments.results(), strict=True)
-    ]
 
 
 def draw(group: Ints, rng: np.random.Generator) -> Ints:
@@ -174,13 +263,14 @@ def draw(group: Ints, rng: np.random.Generator) -> Ints:
     return np.concatenate([order[rng.choice(np.arange(starts[g], starts[g + 1]), SIZE, replace=False)] for g in chosen])
 
 
-def play(env: str, folder: Path, iteration: int, episodes: int) -> Pool:
-    """Episodes of a checkpoint's policy, as the last one sees them."""
+def play(env: str, folder: Path, iteration: int, episodes: int, seed: int) -> Pool:
+    """Episodes of a checkpoint's policy, as the last one sees them; of the same tasks with every seed."""
     policy = checkpoint(folder, iteration)
     with tempfile.TemporaryDirectory() as temporary:
         more = (
             *(f"env.id=textenv/{env}", f"model.path={policy}", f"trainer.default_local_dir={temporary}/run"),
-            *(f"rollout.n={episodes // TASKS}", f"rollout.groups_per_batch={TASKS}", "trainer.seed=1"),
+            *(f"rollout.n={episodes // TASKS}", f"rollout.groups_per_batch={TASKS}"),
+            *(f"trainer.seed={seed}", "data.shuffle=false", *ONE_THREAD),
             *("algorithm.adv_estimator=remax", "data.val_size=1"),  # which plays a greedy episode of each task
         )
         of_env = [key for key in ENVIRONMENTS[env] if key.startswith("env.")]
@@ -250,12 +340,6 @@ def _mean_update(pool: Pool, episodes: Ints) -> Floats:
     batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
     advantages = ESTIMATORS["turn_grpo"](batch, baseline="group").advantages
     return np.asarray(advantages @ pool.scores[tokens] / len(episodes), np.float64)
-
-
-def _selected(pool: Pool, episodes: Ints) -> Pool:
-    batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
-    per_token = pool.exact_norms[tokens], pool.proximal[tokens], pool.behaviour[tokens]
-    return Pool(batch, *per_token, pool.scores[tokens], pool.greedy_tokens)
 
 
 def _exact(pool: Pool) -> ActionBatch:

@@ -1,14 +1,16 @@
 """Sampled tokens until 90 % of the best score: ``algorithm.adv_estimator=fork`` against four other estimators.
 
-    python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4] [--tuning 100,101,...] [--minutes M]
+    python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4] [--tuning 100,101,...]
+                                     [--workers N] [--minutes M]
 
 The environments are those of ``envs.py``. A run is PPO with one estimator from a policy that imitates the scripted
 expert and was made careless, and ends when its score stays high or its tokens are spent (``runs.py``). A score is the
 mean return of 96 held-out episodes at temperature 1; the best is the scripted expert's. Tokens are those that the
 policy samples in training, forks among them. Every estimator has as many tries (learning rates) on the seeds for
 tuning; the best one is then run on each of the seeds. Whatever is in ``--results`` is not run again, and a run is
-written as soon as it ends: the same command resumes. ``--minutes`` begins no run after so many. ``--report`` runs
-nothing. In the end it prints the table of what is there, and draws ``fork_credit.png``.
+written as soon as it ends: the same command resumes. ``--workers`` runs so many side by side, a process each.
+``--minutes`` begins no run after so many. ``--prepare`` makes the policies to start from, and nothing else.
+``--report`` runs nothing. In the end it prints the table of what is there, and draws ``fork_credit.png``.
 """
 
 from __future__ import annotations
@@ -16,35 +18,45 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..parallel import finished
 from .report import draw, table, tokens_to
-from .runs import FAMILIES, play, start_model
+from .runs import ESTIMATORS, FAMILIES, Key, Start, do, missing_start
 
-#: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 24 with a fork at
-#: every turn, about as many tokens. Those that compare within the batch are quieter with fewer episodes a task
-#: (`python -m benchmarks.estimators.forked`).
-ESTIMATORS = {
-    "fork": ("rollout.groups_per_batch=24", "rollout.n=1"),
-    "turn_grpo": ("rollout.groups_per_batch=32", "rollout.n=2"),
-    "gigpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
-    "turn_gae": ("rollout.groups_per_batch=64", "rollout.n=1"),
-    "grpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
-}
 TRIES = ("actor.lr=3e-4", "actor.lr=5e-4", "actor.lr=1e-3")  # at 3e-3 none of five got there on collab-math
-
-Key = tuple[str, str, str, int]  # family, estimator, try, seed
 
 
 def keys(families: Sequence[str], tuning: Sequence[int], seeds: Sequence[int], runs: list[Any]) -> Iterator[Key]:
-    """What there is to run, in order; the tries of a family come before its seeds."""
+    """Runs that are missing and can begin, in order: an estimator's seeds wait for all of its tries in that family."""
+    done = {key_of(run) for run in runs}
     for family in families:
-        yield from ((family, name, this, seed) for seed in tuning for name in ESTIMATORS for this in TRIES)
-        best = {name: best_try(family, name, tuning, runs) for name in ESTIMATORS}
-        yield from ((family, name, best[name], seed) for seed in seeds for name in ESTIMATORS)
+        tries = [(family, name, this, seed) for seed in tuning for name in ESTIMATORS for this in TRIES]
+        missing = [key for key in tries if key not in done]
+        yield from missing
+        best = {name: best_try(family, name, tuning, runs) for name in {*ESTIMATORS} - {key[1] for key in missing}}
+        final = [(family, name, best[name], seed) for seed in seeds for name in ESTIMATORS if name in best]
+        yield from (key for key in final if key not in done)
+
+
+def key_of(run: dict[str, Any]) -> Key:
+    return run["family"], run["estimator"], run["try"], run["seed"]
+
+
+def started(wanted: Iterable[Key], starts: Path) -> Iterator[Key | Start]:
+    """The same, but with the policy that a run starts from in its place while that is not there."""
+    asked: set[Start] = set()
+    for key in wanted:
+        start = missing_start(key[0], key[3], starts)
+        if start is None:
+            yield key
+        elif start not in asked:
+            asked.add(start)
+            yield start
 
 
 def best_try(family: str, estimator: str, tuning: Sequence[int], runs: Sequence[dict[str, Any]]) -> str:
@@ -72,25 +84,31 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
     parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results" / "fork_credit.json")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
-    machine = {"machine": f"{platform.machine()}, CPU, one thread", "python": platform.python_version()}
-    runs: list[Any] = json.loads(options.results.read_text())["runs"] if options.results.exists() else []
-    ends = time.monotonic() + 60 * options.minutes
-    for key in () if options.report else keys(options.families, options.tuning, options.seeds, runs):
-        if key in {(run["family"], run["estimator"], run["try"], run["seed"]) for run in runs}:
+    kept: dict[str, Any] = {"machine": f"{platform.machine()}, CPU, one thread"}
+    kept |= json.loads(options.results.read_text()) if options.results.exists() else {"runs": []}
+    runs = kept.pop("runs")
+
+    def ready() -> Iterator[Key | Start]:
+        if options.prepare:
+            every = ((family, "", "", seed) for family in options.families for seed in options.tuning + options.seeds)
+            return (key for key in started(every, options.starts) if isinstance(key, Start))
+        return started(keys(options.families, options.tuning, options.seeds, runs), options.starts)
+
+    minutes = 0.0 if options.report else options.minutes
+    for key, found in finished(partial(do, starts=options.starts), ready, options.workers, minutes):
+        if isinstance(key, Start):
+            print(key, f"score {found['score']}, {found['cpu_s']} s", flush=True)
             continue
-        if time.monotonic() > ends:
-            break
-        family, estimator, this, seed = key
-        model = start_model(family, seed, options.starts)
-        told = [f"algorithm.adv_estimator={estimator}", this, *ESTIMATORS[estimator]]
-        run = {"family": family, "estimator": estimator, "try": this, "seed": seed} | play(family, told, seed, model)
-        runs.append(run)
+        run = dict(zip(("family", "estimator", "try", "seed"), key, strict=True)) | found
+        runs.append(run | {"python": platform.python_version(), "torch": version("torch")})
         lines = ",\n".join(json.dumps(each) for each in runs)
-        partial = options.results.with_suffix(".new")  # a kill leaves the old file
-        partial.write_text(f'{json.dumps(machine)[:-1]}, "runs": [\n{lines}\n]}}\n')
-        partial.replace(options.results)
+        new = options.results.with_suffix(".new")  # a kill leaves the old file
+        new.write_text(f'{json.dumps(kept)[:-1]}, "runs": [\n{lines}\n]}}\n')
+        new.replace(options.results)
         print(*key, f"{tokens_to(run) or '-'} tokens to 90 %, {run['cpu_s']} s", flush=True)
     final = [
         run

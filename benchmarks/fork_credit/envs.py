@@ -1,9 +1,10 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
-``fork-credit/clarify`` are calls for a taxi. ``fork-credit/collab-math`` is the code of a lock, which the user
-holds back: asking decides, not arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a
-talk, from when the customer is identified: an account to close or a charge to explain, where the agent must ask for the
-reason before it hands the case over. Rules and tools are not in the prompt there: they would be most of it.
+``fork-credit/clarify`` are bookings of a lesson, a day and an instrument: a small model soon copies words of two sorts,
+but not two numbers. ``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not
+arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is
+identified: an account to close or a charge to explain, where the agent must ask for the reason before it hands the case
+over. Rules and tools are not in the prompt there: they would be most of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Bookings(Clarify):
     """`clarify` with one kind of requests."""
 
     def __init__(self, *, split: Split = "train", **options: Any) -> None:
-        super().__init__(kinds=["taxi"], ambiguous=0.75, split=split, **options)
+        super().__init__(kinds=["lesson"], ambiguous=0.75, split=split, **options)
 
 
 class Locks(CollabMath):

@@ -62,39 +62,88 @@ _COMMON = (
     *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
     "data.val_size=96",
 )
+#: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 24 with a fork at
+#: every turn, about as many tokens. Those that compare within the batch are quieter with fewer episodes a task
+#: (`python -m benchmarks.estimators.forked`).
+ESTIMATORS = {
+    "fork": ("rollout.groups_per_batch=24", "rollout.n=1"),
+    "turn_grpo": ("rollout.groups_per_batch=32", "rollout.n=2"),
+    "gigpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
+    "turn_gae": ("rollout.groups_per_batch=64", "rollout.n=1"),
+    "grpo": ("rollout.groups_per_batch=16", "rollout.n=4"),
+}
+Key = tuple[str, str, str, int]  # family, estimator, try, seed
 #: Validations of a run; the score that ends it early, as a share of the expert's, when the mean of two reaches it.
 VALIDATIONS, ENOUGH = 9, 0.93
 
 
-def start_model(family: str, seed: int, folder: Path) -> Path:
-    """A policy that imitates the scripted expert, the same for all seeds, made careless by one; made unless there."""
-    expert = ("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "trainer.seed=0", *FAMILIES[family].start)
-    taught = _model(family, folder / family, expert)
-    careless = (
-        *(f"model.path={taught}", f"trainer.seed={seed}", "warm_start.enable=true", "warm_start.careless_steps=0"),
-        *("warm_start.mistake_rate=0.5", "warm_start.mistake_weight=1", "warm_start.steps=40", "warm_start.lr=5e-4"),
-        *("warm_start.batch_size=16", "warm_start.demonstrations=640"),
-    )
-    return _model(family, folder / f"{family}-{seed}", careless)
+@dataclass(frozen=True)
+class Start:
+    """A policy to start from.
+
+    Args:
+        family: Of :data:`FAMILIES`.
+        seed: Of the runs that start there; ``None`` for the policy that imitates the scripted expert, which is the same
+            for all seeds and which each seed makes careless.
+    """
+
+    family: str
+    seed: int | None
+
+    def path(self, folder: Path) -> Path:
+        return folder / (self.family if self.seed is None else f"{self.family}-{self.seed}")
 
 
-def _model(family: str, model: Path, overrides: Sequence[str]) -> Path:
-    if not model.exists():
-        with tempfile.TemporaryDirectory() as temporary:
-            given = [*_COMMON, *FAMILIES[family].common, *overrides, *_place(family, temporary)]
-            asyncio.run(_export(given, Path(temporary) / "model"))
-            shutil.copytree(Path(temporary) / "model", model)
-    return model
+def missing_start(family: str, seed: int, folder: Path) -> Start | None:
+    """What has to be made next before a run can start; ``None`` if nothing has to."""
+    if Start(family, seed).path(folder).exists():
+        return None
+    taught = Start(family, None)
+    return Start(family, seed) if taught.path(folder).exists() else taught
 
 
-async def _export(overrides: Sequence[str], folder: Path) -> None:
+def make_start(start: Start, folder: Path) -> dict[str, float]:
+    """Make it; what it took, and its score on the validation tasks.
+
+    A policy that imitates the expert and scores well below it means that runs cannot get to its score either.
+    """
+    began = time.process_time()
+    common = ("warm_start.enable=true", "warm_start.careless_steps=0")
+    if start.seed is None:
+        given = ("warm_start.mistake_rate=0", "trainer.seed=0", *FAMILIES[start.family].start)
+    else:
+        given = (
+            *(f"model.path={Start(start.family, None).path(folder)}", f"trainer.seed={start.seed}"),
+            *("warm_start.mistake_rate=0.5", "warm_start.mistake_weight=1", "warm_start.steps=40"),
+            *("warm_start.lr=5e-4", "warm_start.batch_size=16", "warm_start.demonstrations=640"),
+        )
+    family, model = FAMILIES[start.family], start.path(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        place = _place(start.family, temporary)
+        score = asyncio.run(_export([*_COMMON, *family.common, *common, *given, *place], Path(temporary) / "model"))
+        shutil.copytree(Path(temporary) / "model", model.with_suffix(".new"), dirs_exist_ok=True)
+        model.with_suffix(".new").replace(model)  # a kill leaves no half of a policy
+    return {"score": score, "cpu_s": round(time.process_time() - began, 1)}
+
+
+async def _export(overrides: Sequence[str], folder: Path) -> float:
     async with assemble(resolve(overrides)[0]) as run:
         run.learner.export_hf(folder, tokenizer=run.tokenizer)
+        return await _score(run)
 
 
 def _place(family: str, folder: str) -> list[str]:
     env = f"benchmarks.fork_credit.envs:fork-credit/{family}-v0"
     return [f"env.id={env}", f"trainer.default_local_dir={folder}/run"]
+
+
+def do(key: Key | Start, starts: Path) -> dict[str, Any]:
+    """Make a policy to start from, or make a run."""
+    if isinstance(key, Start):
+        return make_start(key, starts)
+    family, estimator, this, seed = key
+    told = [f"algorithm.adv_estimator={estimator}", this, *ESTIMATORS[estimator]]
+    return play(family, told, seed, Start(family, seed).path(starts))
 
 
 def play(family: str, estimator: Sequence[str], seed: int, model: Path) -> dict[str, Any]:

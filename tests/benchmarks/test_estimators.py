@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -214,3 +216,66 @@ def test_the_command_resumes_and_reports(tmp_path, monkeypatch, capsys) -> None:
     assert all(f"| {way.name} |" in page for way in WAYS)
     assert all(f"| {correction.name} |" in page for correction in CORRECTIONS)
     assert (tmp_path / "estimators.png").stat().st_size > 10_000
+
+
+def test_the_text_part_is_done_by_parts_and_resumes(tmp_path, monkeypatch, capsys) -> None:
+    """The gradient that parts are made of is (1, 1); a pool's batches are off by (0, 1) and by a step of each part."""
+    done: list[text.Work] = []
+
+    def train(env: str, folder: Path) -> None:
+        text.checkpoint(folder, 8).mkdir(parents=True)
+
+    def measured(piece: text.Piece, part: int, found: SimpleNamespace, truth: np.ndarray) -> tuple[Moments, Any]:
+        np.testing.assert_allclose(truth, (1.0, 1.0))
+        rows = len(text.compared(text.WITHOUT_CRITIC, piece.staleness))
+        moments = Moments(truth, rows, 2, parts=1)
+        for _ in range(2):
+            step = 0.4 * (-1) ** part
+            moments.add(np.tile([1.0 + step, 2.0 - step], (rows, 1)), np.full(rows, 5.0))
+        return moments, {"kl": float(part), "return": 1.0, "tokens": float(found.batch.num_episodes)}
+
+    def do(work: text.Work, folder: Path) -> float:
+        if len(done) == 30:
+            raise KeyboardInterrupt
+        done.append(work)
+        return original(work, folder)
+
+    def play(env: str, folder: Path, iteration: int, episodes: int, seed: int) -> SimpleNamespace:
+        return SimpleNamespace(batch=SimpleNamespace(num_episodes=episodes), seed=seed)
+
+    def mean_update(pool: SimpleNamespace, episodes: np.ndarray) -> np.ndarray:
+        return np.array([0.5, 1.5] if pool.seed % 2 else [1.5, 0.5])
+
+    original = text.do
+    monkeypatch.setattr(text, "train", train)
+    monkeypatch.setattr(text, "play", play)
+    monkeypatch.setattr(text, "_mean_update", mean_update)
+    monkeypatch.setattr(text, "_measured", measured)
+    monkeypatch.setattr(text, "do", do)
+    monkeypatch.setattr(text, "STALENESS", (0, 4))
+    where = ["--folder", str(tmp_path), "--results", str(tmp_path), "--workers", "1"]
+    more = ["--parts", "text", "--envs", "clarify", "--episodes", "4096", "--draws", "32"]
+    monkeypatch.setattr(sys, "argv", ["estimators", *where, *more])
+    with pytest.raises(KeyboardInterrupt):
+        command.main()
+    assert [work.kind for work in done] == ["train"] + 16 * ["reference"] + 13 * ["pool"]
+    monkeypatch.setattr(text, "do", original)
+    command.main()
+    rows = [json.loads(line) for line in (tmp_path / command.FILE).read_text().splitlines()]
+    assert {row["staleness"] for row in rows} == {0, 4}
+    for row in rows:
+        # of (1, 2) a half is at a right angle to (1, 1) and three halves along it; 16 parts are off by 0.4 across, of
+        # which products of different parts keep - 0.32 / 15
+        assert row["bias2"] == pytest.approx((0.5 - 0.32 / 15) / 4.5)
+        assert row["floor"] == pytest.approx(0.5 / 15 / 2)
+        assert (row["kl"], row["tokens"]) == (7.5, 256.0)
+    assert not list(tmp_path.rglob("pool-*"))
+    capsys.readouterr()
+    command.main()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_pool_is_cut_into_parts_with_enough_siblings() -> None:
+    for episodes, batches in ((4000, 400), (2048, 400), (4096, 15)):
+        with pytest.raises(ValueError, match="multiple of 512"):
+            text.Piece("clarify", 0, episodes, batches)

@@ -50,10 +50,15 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
         slower = 1 if told[0].endswith("=fork") else 2
         return {"curve": [[0, 0.0], [slower * tokens, 1.0], [slower * 2 * tokens, 1.0]], "cpu_s": 0.0}
 
-    monkeypatch.setattr(command, "play", play)
-    monkeypatch.setattr(command, "start_model", lambda *given: tmp_path)
+    def make_start(start, folder):
+        start.path(folder).mkdir(parents=True)
+        return {"score": 0.0, "cpu_s": 0.0}
+
+    monkeypatch.setattr(runs, "play", play)
+    monkeypatch.setattr(runs, "make_start", make_start)
     results = tmp_path / "results.json"
     words = ["x", "--families", "clarify", "--tuning", "7", "--seeds", "1,2", "--results", str(results)]
+    words += ["--starts", str(tmp_path / "starts")]
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(KeyboardInterrupt):
         command.main()
@@ -63,3 +68,20 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
     assert played == [(f"algorithm.adv_estimator={name}", "actor.lr=1e-3", 2) for name in command.ESTIMATORS]
     assert "| `fork` to the best other | 0.50 |" in capsys.readouterr().out
     assert results.with_suffix(".png").exists()
+
+
+def test_an_estimators_seeds_wait_for_its_tries_and_a_run_for_its_start(tmp_path: Path) -> None:
+    grpo = [{"family": "clarify", "estimator": "grpo", "try": this, "seed": 7} for this in command.TRIES]
+    score = [{"curve": [[0, 0.0], [1000, last], [2000, last]]} for last in (0.0, 1.0, 0.0)]
+    known = [run | curve for run, curve in zip(grpo, score, strict=True)]
+    ready = list(command.keys(["clarify"], [7], [1, 2], known))
+    assert {key[:2] for key in ready if key[3] == 7} == {("clarify", n) for n in command.ESTIMATORS if n != "grpo"}
+    assert [key for key in ready if key[3] != 7] == [("clarify", "grpo", command.TRIES[1], seed) for seed in (1, 2)]
+    assert not [key for key in command.keys(["clarify"], [7], [1, 2], known[:2]) if key[3] != 7]
+
+    taught = runs.Start("clarify", None)
+    assert list(command.started(ready, tmp_path)) == [taught]
+    taught.path(tmp_path).mkdir()
+    assert list(command.started(ready, tmp_path)) == [runs.Start("clarify", seed) for seed in (7, 1, 2)]
+    runs.Start("clarify", 1).path(tmp_path).mkdir()
+    assert list(command.started(ready[-2:], tmp_path)) == [ready[-2], runs.Start("clarify", 2)]
