@@ -1,10 +1,10 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
-``fork-credit/clarify`` are bookings of a lesson, a day and an instrument: a small model soon copies words of two sorts,
-but not two numbers. ``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not
-arithmetic, and a guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is
-identified: an account to close or a charge to explain, where the agent must ask for the reason before it hands the case
-over. Rules and tools are not in the prompt there: they would be most of it.
+``fork-credit/clarify`` are bookings of a lesson, a day and an instrument: words of two sorts to copy, a token each.
+``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not arithmetic, and a
+guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is identified: an account
+to close or a charge to explain, where the agent must ask for the reason before it hands the case over. Rules and tools
+are not in the prompt there: they would be most of it.
 """
 
 from __future__ import annotations

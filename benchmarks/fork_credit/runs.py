@@ -42,7 +42,8 @@ FAMILIES = {
         expert=0.925,
         budget=30_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
-        start=("warm_start.steps=600", "warm_start.batch_size=24", "warm_start.demonstrations=4000"),
+        # After 600 steps it asks for what is missing, but copies the words of few answers.
+        start=("warm_start.steps=2000", "warm_start.batch_size=24", "warm_start.demonstrations=20000"),
     ),
     "collab-math": Family(
         expert=0.983,
