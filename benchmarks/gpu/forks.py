@@ -85,11 +85,13 @@ async def _sampled(
     sampling = Sampling(max_new_tokens=new, ignore_stop=True)
     counts = {name: {"tokens": 0, "computed": 0.0, "s": 0.0} for name in ("roots", "forks")}
 
-    async def play(name: str, tokens: list[int], turn: int) -> tuple[list[int], list[tuple[int, int]]]:
+    async def play(
+        name: str, tokens: list[int], turn: int, session: str | None = None
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """To the end from before this turn; all tokens, and where the replies are."""
         replies = []
         for number in range(turn, _TURNS):
-            reply = await engine.generate(tokens, sampling)
+            reply = await engine.generate(tokens, sampling, session)
             if number == turn:
                 counts[name]["computed"] += len(tokens) - reply.metrics["cached_tokens"]
             counts[name]["tokens"] += new
@@ -101,7 +103,10 @@ async def _sampled(
     prompts = rng.integers(0, vocabulary, (batch, job.sizes.prompt)).tolist()
     try:
         started = job.now()
-        played = await asyncio.gather(*(play("roots", prompt, 0) for prompt in prompts))
+        # In sessions, as a run's: what they computed is kept until their forks are played.
+        played = await asyncio.gather(
+            *(play("roots", prompt, 0, f"root-{number}") for number, prompt in enumerate(prompts))
+        )
         counts["roots"]["s"] = job.now() - started
         points = [(root, turn) for root in range(batch) for turn in range(_TURNS)]
         started = job.now()

@@ -1,7 +1,7 @@
 """The embedded engine: a transformers model with continuous batching, in a thread of this process.
 
 :mod:`.scheduler` decides what a step computes, :mod:`.decoder` computes it and draws; this module is the thread and the
-asyncio side. Written device-agnostic, but exercised on the CPU only.
+asyncio side.
 """
 
 from __future__ import annotations
