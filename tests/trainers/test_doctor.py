@@ -111,6 +111,18 @@ def test_a_run_that_learns_nothing_says_so_with_an_interval():
     assert all("95 % interval" in finding.evidence and finding.step >= 20 for finding in found)
 
 
+def test_a_held_out_reward_that_falls_is_said_at_once_and_noise_is_not():
+    def found(after: list[float]) -> list[str]:
+        doctor = Doctor(CHECKS, {})
+        for step, (row, held) in enumerate(zip(simulated(np.random.default_rng(0), 20, 0.0), after, strict=False), 1):
+            doctor.observe(step, {**row, "val/reward": held, "val/reward_se": 0.03})
+        return [finding.check for finding in doctor.findings]
+
+    assert "reward falls" in found([0.5, 0.55, 0.2])
+    assert found([0.5, 0.55, 0.45]) == []  # 2.4 standard errors
+    assert found([0.2, 0.3, 0.55]) == []
+
+
 # ------------------ statistics
 
 

@@ -463,14 +463,32 @@ def frozen(history: History) -> Symptom | None:
     )
 
 
+_GENTLER = (
+    "Lower actor.lr, or take more episodes an iteration (rollout.groups_per_batch): where few groups differ, a step is "
+    "mostly noise; see the verdicts before this one (entropy, kl, mismatch, gradient); go back to an earlier "
+    "checkpoint (trainer.resume_from_path)"
+)
+
+
 @_check("reward falls", "train/reward")
 def reward_falls(history: History) -> Symptom | None:
     """The reward falls far below what it was.
 
     The mean of 3 iterations is below the best mean of 5 before by 5 standard errors and half a standard deviation of an
-    episode's reward.
+    episode's reward; or the last validation is below the best one by 5 standard errors and a quarter of that deviation.
     """
     rewards, spread = np.array(history.train["train/reward"]), history.latest("train/reward_std", RECENT)
+    if spread.size and len(history.val) >= 2:
+        last, top = max(history.val), max(history.val, key=lambda step: history.val[step]["val/reward"])
+        now, then = history.val[last], history.val[top]
+        lost = then["val/reward"] - now["val/reward"]
+        noise = math.hypot(now.get("val/reward_se", math.inf), then.get("val/reward_se", math.inf))
+        if lost > max(RARE * noise, 0.25 * float(spread.max())):
+            return Symptom(
+                "the held-out reward falls: the policy unlearns what it could do",
+                f"{now['val/reward']:+.3f} at iteration {last}, {then['val/reward']:+.3f} at iteration {top}",
+                _GENTLER,
+            )
     if len(rewards) < START + 3 or not spread.size:
         return None
     means = np.convolve(rewards[:-3], np.ones(START) / START, "valid")
@@ -483,8 +501,7 @@ def reward_falls(history: History) -> Symptom | None:
         "the reward falls: the policy unlearns what it could do",
         f"{rewards[-3:].mean():+.3f} in the last 3 iterations, {means[best]:+.3f} in iterations "
         f"{history.steps[best]} to {history.steps[best + START - 1]}",
-        "Lower actor.lr; see the verdicts before this one (entropy, kl, mismatch, gradient); go back to an earlier "
-        "checkpoint (trainer.resume_from_path)",
+        _GENTLER,
     )
 
 
@@ -512,10 +529,14 @@ def learns_nothing(history: History) -> Symptom | None:
             return None
         held = f"; validation {gain:+.3f} (95 % interval {gain - 1.96 * noise:+.3f} to {gain + 1.96 * noise:+.3f})"
     low, high = change - 1.96 * error, change + 1.96 * error
+    worse = change < -2 * error
     return Symptom(
-        f"the run has learned nothing in {len(rewards)} iterations",
+        f"the run has {'unlearned something' if worse else 'learned nothing'} in {len(rewards)} iterations",
         f"reward {change:+.3f} (95 % interval {low:+.3f} to {high:+.3f}), 0.3 deviations of an episode are "
         f"{_WORTH * spread:.3f}{held}",
-        "See that rewards tell good replies from bad ones (`textenvs audit`, RUN/conversations), that groups differ "
-        "(train/groups_tied), raise actor.lr or the episodes of an iteration (rollout.groups_per_batch, rollout.n)",
+        _GENTLER
+        if worse
+        else "See that rewards tell good replies from bad ones (`textenvs audit`, RUN/conversations), that groups "
+        "differ (train/groups_tied), raise actor.lr or the episodes of an iteration (rollout.groups_per_batch, "
+        "rollout.n)",
     )
