@@ -8,5 +8,5 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # and forks after it w
 
 from hypothesis import settings  # noqa: E402
 
-settings.register_profile("ours", deadline=None, max_examples=50)  # a slow machine is not a failure
+settings.register_profile("ours", deadline=None, max_examples=25)  # a slow machine is not a failure
 settings.load_profile("ours")

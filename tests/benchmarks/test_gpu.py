@@ -48,7 +48,8 @@ def test_layouts_and_engine_agree(job):
     assert all(line["gaps"]["gradients"] > 1e-4 for line in lines if line.get("dtype") == "bfloat16" and "gaps" in line)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+@pytest.mark.slow  # learner/test_trees.py compares packed sequences with rows; here, whether the benchmark notices
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sequences_that_see_each_other_are_noticed(job, monkeypatch, dtype):
     """As a kernel would be that ignores where packed sequences start, in one precision alone."""
     from trainers.learner import attention, inputs
@@ -211,14 +212,17 @@ def test_models_have_the_published_number_of_parameters():
 # ------------------ against TRL
 
 
-def test_trl_is_compared_with(job):
+def test_trl_is_compared_with(job, monkeypatch):
+    """One kind of work; test_against_trl.py has all."""
     pytest.importorskip("trl")
-    good, lines = run(job, "trl")
+    from benchmarks.against_trl import work
+
+    monkeypatch.setattr(work, "WORKS", {"turns": work.WORKS["turns"]})
+    good, (line,) = run(job, "trl")
     assert good
-    assert [line["what"] for line in lines] == ["single", "turns", "large"]
-    for line in lines:
-        assert line["loss"]["gradients_apart"] < (0.1 if line["what"] == "large" else 1e-4)  # in bfloat16
-        assert line["ratio"] > 0
+    assert line["what"] == "turns"
+    assert line["loss"]["gradients_apart"] < 1e-4
+    assert line["ratio"] > 0
 
 
 def test_without_trl_the_part_says_so_and_ends_well(job, monkeypatch):

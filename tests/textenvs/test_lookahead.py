@@ -231,7 +231,6 @@ def test_the_score_of_a_future_is_its_return_unless_the_environment_says_otherwi
     seed=st.integers(0, 50),
     window=st.integers(0, 3),
 )
-@settings(max_examples=20)
 def test_looking_ahead_changes_nothing_and_can_be_repeated(kind, replies, seed, window):
     env, alone = kind(), Guess()
     start = env.reset(seed=seed)

@@ -281,7 +281,6 @@ def test_each_turn_has_the_reward_of_its_futures_and_is_otherwise_the_same(kind,
 
 
 @given(actions=st.lists(words, min_size=1, max_size=4), seed=st.integers(0, 9))
-@settings(max_examples=30)
 def test_differences_add_up_to_the_score_of_the_conversation(actions, seed):
     env = MultiturnAwareReward(Guess(max_assistant_turns=len(actions)), policy, credit="difference")
     seen = play(env, actions, seed)[1:]

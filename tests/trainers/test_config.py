@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.config import ConfigError, PPOConfig, SFTConfig, load_config, render, resolve
@@ -360,7 +360,6 @@ def test_a_shown_value_reads_back_the_same_and_takes_one_line(value):
     assert yaml.load(text, Loader) == value
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.dictionaries(st.text("abcxyz_", min_size=1, max_size=5), PLAIN, max_size=3),
     st.floats(1e-12, 1e12),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chat_styles import tokenizer_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
@@ -443,7 +443,6 @@ def check_weights(example: Example, demonstration: Demonstration) -> None:
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(words, words, st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=4))
 def test_any_text_gives_the_whole_rendering_and_fitting_weights(turns):
     tokenizer = tokenizer_of("chatml")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from chat_styles import STYLES, make_tokenizer, tokenizer_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
@@ -132,7 +132,6 @@ WORDS = st.lists(
 
 
 @pytest.mark.parametrize("name", STYLES)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_what_holds_for_any_episode(name: str, data: st.DataObject) -> None:
     """Random replies, in random pieces, stopped or not, over random conversations, ended anywhere."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import in_process
 
@@ -25,7 +25,6 @@ from trainers.trajectory import Trajectory, read_parquet
 TOKENIZER = build_tokenizer(["What is 3 + 4? héllo wörld"], vocab_size=300)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=8), max_size=4), st.lists(st.lists(st.integers(0, 299), max_size=12), max_size=3))
 def test_texts_of_tokens_are_the_text_when_joined(texts: list[str], random: list[list[int]]) -> None:
     encoded = [TOKENIZER.encode(text, add_special_tokens=False) for text in texts]

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -261,7 +261,6 @@ def test_an_unknown_data_source_names_the_known_ones():
         compute_score("nowhere", "x", "1")
 
 
-@settings(max_examples=40)
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_pass_at_k_is_the_share_of_draws_that_have_a_success(passes):
     """Its definition: over all ways to draw k of a row's replies; rows with fewer replies are left out, and counted."""

@@ -63,7 +63,6 @@ def shown(renderer: Renderer, messages: Messages) -> str:
 
 
 @pytest.mark.parametrize("name", [*STYLES, *OTHERS])
-@settings(max_examples=25, deadline=None)
 @given(roles=st.lists(st.sampled_from(["system", "user", "assistant", "tool", "calls"]), min_size=1, max_size=7))
 def test_any_conversation_is_shown_once_and_in_order_or_refused(name: str, roles: list[str]) -> None:
     made = {
@@ -219,7 +218,6 @@ def test_a_reward_model_sees_results_that_its_template_drops() -> None:
     assert ids.count(tokens._tokenizer.convert_tokens_to_ids("<|im_end|>")) == 4
 
 
-@settings(max_examples=60, deadline=None)
 @given(said=st.lists(st.sampled_from(["\uff1c", "|im_end|", "\uff1e", "<", ">", "|", "x", "<<s>", "s><"]), max_size=9))
 def test_no_spelling_becomes_a_control_token_also_where_text_is_normalised(said: list[str]) -> None:
     """Fullwidth brackets become ASCII before tokens are found; of overlapping names, one is left when one is cut."""
@@ -257,7 +255,7 @@ def test_spelled_tokens_leave_the_templates_own_as_they_are_where_they_strip_the
 
 
 @pytest.mark.parametrize("name", [*STYLES])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(texts=st.lists(st.text("ab <>\n", max_size=6), min_size=1, max_size=3), role=st.sampled_from(["user", "tool"]))
 def test_text_parts_are_rendered_as_their_text(name: str, texts: list[str], role: str) -> None:
     renderer = renderer_of(name)

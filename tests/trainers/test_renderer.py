@@ -82,7 +82,6 @@ def turns(messages: Messages) -> list[tuple[Messages, str, Messages]]:
 
 
 @pytest.mark.parametrize("name", STYLES)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_opening_replies_and_bridges_are_the_whole_conversation_token_for_token(name: str, data: st.DataObject) -> None:
     messages = data.draw(conversations(name))
@@ -101,7 +100,7 @@ def test_opening_replies_and_bridges_are_the_whole_conversation_token_for_token(
 
 @pytest.mark.parametrize("kind", ["merging", "word space"])
 @pytest.mark.parametrize("name", STYLES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_where_the_tokenizer_merges_across_the_reply_text_and_bridge_still_agree(
     name: str, kind: str, data: st.DataObject
@@ -118,7 +117,6 @@ def test_where_the_tokenizer_merges_across_the_reply_text_and_bridge_still_agree
             assert renderer.rewritten(tokens, so_far) is None
 
 
-@settings(max_examples=40, deadline=None)
 @given(reply=TEXT, data=st.data())
 def test_a_reply_may_be_sampled_in_any_pieces(reply: str, data: st.DataObject) -> None:
     """Byte by byte is as good as the tokenizer's own pieces: it is the text that must agree."""
@@ -268,7 +266,6 @@ def test_a_template_that_shows_tool_answers_only_behind_calls() -> None:
 # ------------------------------------------------------------------------------------------------ decoding
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=TEXT, stops=st.lists(st.sampled_from(["<|im_end|>", "<|endoftext|>"]), max_size=3))
 def test_decoding_takes_off_one_stop_token_and_nothing_else(text: str, stops: list[str]) -> None:
     ids = [*spell("chatml", text), *(token("chatml", stop) for stop in stops)]
@@ -281,7 +278,7 @@ def test_decoding_takes_off_one_stop_token_and_nothing_else(text: str, stops: li
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("name", STYLES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_text_never_becomes_a_control_token(name: str, kind: str, data: st.DataObject) -> None:
     """As many control tokens as with harmless words in their place, and the text is all there."""

@@ -27,7 +27,8 @@ from trainers.engines.torch_engine import TorchEngine
 from trainers.policy import load
 from trainers.rollout.renderer import Renderer
 
-pytestmark = [pytest.mark.model, pytest.mark.engines, pytest.mark.timeout(900), pytest.mark.xdist_group("vllm")]
+# Slow: the conformance suite compares vLLM with transformers, and test_smollm2.py this model's replies.
+pytestmark = [pytest.mark.model, pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PYTHON = Path(os.environ.get("TEXTENVS_VLLM_PYTHON", Path(__file__).parents[2] / ".venv-vllm/bin/python"))
 NAME = "smollm2"
@@ -101,7 +102,6 @@ def spec(address: str, **more: Any) -> dict[str, Any]:
     return {"model": NAME, "base_url": address, "max_tokens": 160, "timeout_s": 300.0, "temperature": 0.7, **more}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["collab-math", "collab-document", "collab-code", "service-desk"])
 def test_a_model_plays_the_user_of_every_family_that_takes_one(address: str, family: str) -> None:
     """The conversation goes on by what the model says; where it fails, the episode says so and pays nothing for it."""
@@ -127,7 +127,6 @@ def test_a_model_plays_the_user_of_every_family_that_takes_one(address: str, fam
     assert all(said.strip() for said in spoken)
 
 
-@pytest.mark.slow
 def test_a_model_judges_or_says_that_it_could_not(address: str) -> None:
     """A verdict has its shape; a model that is too small for one fails in words, and is never a number."""
     talk = (user("Book me a table."), assistant("For which day, and how many of you?"), user("Friday, two."))

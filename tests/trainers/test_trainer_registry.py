@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import trainers
@@ -147,7 +147,6 @@ leaves = (
 keys = st.text("abcdefg_", min_size=1, max_size=5)
 
 
-@settings(max_examples=40)
 @given(st.dictionaries(keys, leaves | st.dictionaries(keys, leaves, max_size=3), max_size=4))
 def test_a_mapping_becomes_arguments_that_say_the_same(tree):
     made = {}

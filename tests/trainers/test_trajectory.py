@@ -239,7 +239,6 @@ def test_an_arrow_table_loses_nothing(wanted: list[Trajectory]) -> None:
     assert from_table(table) == wanted
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(trajectories(), max_size=4))
 def test_a_parquet_file_loses_nothing(tmp_path_factory: pytest.TempPathFactory, wanted: list[Trajectory]) -> None:
     path = tmp_path_factory.mktemp("dump") / "new" / "t.parquet"
@@ -248,7 +247,6 @@ def test_a_parquet_file_loses_nothing(tmp_path_factory: pytest.TempPathFactory, 
     assert [p.name for p in path.parent.iterdir()] == ["t.parquet"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(trajectories(), min_size=1, max_size=3), st.lists(trajectories(), max_size=3), st.data())
 def test_tables_can_be_put_together_and_cut(
     first: list[Trajectory], second: list[Trajectory], data: st.DataObject

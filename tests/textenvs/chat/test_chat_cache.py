@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.chat.cache import AnswerCache, request_key
@@ -20,7 +20,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=25)
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=3), st.randoms(use_true_random=False))
 def test_keys_do_not_depend_on_order(request_, random):
     items = list(request_.items())
@@ -35,7 +34,6 @@ def typed(value):
     return [typed(each) for each in value] if isinstance(value, list) else (type(value), value)
 
 
-@settings(max_examples=40)
 @given(json_values, json_values)
 def test_different_requests_have_different_keys(one, two):
     assert (request_key({"x": one}) == request_key({"x": two})) == (typed(one) == typed(two))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data.gsm8k import problem_with, without_annotations
@@ -47,7 +47,6 @@ def calculations(answer):
     return [(int(a), sign, int(b), int(c)) for a, sign, b, c in _CALCULATION.findall(answer)]
 
 
-@settings(max_examples=30)
 @given(levels, splits, seeds, indices)
 def test_a_task_is_a_function_of_its_index(level, split, seed, index):
     task = GeneratedMath(level, seed=seed, split=split)[index]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data.files import write_parquet
@@ -142,7 +142,6 @@ def task_lists(draw: st.DrawFn) -> list[Task]:
     ]
 
 
-@settings(max_examples=20)
 @given(task_lists())
 def test_parquet_round_trip(tmp_path_factory, tasks):
     path = tmp_path_factory.mktemp("round") / "tasks.parquet"

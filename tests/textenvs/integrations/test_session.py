@@ -7,7 +7,7 @@ from contextlib import closing
 
 import adapter_kit
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.env import TextEnv, Turn
@@ -106,7 +106,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=25)
 @given(
     st.text(min_size=1, max_size=20),
     st.integers(0, 2**63 - 1),

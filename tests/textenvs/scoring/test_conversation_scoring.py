@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from textenvs.messages import assistant, system, user
@@ -130,7 +130,6 @@ def test_what_is_in_the_scope():
     }  # fmt: skip
 
 
-@settings(max_examples=20)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_estimates_do_not_depend_on_spaces_and_add_up(left, right):
     assert estimate_tokens(left) * 4 >= len(left.encode("utf-8", "replace"))

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.scoring import math as scoring
@@ -55,7 +55,6 @@ plain = st.text(st.characters(exclude_characters="\\{}", codec="utf-8"), max_siz
 nested = st.recursive(plain, lambda inner: st.builds("{}{{{}}}{}".format, plain, inner, plain), max_leaves=4)
 
 
-@settings(max_examples=30)
 @given(before=plain, content=nested, after=plain)
 def test_any_balanced_content_is_found_whole(before, content, after):
     assert boxed(f"{before}\\boxed{{{content}}}{after}") == (content.strip() or None)

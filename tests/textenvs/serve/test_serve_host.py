@@ -71,7 +71,7 @@ def hanging():
 # ------------------------------------------------------------------ sessions
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sampled_from([Guess, AsyncGuess, BlockingGuess]),
     st.lists(

@@ -128,7 +128,6 @@ def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whol
 
 
 @every_format
-@settings(max_examples=25)
 @given(reply=words)
 def test_no_reply_makes_reading_raise(name, reply):
     parsed = make_format(name, TOOLS).parse(reply)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +12,7 @@ from hypothesis import strategies as st
 
 from trainers.trajectory import Status, Trajectory
 
-
-def forall(*args: Any, **kwargs: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Hypothesis' ``given``, without a deadline (test machines stall) and with fewer examples (they are batches)."""
-    return lambda test: hypothesis.settings(deadline=None, max_examples=50)(hypothesis.given(*args, **kwargs)(test))
+forall = hypothesis.given
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.algorithms import fork as module
@@ -327,7 +327,6 @@ def oracle(
     return advantages, [row["w"] for row in rows]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_advantages_and_weights_are_those_of_the_formulas(data: st.DataObject) -> None:
     group: list[Tree] = []

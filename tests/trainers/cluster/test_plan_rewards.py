@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.memory import Machine, PlanError
@@ -41,7 +41,6 @@ SPANNED = "reward_model.learner_spans_pool=true"
     workers=st.integers(1, 4),
     nodes=st.integers(1, 2),
 )
-@settings(max_examples=40, deadline=None)
 def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, device, ranks, engines, workers, nodes):
     options = ["cluster.backend=ray", f"model.device={device}", f"cluster.learner_ranks={ranks}"]
     options += [f"engine.replicas={engines}", "actor.mini_batches=1", f"cluster.nnodes={nodes}"]
@@ -156,7 +155,6 @@ def several(judge: str, *options: str) -> list[str]:
 
 
 @given(ranks=st.integers(1, 4), counts=st.tuples(st.integers(1, 4), st.integers(1, 4)), own=st.booleans())
-@settings(max_examples=30, deadline=None)
 def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_own(judge, ranks, counts, own):
     options = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "actor.mini_batches=1"]
     its = ["two.enable_resource_pool=true", f"two.n_gpus_per_node={counts[1]}"]

@@ -111,5 +111,5 @@ class BlockPoolMachine(RuleBasedStateMachine):
         assert self.pool.free == self.pool.total - len(self.references())
 
 
-BlockPoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+BlockPoolMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 TestBlockPool = BlockPoolMachine.TestCase

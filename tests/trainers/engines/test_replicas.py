@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fragile import Fragile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from replicas_helpers import ANY, TOKENS, now, pair, patiently, simulated, slow, start
 
@@ -259,7 +259,6 @@ FAULTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(faults=FAULTS, mode=st.sampled_from(["keep", "wait", "abort"]), restarts=st.booleans())
 def test_whatever_happens_every_request_ends_once(faults: Any, mode: Any, restarts: bool) -> None:
     """12 episodes of three turns on three replicas; faults and updates come when they like."""

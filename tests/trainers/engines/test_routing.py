@@ -175,7 +175,7 @@ class Books(RuleBasedStateMachine):
         assert set(router.shedding) < self.up or not router.shedding, "never all that are up"
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Books.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestBooks = Books.TestCase
 
 

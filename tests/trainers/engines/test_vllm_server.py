@@ -1,4 +1,4 @@
-"""What only a real vLLM server can show, beside the conformance suite: its transports, adapters, sleep, two ranks."""
+"""What only a real vLLM server can show, beside the conformance suite: its transports, adapters, sleep."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SERVED, lively_model
-from real_server import PATIENT
 from some_adapters import adapted, merged
 from test_conformance import forward, picked
-from vllm_server import PYTHON, Server
+from vllm_server import Server
 
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.transport import LocalSource
 from trainers.engines.vllm.engine import VLLMEngine
-from trainers.engines.vllm.options import VLLMOptions
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(900)]
 
@@ -104,22 +102,5 @@ async def test_a_server_that_cannot_be_given_its_weights_serves_no_more(vllm: Se
                 await waiting
         with pytest.raises(EngineDeadError, match="mixture"):
             await engine.generate([1], GREEDY)
-    finally:
-        await engine.close()
-
-
-@pytest.mark.slow  # a server of its own; test_verl_commands_run has two ranks too
-async def test_two_tensor_parallel_ranks_take_weights_from_a_process_group(tmp_path: Path) -> None:
-    """Each rank holds its part, which its checksums prove; what they compute together is the model's."""
-    lively_model(**SERVED).save_pretrained(tmp_path)
-    small: dict[str, Any] = {"max_slots": 4, "threads": 1, "kv_cache_gib": 0.1}
-    options = VLLMOptions(python=str(PYTHON), tensor_parallel=2, bucket_bytes=20_000, **small, **PATIENT)
-    engine = VLLMEngine(tmp_path, options, max_context=256)
-    try:
-        await learns(engine, 1, 1)
-        await learns(engine, 2, 2)
-        found = engine._updater._found
-        assert {len(sums) for sums in found.values()} == {2}
-        assert len(set(found["model.layers.0.mlp.down_proj.weight"])) == 2
     finally:
         await engine.close()

@@ -26,12 +26,17 @@ Case = Callable[[Path], Any]
 
 
 def run_ranks(world: int, cases: dict[str, Case], folder: Path) -> list[dict[str, Any]]:
-    """What each rank's cases returned, by rank; the processes are forked from one that has torch imported already."""
+    """What each rank's cases returned, by rank."""
     folder.mkdir(parents=True, exist_ok=True)
+    start(world, _work, world, cases, str(folder))
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def start(world: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Call ``work(rank, *arguments)`` in so many processes, forked from one that has torch imported already."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch", "transformers", "trainers.learner", "peft"])
-    mp.start_processes(_work, (world, cases, str(folder)), nprocs=world, start_method="forkserver")
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+    mp.start_processes(work, arguments, nprocs=world, start_method="forkserver")
 
 
 def _work(rank: int, world: int, cases: dict[str, Case], folder: str) -> None:

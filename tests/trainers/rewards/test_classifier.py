@@ -96,7 +96,6 @@ def alone(exact: Classifier) -> Callable[[int], float]:
     return score
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=10))
 def test_a_score_does_not_depend_on_its_company_by_one_bit(exact: Classifier, alone: Any, numbers: list[int]) -> None:
     assert exact.score([talk(number) for number in numbers]) == [alone(number) for number in numbers]
@@ -108,7 +107,7 @@ def test_without_fixed_shapes_it_does_by_a_little(folders: dict[str, str]) -> No
     assert free.score(talks) == pytest.approx([free.score([each])[0] for each in talks], rel=1e-5, abs=1e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=12),
     st.integers(1, 8),

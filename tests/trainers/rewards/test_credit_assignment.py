@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.algorithms.advantages import ESTIMATORS
@@ -177,7 +177,6 @@ def test_the_table_of_what_is_learned():
 
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "opo", "passk", "reinforce_pp_baseline"])
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=4))
-@settings(max_examples=20)
 def test_estimators_of_whole_episodes_do_not_notice(estimator, groups):
     """Why these names are refused there by the configuration."""
     episodes = [episode(rewards) for rewards in groups]

@@ -222,7 +222,7 @@ def test_a_model_that_never_answers_stops_the_run_with_its_reason() -> None:
         run_simulated(train(Model(fault), retries=0))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 3), st.booleans(), st.floats(0, 0.4))
 def test_whatever_fails_what_is_delivered_has_its_own_score(seed, size, concurrency, remembers, failing) -> None:
     rng = random.Random(seed)

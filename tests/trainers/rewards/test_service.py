@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulation.clock import run_simulated
@@ -180,7 +180,6 @@ def test_who_leaves_is_not_computed_for_and_takes_nobody_along() -> None:
 # ---------------------------------------------------------------- failures
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.integers(0, 12)), max_size=40),
     st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), max_size=3),

@@ -145,10 +145,9 @@ def benchmark() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("replies", "users"), [("lognormal", "pareto"), ("pareto", "lognormal")])
-def test_heavy_tails_cost_the_asynchronous_collector_nothing(replies: str, users: str) -> None:
+def test_heavy_tails_cost_the_asynchronous_collector_nothing() -> None:
     theory = benchmark()
-    workload, setting, batches = theory.Workload(replies, users), theory.Setting(), 4
+    workload, setting, batches = theory.Workload("lognormal", "pareto"), theory.Setting(), 4
     fast, collected = run_simulated(theory.collect(workload, setting, 1, batches))
     slow, _ = run_simulated(theory.collect(workload, setting, 0, batches))
     assert fast.of_ideal(setting) >= 0.95

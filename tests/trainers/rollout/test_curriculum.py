@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collector_helpers import END, Characters, collector_of, engine_of, slow_env, wordy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
@@ -59,7 +59,6 @@ def curriculum(weights: Sequence[float], size: int | None = None, **rules: Any) 
 WEIGHTS = st.lists(st.floats(0.05, 20.0), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(WEIGHTS, st.integers(1, 80), st.sampled_from([None, 7]))
 def test_fixed_shares_are_kept_to_within_a_group_and_no_task_is_skipped_or_repeated(
     weights: list[float], groups: int, size: int | None
@@ -77,7 +76,6 @@ def test_fixed_shares_are_kept_to_within_a_group_and_no_task_is_skipped_or_repea
 RESULTS = st.lists(st.lists(st.booleans(), max_size=4), min_size=1, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
 @given(WEIGHTS, RESULTS, st.floats(0.02, 1.0), st.integers(1, 6))
 def test_no_component_starves_whatever_the_results(
     weights: list[float], results: list[list[bool]], floor: float, batch: int
@@ -182,7 +180,6 @@ def test_a_start_that_never_helps_is_given_up_and_one_that_was_withdrawn_is_not(
 # ---------------------------------------------------------------- resuming
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3)), min_size=4, max_size=60),
     st.integers(0, 50),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from collector_helpers import collector_of, engine_of, says, slow_env, wordy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
@@ -31,7 +31,6 @@ evaluations = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     evaluations=evaluations,
     staleness=st.integers(0, 2),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collector_helpers import collect, collector_of, engine_of, says, slow_env, tokens, turn_of, wordy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
@@ -45,7 +45,6 @@ class Clock:
     room=st.integers(1, 4),
     steps=st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*PHASES, None]), st.floats(0, 10)), max_size=40),
 )
-@settings(max_examples=50, deadline=None)
 def test_every_second_of_every_place_is_busy_or_idle_for_one_reason(room: int, steps: list[Any]) -> None:
     """The oracle looks at every interval anew."""
     clock = Clock()
@@ -79,7 +78,6 @@ def test_every_second_of_every_place_is_busy_or_idle_for_one_reason(room: int, s
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(PHASES), st.floats(0, 10)), max_size=20), queued=st.floats(0, 30))
-@settings(max_examples=50, deadline=None)
 def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], queued: float) -> None:
     clock = Clock()
     timeline = Timeline(Load(1, clock))
@@ -128,7 +126,6 @@ def episodes_of(length: int, count: int) -> list[Trajectory]:
     size=st.integers(1, 3),
     rng=st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, deadline=None)
 def test_the_length_bias_compares_what_came_first_with_what_was_admitted_first(
     lengths: list[tuple[int, int]], dropped: set[int], size: int, rng: random.Random
 ) -> None:

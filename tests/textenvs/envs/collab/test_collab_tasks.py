@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
@@ -276,7 +276,6 @@ def test_an_article():
     assert (reward, env.state.stop) == (pytest.approx(1.0), "solved")
 
 
-@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.text("abcdefg ", min_size=3), min_size=1).map(" ".join), max_size=15)
     .map("\n\n".join)

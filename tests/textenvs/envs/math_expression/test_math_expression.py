@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.envs.math_expression.env import MathExpression
@@ -73,7 +73,6 @@ numbers = st.sampled_from([3, 4, 5, 6, 9, 27, 21, 2.5])
 some_calls = st.tuples(st.sampled_from(["add", "subtract", "multiply", "divide", "at"]), numbers, numbers)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.lists(some_calls, min_size=1, max_size=3), max_size=5))
 def test_no_play_earns_more_than_the_shortest_way(plan):
     env = started()

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.envs.service_desk.reply_parser import Heard, mentions, understand, verdict
@@ -156,7 +156,6 @@ def test_handing_over():
         assert not understand(text).transferred
 
 
-@settings(max_examples=30)
 @given(st.text(max_size=300))
 def test_anything_can_be_heard(text):
     assert isinstance(understand(text), Heard)
@@ -164,7 +163,6 @@ def test_anything_can_be_heard(text):
         verdict(text, kind, value)
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10**9), st.integers(0, 99))
 def test_amounts_however_they_are_written(dollars, cents):
     value = str(dollars * 100 + cents)
@@ -233,7 +231,6 @@ def test_another_value_in_the_same_role_leaves_it_open(text, value, role):
     assert verdict(f"Perhaps {other}. {text}", kind_of(value), value, role) == "several"
 
 
-@settings(max_examples=30)
 @given(st.integers(2, 60), st.integers(0, 59), st.sampled_from(["refund", "total", "balance", "charge", "fee", ""]))
 def test_who_lists_amounts_has_said_none(count, right, role):
     listed = ", ".join(f"${n}.20" for n in range(1, count + 1))
@@ -242,7 +239,6 @@ def test_who_lists_amounts_has_said_none(count, right, role):
         assert verdict(text, "amount", value, role) != "right"
 
 
-@settings(max_examples=30)
 @given(st.integers(2, 28), st.integers(1, 28), st.sampled_from(["promised", "placed", "delivered", "deadline", ""]))
 def test_who_lists_days_has_said_none(count, right, role):
     for form in ("2025-03-{:02}", "March {}", "{}th of March"):

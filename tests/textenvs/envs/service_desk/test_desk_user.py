@@ -65,7 +65,6 @@ def private_pieces(scenario):
     return {name: piece for name, piece in pieces.items() if piece}
 
 
-@settings(max_examples=30)
 @given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), min_size=60, max_size=60))
 def test_the_talk_ends_whatever_is_said(which, replies):
     scenario = story(which)
@@ -108,7 +107,6 @@ def test_the_user_is_a_function_of_what_was_said(which, replies):
     assert talk() == talk()
 
 
-@settings(max_examples=30)
 @given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), max_size=25))
 def test_no_message_gives_everything_away(which, replies):
     scenario = story(which)
@@ -126,7 +124,6 @@ def test_no_message_gives_everything_away(which, replies):
         assert len(kinds) <= 2, words
 
 
-@settings(max_examples=20)
 @given(
     which=tasks, replies=st.lists(st.sampled_from(("", "lorem ipsum", "One moment.", "Hm.", "Is there anything else?")))
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tau2_data import DATA, SETS, needs_data
 
@@ -203,7 +203,6 @@ def test_whatever_a_tool_is_given_is_answered(domain, split):
     some = JSON | st.sampled_from(sorted(known) or ["user_1"])
 
     @given(st.data())
-    @settings(max_examples=60)
     def check(data):
         env.reset(seed=0, options={"task_index": 0})
         tool = data.draw(st.sampled_from([*env.tools, *env.user_tools.tools]))
