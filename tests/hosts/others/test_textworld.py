@@ -79,6 +79,12 @@ def test_one_turn_is_one_command_and_the_interpreter_takes_none(cache):
         env.reset(seed=0, options={"task_index": 0})
         *_, reward, _, _, info = env.step(joint.join(commands))
         assert (reward, info["metrics"]["invalid"], env.state.moves) == (0.0, 1.0, ())
+    # The page's game has two red things and more than one in the fridge. Inform reads nine letters of a word.
+    for several in ("take every", "take both", "take everythinx", "take both red", "take two red", "take 2 from fridge"):
+        held, invalid, moves = env.step("inventory")[0][-1], env.state.invalid, env.state.moves
+        assert env.step(several)[1] == 0.0, several
+        assert (env.state.invalid, env.state.moves) == (invalid + 1, moves), several
+        assert env.step("inventory")[0][-1] == held, several
     hostile = ("", "undo", "restart", "save", "restore", "script", "again", "tw-extra-infos score", "print_state", "é")
     for reply in hostile:
         before = env.state.moves
@@ -112,6 +118,22 @@ def test_the_expert_comes_back_after_a_detour(cache):
         env.step(env.demonstration(RNG))
     assert env.state.stop == "solved"
     assert any(each.startswith("examine cookbook") for each in said(env))
+
+
+def test_get_is_take(cache):
+    """TextWorld tracks it, so that the expert goes on from there."""
+    env, other = make(cache), make(cache)
+    drive(env)
+    take = next(each for each in said(env) if each.startswith("take "))
+    short = f"get {take.removeprefix('take ').partition(' from ')[0]}"
+    for each, command in ((env, take), (other, short)):
+        each.reset(seed=0, options={"task_index": 0})
+        each.step(command)
+    assert env._peek().commands == other._peek().commands
+    assert other.state.share > 0
+    while not other.state.done:
+        other.step(other.demonstration(RNG))
+    assert other.state.stop == "solved"
 
 
 def test_admissible_commands_are_those_that_do_something(cache):
