@@ -80,7 +80,7 @@ def test_one_turn_is_one_command_and_the_interpreter_takes_none(cache):
         *_, reward, _, _, info = env.step(joint.join(commands))
         assert (reward, info["metrics"]["invalid"], env.state.moves) == (0.0, 1.0, ())
     # The page's game has two red things and more than one in the fridge. Inform reads nine letters of a word.
-    for several in ("take every", "take both", "take everythinx", "take both red", "take two red", "take 2 from fridge"):
+    for several in ("take every", "take both", "take everythinx", "take two red", "take 2 from fridge"):
         held, invalid, moves = env.step("inventory")[0][-1], env.state.invalid, env.state.moves
         assert env.step(several)[1] == 0.0, several
         assert (env.state.invalid, env.state.moves) == (invalid + 1, moves), several
