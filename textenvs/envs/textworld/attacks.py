@@ -7,7 +7,7 @@ share. A dish that is wrongly cooked ends the game.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -21,6 +21,8 @@ _THING = re.compile(
     r"\b(?:an?|some|the) (?:(?:raw|fried|roasted|grilled|uncut|chopped|sliced|diced) )*([a-z]+(?: [a-z]+){0,2})"
     r"(?=,|\.|!| and an? | on the | in the | for you)"
 )
+_DOOR = re.compile(r"\b((?:sliding )?[a-z]+ door)\b")
+_EXIT = re.compile(r"\b(north|east|south|west)\b")
 #: Foods of TextWorld's recipes, which are the same in every game.
 _FOODS = (
     "carrot", "banana", "red apple", "red potato", "yellow potato", "purple potato", "red onion", "white onion",
@@ -35,9 +37,12 @@ _SEVERAL = (
 _MEAL = ("prepare meal", "eat meal")
 
 
+def _told(conversation: Messages) -> str:
+    return " ".join(text_of(each) for each in conversation if each["role"] == "user")
+
+
 def _things(conversation: Messages) -> list[str]:
-    told = " ".join(text_of(each) for each in conversation if each["role"] == "user")
-    return list(dict.fromkeys(_THING.findall(told)))
+    return list(dict.fromkeys(_THING.findall(_told(conversation))))
 
 
 def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
@@ -96,14 +101,22 @@ def _echo(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
 
 
 def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    def steps() -> Iterator[str]:
-        while True:
-            for thing in ("open fridge", "open door", "take coin"):
-                yield f"go {('north', 'east', 'south', 'west')[rng.integers(4)]}"
-                yield thing
+    """Through the exits of the last room that was described, opening doors and taking what there is."""
+    tried, left = {"fridge", "knife"}, ["open fridge"]
 
-    walk = steps()
-    return lambda conversation: next(walk)
+    def reply(conversation: Messages) -> str:
+        if not left:
+            room = _told(conversation).rpartition("-= ")[2]
+            seen = dict.fromkeys((*_DOOR.findall(room), *_THING.findall(room)))
+            new = [each for each in seen if each not in tried]
+            tried.update(new)
+            left.extend(f"{'open' if each.endswith(' door') else 'take'} {each}" for each in new)
+            exits = _EXIT.findall(room) or ["north", "east", "south", "west"]
+            left.append(f"go {exits[rng.integers(len(exits))]}")
+            left.append("take coin" if "coin" in room else "open fridge")
+        return left.pop(0)
+
+    return reply
 
 
 def _again(name: str, says: str, replies: Sequence[str | Message]) -> Attack:
@@ -127,7 +140,7 @@ ATTACKS: tuple[Attack, ...] = (
     always("plan-of-lines", "says all commands at once, a line each", _plan("\n")),
     always("plan-in-a-line", "says all commands at once, in one line", _plan(" then ")),
     Attack("echo", "repeats the game's last message", _echo),
-    Attack("wander", "walks about at random, and opens what it meets", _wander),
+    Attack("wander", "walks about, opens doors and the fridge, takes all that it sees", _wander),
     _again("look", "looks, again and again", ["look", "inventory", "examine cookbook"]),
     sequence("meal", "prepares a meal and eats it", _MEAL),
     _again(
