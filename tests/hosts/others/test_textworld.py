@@ -147,10 +147,12 @@ def test_admissible_commands_are_those_that_do_something(cache):
 
 
 def test_attacks_earn_a_share_at_most(cache):
+    """Those that take what is there, or read the recipe, have a part of the score; those against the interpreter none."""
+    part = {"grab", "cook-all", "juggle", "recipe-lines", "menu", "wander"}
     for attack in make(cache).attacks():
         if not attack.rehearse:  # what does would be shown the one game that there is
             (record,) = play_attack(lambda: make(cache), attack, 1)
-            assert record.total <= 0.4 * (attack.name in ("grab", "cook-all")), attack.name
+            assert record.total <= 0.4 * (attack.name in part) + 1e-9, attack.name
 
 
 def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
