@@ -147,7 +147,7 @@ def test_admissible_commands_are_those_that_do_something(cache):
 
 
 def test_attacks_earn_a_share_at_most(cache):
-    """Those that take what is there, or read the recipe, have a part of the score; those against the interpreter none."""
+    """Who takes what is there, or reads the recipe, has a part of the score; who talks to the interpreter has none."""
     part = {"grab", "cook-all", "juggle", "recipe-lines", "menu", "wander"}
     for attack in make(cache).attacks():
         if not attack.rehearse:  # what does would be shown the one game that there is
