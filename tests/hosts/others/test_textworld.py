@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,24 @@ def test_two_processes_make_the_same_game_at_once(tmp_path):
     (tmp_path / "other.z8").write_bytes(b"")
     with pytest.raises(ValueError, match=r"other\.z8 has no \.json beside it"):
         games_in(str(tmp_path))
+
+
+def test_games_are_started_in_several_threads(cache):
+    """TextWorld's parser is one for the process, and keeps where it is."""
+    from textworld.logic import GameLogic
+
+    env = make(cache)
+    drive(env)  # so that the game is there
+    path = game_file(env.tasks.folder, "cooking", env.tasks.dials, env.tasks[0].extra["seed"])
+    GameLogic.parse.cache_clear()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            games = list(pool.map(LiveGame, [path] * 4))
+    finally:
+        sys.setswitchinterval(before)
+    assert {game.walkthrough for game in games} == {tuple(said(env))}
 
 
 DOMAIN = """(define (domain d) (:requirements :adl :typing) (:types agent place thing)

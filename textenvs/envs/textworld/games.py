@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -62,7 +63,9 @@ VARIABLE = "TEXTENVS_CACHE"
 _ATTEMPTS = 20
 _EXTRA = "this needs TextWorld: pip install 'textenvs[textworld]'"
 
-_generating = threading.Lock()  # TextWorld's generator keeps what it generates from in the process
+#: TextWorld's generator keeps what it generates from in the process, and its parsers, which read a game's file and what
+#: is said in a planned one, keep where they are.
+_generating, _parsing = threading.Lock(), threading.Lock()
 
 
 def textworld() -> ModuleType:
@@ -146,18 +149,19 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
         options.seeds = _seeds(seed * _ATTEMPTS + attempt)
         options.path, options.force_recompile = str(folder / "game.z8"), True
         try:
-            if kind == "cooking":
-                # One seed for both: the recipe would be the same in every game.
-                settings = {**dials, "recipe_seed": options.seeds["quest"], "split": None}
-                game = CHALLENGES["tw-cooking"][1](settings=settings, options=options)
-            elif kind == "coin":
-                # A hundred levels each without rooms beside the way, with one beside each, and with two.
-                level = 100 * dials["distractors"] + dials["quest_length"]
-                game = CHALLENGES["tw-coin_collector"][1](settings={"level": level}, options=options)
-            else:
-                options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
-                options.quest_length = dials["quest_length"]
-                game = tw.generator.make_game(options)
+            with _parsing:
+                if kind == "cooking":
+                    # One seed for both: the recipe would be the same in every game.
+                    settings = {**dials, "recipe_seed": options.seeds["quest"], "split": None}
+                    game = CHALLENGES["tw-cooking"][1](settings=settings, options=options)
+                elif kind == "coin":
+                    # A hundred levels each without rooms beside the way, with one beside each, and with two.
+                    level = 100 * dials["distractors"] + dials["quest_length"]
+                    game = CHALLENGES["tw-coin_collector"][1](settings={"level": level}, options=options)
+                else:
+                    options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
+                    options.quest_length = dials["quest_length"]
+                    game = tw.generator.make_game(options)
             path = Path(compile_game(game, options))
             if LiveGame(path).solvable():
                 return
@@ -222,8 +226,9 @@ class LiveGame:
         infos = tw.EnvInfos(
             admissible_commands=True, policy_commands=True, verbs=True, max_score=True, extras=["walkthrough"]
         )
-        self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
-        self._note(self._game.reset())
+        with _parsing:
+            self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
+            self._note(self._game.reset())
         self.opening = _clean(self._state.feedback, opening=True)
         self.walkthrough: tuple[str, ...] = tuple(self._state.get("extra.walkthrough") or self._state.policy_commands)
         self.verbs = frozenset(self._state.get("verbs") or ())
@@ -255,7 +260,8 @@ class LiveGame:
         # TextWorld does not recognise what "get" takes out of something, and would lose track of it.
         sent = f"take {rest}" if verb.lower() == "get" and not self._planned else command
         try:
-            state, score, _ = self._game.step(sent)
+            with _parsing if self._planned else nullcontext():
+                state, score, _ = self._game.step(sent)
             state["score"] = score
             self._note(state)
         except Exception as error:
