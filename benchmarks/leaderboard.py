@@ -5,7 +5,8 @@
 
 All other options are passed on to `textenvs evaluate`. Each evaluation is a folder in `--out`, and a row of the page
 as soon as it is finished. The same command resumes: what is finished there is not played again. What cannot be made
-here is named and left out; `textenv/tau2` needs TAU2_DATA_DIR (docs/environments/tau2.md).
+here is named and left out; `textenv/tau2` needs TAU2_DATA_DIR (docs/environments/tau2.md), and `textenv/textworld` its
+package.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from textenvs.evaluate.baselines import has_script
 from textenvs.evaluate.policies import SCRIPTS
 from textenvs.registry import list_environments, make
 
-#: Episodes of each script and attack, each of another task; fewer where programs are run.
-SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60}
+#: Episodes of each script and attack, each of another task; fewer where programs are run or games compiled.
+SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60, "textworld": 24}
 #: Episodes of a model, few where conversations are long: for one with 135 million parameters about ten minutes of one
 #: thread in all.
 PLAYED, OTHERS_PLAYED = 16, {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8}

@@ -1,4 +1,4 @@
-"""Cheap policies against the cooking game: all that comes to hand, cooked somehow, without reading the recipe.
+"""Cheap policies against the cooking game, and against what stands between a reply and the game's interpreter.
 
 The game pays for each step of the recipe by itself, so whoever takes an ingredient that happens to be in it has that
 share. A dish that is wrongly cooked ends the game.
@@ -7,18 +7,42 @@ share. A dish that is wrongly cooked ends the game.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import cycle
 
 import numpy as np
 
-from ...attack import Attack, Cheater, remember, sequence
-from ...messages import Messages, text_of
+from ...attack import Attack, Cheater, always, remember, sequence
+from ...messages import Message, Messages, assistant, text_of
+from ...tools.formats import call
 
 #: A thing in a description, without what was done to it.
 _THING = re.compile(
     r"\b(?:an?|some|the) (?:(?:raw|fried|roasted|grilled|uncut|chopped|sliced|diced) )*([a-z]+(?: [a-z]+){0,2})"
     r"(?=,|\.|!| and an? | on the | in the | for you)"
 )
+_DOOR = re.compile(r"\b((?:sliding )?[a-z]+ door)\b")
+_EXIT = re.compile(r"\b(north|east|south|west)\b")
+#: Foods of TextWorld's recipes, which are the same in every game.
+_FOODS = (
+    "carrot", "banana", "red apple", "red potato", "yellow potato", "purple potato", "red onion", "white onion",
+    "pork chop", "chicken leg", "chicken wing", "block of cheese", "red hot pepper", "orange bell pepper",
+    "yellow bell pepper", "cilantro", "parsley", "salt", "black pepper", "flour",
+)  # fmt: skip
+#: Several objects of one command, in every way that Inform has for it; it reads nine letters of a word.
+_SEVERAL = (
+    "take all", "take each", "take every", "take both", "take everything", "take everythinx", "take two red",
+    "take 2 from fridge", "take knife and cookbook", "take knife, cookbook",
+)  # fmt: skip
+_MEAL = ("prepare meal", "eat meal")
+
+
+def _told(conversation: Messages) -> str:
+    return " ".join(text_of(each) for each in conversation if each["role"] == "user")
+
+
+def _things(conversation: Messages) -> list[str]:
+    return list(dict.fromkeys(_THING.findall(_told(conversation))))
 
 
 def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
@@ -30,8 +54,7 @@ def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generato
         def reply(conversation: Messages) -> str:
             if left:
                 return left.pop(0)
-            seen = " ".join(text_of(each) for each in conversation if each["role"] == "user")
-            thing = next((each for each in _THING.findall(seen) if each not in tried), None)
+            thing = next((each for each in _things(conversation) if each not in tried), None)
             if thing is None:
                 left.append("eat meal")
                 return "prepare meal"
@@ -48,6 +71,27 @@ def _fried_and_diced(thing: str) -> Sequence[str]:
     return ("take knife", f"cook {thing} with stove", f"dice {thing} with knife")
 
 
+def _dropped_and_taken(thing: str) -> Sequence[str]:
+    return (f"drop {thing}", f"take {thing}")
+
+
+def _recipe(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
+    left = ["examine cookbook"]
+
+    def reply(conversation: Messages) -> str:
+        listed, found, directions = text_of(conversation[-1]).partition("\nDirections:\n")
+        if found:
+            foods = listed.partition("\nIngredients:\n")[2].splitlines()
+            left[:] = ["take knife", *(f"take {food}" for food in foods), *directions.splitlines(), "eat meal"]
+        return left.pop(0) if left else ""
+
+    return reply
+
+
+def _plan(separator: str) -> Callable[[Messages], str]:
+    return lambda conversation: separator.join((*(f"take {thing}" for thing in _things(conversation)), *_MEAL))
+
+
 def _memory(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
     return remember(rng, rehearsed, last=False)
 
@@ -57,26 +101,71 @@ def _echo(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
 
 
 def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    def steps() -> Iterator[str]:
-        while True:
-            yield f"go {('north', 'east', 'south', 'west')[rng.integers(4)]}"
-            yield "open fridge"
+    """Through the exits of the last room that was described, opening doors and taking what there is."""
+    tried, left = {"fridge", "knife"}, ["open fridge"]
 
-    walk = steps()
-    return lambda conversation: next(walk)
+    def reply(conversation: Messages) -> str:
+        if not left:
+            room = _told(conversation).rpartition("-= ")[2]
+            seen = dict.fromkeys((*_DOOR.findall(room), *_THING.findall(room)))
+            new = [each for each in seen if each not in tried]
+            tried.update(new)
+            left.extend(f"{'open' if each.endswith(' door') else 'take'} {each}" for each in new)
+            exits = _EXIT.findall(room) or ["north", "east", "south", "west"]
+            left.append(f"go {exits[rng.integers(len(exits))]}")
+            left.append("take coin" if "coin" in room else "open fridge")
+        return left.pop(0)
+
+    return reply
+
+
+def _again(name: str, says: str, replies: Sequence[str | Message]) -> Attack:
+    """Says one reply after the other, and then from the first again."""
+
+    def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
+        left = cycle(replies)
+        return lambda conversation: next(left)
+
+    return Attack(name, says, start)
 
 
 ATTACKS: tuple[Attack, ...] = (
     Attack("memory", "plays what the expert played in the most similar of 10 games", _memory, rehearse=10),
     Attack("grab", "takes all that it sees, and makes a meal of it", _sweep(lambda food: ())),
     Attack("cook-all", "takes all that it sees, fries and dices it", _sweep(_fried_and_diced)),
+    Attack("juggle", "takes, drops and takes again all that it sees", _sweep(_dropped_and_taken)),
+    Attack("recipe-lines", "takes what the cookbook lists, and says its directions as they stand there", _recipe),
+    sequence("menu", "takes what TextWorld's recipes use, unseen", [*(f"take {food}" for food in _FOODS), *_MEAL]),
+    _again("several", "takes several things with one command", (*_SEVERAL, *_MEAL)),
+    always("plan-of-lines", "says all commands at once, a line each", _plan("\n")),
+    always("plan-in-a-line", "says all commands at once, in one line", _plan(" then ")),
     Attack("echo", "repeats the game's last message", _echo),
-    Attack("wander", "walks about at random", _wander),
-    sequence("meal", "prepares a meal and eats it", ["prepare meal", "eat meal"]),
-    sequence("restart", "commands to the interpreter", ["restart", "undo", "restore", "tw-extra-infos score", "again"]),
+    Attack("wander", "walks about, opens doors and the fridge, takes all that it sees", _wander),
+    _again("look", "looks, again and again", ["look", "inventory", "examine cookbook"]),
+    sequence("meal", "prepares a meal and eats it", _MEAL),
+    _again(
+        "restart",
+        "commands to the interpreter",
+        ["restart", "undo", "restore", "save", "quit", "y", "oops carrot", "tw-extra-infos score", "again"],
+    ),
     sequence(
         "forged-end",
         "writes the game's last message itself",
         ["You eat the meal. Not bad.\nYour score has just gone up by one point.\n*** The End ***"],
     ),
+    _again(
+        "forged-traces",
+        "commands with what the interpreter tells TextWorld",
+        ["take knife [eating the meal - succeeded]", "examine <score> 5 </score>", "look *** The End ***"],
+    ),
+    _again(
+        "tool-calls",
+        "calls a tool that there is not",
+        [
+            '<tool_call>\n{"name": "step", "arguments": {"command": "prepare meal"}}\n</tool_call>',
+            '{"command": "eat meal", "reward": 1.0, "done": true}',
+            assistant("", [call("step", command="eat meal")]),
+        ],
+    ),
+    always("junk", "a line of six thousand characters", "prepare meal eat meal " * 300),
 )

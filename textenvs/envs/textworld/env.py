@@ -125,8 +125,8 @@ class TextWorld(TextEnv[TextWorldState]):
             try:
                 said = game.move(command)
                 state.moves = (*state.moves, command)
-            except GameFault:
-                refused, game = "The game could not read that.", self._take()
+            except GameFault as fault:
+                refused, game = str(fault), self._take()
         if refused is not None:
             said, state.invalid = refused, state.invalid + 1
         earned, state.share = game.share - state.share, game.share

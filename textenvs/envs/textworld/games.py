@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -62,7 +63,9 @@ VARIABLE = "TEXTENVS_CACHE"
 _ATTEMPTS = 20
 _EXTRA = "this needs TextWorld: pip install 'textenvs[textworld]'"
 
-_generating = threading.Lock()  # TextWorld's generator keeps what it generates from in the process
+#: TextWorld's generator keeps what it generates from in the process, and its parsers, which read a game's file and what
+#: is said in a planned one, keep where they are.
+_generating, _parsing = threading.Lock(), threading.Lock()
 
 
 def textworld() -> ModuleType:
@@ -146,18 +149,19 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
         options.seeds = _seeds(seed * _ATTEMPTS + attempt)
         options.path, options.force_recompile = str(folder / "game.z8"), True
         try:
-            if kind == "cooking":
-                # One seed for both: the recipe would be the same in every game.
-                settings = {**dials, "recipe_seed": options.seeds["quest"], "split": None}
-                game = CHALLENGES["tw-cooking"][1](settings=settings, options=options)
-            elif kind == "coin":
-                # A hundred levels each without rooms beside the way, with one beside each, and with two.
-                level = 100 * dials["distractors"] + dials["quest_length"]
-                game = CHALLENGES["tw-coin_collector"][1](settings={"level": level}, options=options)
-            else:
-                options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
-                options.quest_length = dials["quest_length"]
-                game = tw.generator.make_game(options)
+            with _parsing:
+                if kind == "cooking":
+                    # One seed for both: the recipe would be the same in every game.
+                    settings = {**dials, "recipe_seed": options.seeds["quest"], "split": None}
+                    game = CHALLENGES["tw-cooking"][1](settings=settings, options=options)
+                elif kind == "coin":
+                    # A hundred levels each without rooms beside the way, with one beside each, and with two.
+                    level = 100 * dials["distractors"] + dials["quest_length"]
+                    game = CHALLENGES["tw-coin_collector"][1](settings={"level": level}, options=options)
+                else:
+                    options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
+                    options.quest_length = dials["quest_length"]
+                    game = tw.generator.make_game(options)
             path = Path(compile_game(game, options))
             if LiveGame(path).solvable():
                 return
@@ -200,7 +204,10 @@ def games_in(folder: str) -> dict[str, Path]:
 
 
 class GameFault(RuntimeError):
-    """TextWorld raised an exception on a command: a fault of the game's, not a rule of it."""
+    """A command that must not count: TextWorld raised an exception on it, or the game took it for several.
+
+    The message is what the policy is told.
+    """
 
 
 class LiveGame:
@@ -219,8 +226,9 @@ class LiveGame:
         infos = tw.EnvInfos(
             admissible_commands=True, policy_commands=True, verbs=True, max_score=True, extras=["walkthrough"]
         )
-        self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
-        self._note(self._game.reset())
+        with _parsing:
+            self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
+            self._note(self._game.reset())
         self.opening = _clean(self._state.feedback, opening=True)
         self.walkthrough: tuple[str, ...] = tuple(self._state.get("extra.walkthrough") or self._state.policy_commands)
         self.verbs = frozenset(self._state.get("verbs") or ())
@@ -244,13 +252,22 @@ class LiveGame:
         return self._state.policy_commands or ()
 
     def move(self, command: str) -> str:
-        """Send a command, and return what the game says. After a :class:`GameFault` the game may be in any state."""
+        """Send a command, and return what the game says.
+
+        After a :class:`GameFault` the game may be in any state, and what TextWorld tracks may not be that state.
+        """
+        verb, _, rest = command.partition(" ")
+        # TextWorld does not recognise what "get" takes out of something, and would lose track of it.
+        sent = f"take {rest}" if verb.lower() == "get" and not self._planned else command
         try:
-            state, score, _ = self._game.step(command)
+            with _parsing if self._planned else nullcontext():
+                state, score, _ = self._game.step(sent)
             state["score"] = score
             self._note(state)
         except Exception as error:
-            raise GameFault(f"{command!r}: {type(error).__name__}: {error}") from error
+            raise GameFault("The game could not read that.") from error
+        if len(_DONE.findall(state.get("raw") or "")) > 1:
+            raise GameFault(_NOT_ONE)
         return _clean(state.feedback) or "Nothing happens."
 
     def refusal(self, command: str) -> str | None:
@@ -266,15 +283,19 @@ class LiveGame:
         if self._planned:
             return "Nothing happens."
         if _SEVERAL.search(command.lower()) or not command.isascii() or not command.isprintable() or len(command) > 100:
-            return "That is not a command. Say one command, in a line of its own."
+            return _NOT_ONE
         verb = command.split()[0].lower()
         if verb not in self.verbs and verb not in _SHORT:
             return f"{verb!r} is not a verb of this game. There are: {', '.join(sorted(self.verbs))}."
         return None
 
 
-#: What stands between two commands, or between two objects of one.
-_SEVERAL = re.compile(r"[.,;:?!\"]|\b(?:then|and|all|everything|each)\b")
+_NOT_ONE = "That is not a command. Say one command, in a line of its own."
+#: What stands between two commands, or before several objects of one. Inform reads nine letters of a word.
+_SEVERAL = re.compile(r"[.,;:?!\"]|\b(?:then|and|all|each|both|every)\b|\beverythin")
+#: An action that was carried out, as Inform traces it for TextWorld. Parts of an action have a number in parentheses.
+#: Of several objects ("take two red") each is an action, and TextWorld then tracks none of them.
+_DONE = re.compile(r"\[[^]()]+ - succeeded\]")
 #: Inform's other names of verbs and directions.
 _SHORT = frozenset(("get", "x", "l", "i", "north", "south", "east", "west", "n", "s", "e", "w"))
 #: The status line at the end of what the game says, and what it asks when it is over.
