@@ -1,6 +1,6 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
-``fork-credit/clarify`` are bookings of a lesson, a day and an instrument: words of two sorts to copy, a token each.
+``fork-credit/clarify`` are sums of two numbers, one of which is mostly missing.
 ``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not arithmetic, and a
 guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is identified: an account
 to close or a charge to explain, where the agent must ask for the reason before it hands the case over. Rules and tools
@@ -26,11 +26,11 @@ from textenvs.messages import Message, user
 from textenvs.task import Rows, Split, Task
 
 
-class Bookings(Clarify):
+class Sums(Clarify):
     """`clarify` with one kind of requests."""
 
     def __init__(self, *, split: Split = "train", **options: Any) -> None:
-        super().__init__(kinds=["lesson"], ambiguous=0.75, split=split, **options)
+        super().__init__(kinds=["sum"], ambiguous=0.75, split=split, **options)
 
 
 class Locks(CollabMath):
@@ -80,6 +80,6 @@ class HandoverTasks(ServiceDeskTasks):
         return next(task for task in tasks if not scenario_of(task).chain[0].order_id)
 
 
-gymnasium.register("fork-credit/clarify-v0", entry_point=Bookings)
+gymnasium.register("fork-credit/clarify-v0", entry_point=Sums)
 gymnasium.register("fork-credit/collab-math-v0", entry_point=Locks)
 gymnasium.register("fork-credit/service-desk-v0", entry_point=Handover)

@@ -14,7 +14,7 @@ from benchmarks.fork_credit import envs, report, runs
 
 @pytest.mark.parametrize("name", list(runs.FAMILIES))
 def test_the_expert_earns_what_scores_are_compared_with(name: str) -> None:
-    env = {"clarify": envs.Bookings, "collab-math": envs.Locks, "service-desk": envs.Handover}[name](split="test")
+    env = {"clarify": envs.Sums, "collab-math": envs.Locks, "service-desk": envs.Handover}[name](split="test")
     returns = []
     for task in range(96):
         env.reset(options={"task_index": task})
