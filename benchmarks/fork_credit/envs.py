@@ -1,6 +1,7 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
-``fork-credit/clarify`` are sums of two numbers, one of which is mostly missing.
+``fork-credit/clarify`` are sums of two numbers, one of which is mostly missing. Its held-out requests are other draws
+of the same ones: what a model this small makes of sums that it has never seen says nothing of credit.
 ``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not arithmetic, and a
 guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is identified: an account
 to close or a charge to explain, where the agent must ask for the reason before it hands the case over. Rules and tools
@@ -27,10 +28,10 @@ from textenvs.task import Rows, Split, Task
 
 
 class Sums(Clarify):
-    """`clarify` with one kind of requests."""
+    """`clarify` with one kind of requests, of which both splits have all."""
 
     def __init__(self, *, split: Split = "train", **options: Any) -> None:
-        super().__init__(kinds=["sum"], ambiguous=0.75, split=split, **options)
+        super().__init__(kinds=["sum"], ambiguous=0.75, seed=int(split == "test"), **options)
 
 
 class Locks(CollabMath):

@@ -43,7 +43,7 @@ FAMILIES = {
         budget=30_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
         # It soon asks for what is missing; to add, it needs many steps.
-        start=("warm_start.steps=2000", "warm_start.batch_size=48", "warm_start.demonstrations=20000"),
+        start=("warm_start.steps=1000", "warm_start.batch_size=48", "warm_start.demonstrations=20000"),
     ),
     "collab-math": Family(
         expert=0.983,

@@ -60,14 +60,14 @@ def test_a_program_is_tested_once_unless_the_clock_stopped_it(monkeypatch):
     monkeypatch.setattr("textenvs.envs.collab_code.env.pass_rate", counted)
     kept = {}
     monkeypatch.setattr("textenvs.envs.collab_code.env._tested", kept)
-    env = started(timeout_s=0.1)
-    right = env.state.task.ground_truth
+    right = started().state.task.ground_truth
     for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
         again = started(timeout_s=timeout_s)
         assert score(again, right) == 1.0
         assert len(runs) == count
-    assert score(env, "x = 1") == score(env, "x = 1") == 0.0
+    assert score(started(timeout_s=5.0), "x = 1") == score(started(timeout_s=5.0), "x = 1") == 0.0
     assert len(runs) == 3
+    env = started(timeout_s=0.1)
     hangs = f"def {env.state.task.extra['entry_point']}(x):\n    while True: pass"
     assert score(env, hangs) == score(started(timeout_s=0.1), hangs) == 0.0
     assert len(runs) == 5
