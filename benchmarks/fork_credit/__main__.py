@@ -28,14 +28,14 @@ from ..parallel import finished
 from .report import draw, table, tokens_to
 from .runs import ESTIMATORS, FAMILIES, Key, Start, do, missing_start
 
-TRIES = ("actor.lr=3e-4", "actor.lr=5e-4", "actor.lr=1e-3")  # at 3e-3 none of five got there on collab-math
-
 
 def keys(families: Sequence[str], tuning: Sequence[int], seeds: Sequence[int], runs: list[Any]) -> Iterator[Key]:
     """Runs that are missing and can begin, in order: an estimator's seeds wait for all of its tries in that family."""
     done = {key_of(run) for run in runs}
     for family in families:
-        tries = [(family, name, this, seed) for seed in tuning for name in ESTIMATORS for this in TRIES]
+        tries = [
+            (family, name, this, seed) for seed in tuning for name in ESTIMATORS for this in FAMILIES[family].tries
+        ]
         missing = [key for key in tries if key not in done]
         yield from missing
         best = {name: best_try(family, name, tuning, runs) for name in {*ESTIMATORS} - {key[1] for key in missing}}
@@ -71,7 +71,7 @@ def best_try(family: str, estimator: str, tuning: Sequence[int], runs: Sequence[
         spent = [tokens_to(run) or 2 * FAMILIES[family].budget for run in mine]
         return sum(spent), -sum(max(score for _, score in run["curve"]) for run in mine)
 
-    return min(TRIES, key=cost)
+    return min(FAMILIES[family].tries, key=cost)
 
 
 def main() -> None:

@@ -29,12 +29,14 @@ class Family:
         budget: Sampled tokens after which a run ends.
         common: Overrides of all runs.
         start: Overrides of the warm start.
+        tries: What each estimator is tuned over.
     """
 
     expert: float
     budget: int
     common: tuple[str, ...]
     start: tuple[str, ...]
+    tries: tuple[str, ...] = ("actor.lr=3e-4", "actor.lr=5e-4", "actor.lr=1e-3")
 
 
 FAMILIES = {
@@ -44,6 +46,7 @@ FAMILIES = {
         common=("rollout.max_response_length=24", "engine.max_context=192"),
         # It soon asks for what is missing; to add, it needs many steps.
         start=("warm_start.steps=1000", "warm_start.batch_size=48", "warm_start.demonstrations=20000"),
+        tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),  # at 5e-4 and 1e-3 it unlearns to add
     ),
     "collab-math": Family(
         expert=0.983,

@@ -40,13 +40,13 @@ def test_tokens_are_counted_to_where_the_mean_of_two_scores_is_reached() -> None
 
 
 def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    played = []
+    played, tries = [], runs.FAMILIES["clarify"].tries
 
     def play(family, told, seed, model):
         if len(played) == 20:
             raise KeyboardInterrupt
         played.append((told[0], told[1], seed))
-        tokens = {"actor.lr=3e-4": 4000, "actor.lr=1e-3": 2000, "actor.lr=5e-4": 8000}[told[1]]
+        tokens = dict(zip(tries, (8000, 2000, 4000), strict=True))[told[1]]
         slower = 1 if told[0].endswith("=fork") else 2
         return {"curve": [[0, 0.0], [slower * tokens, 1.0], [slower * 2 * tokens, 1.0]], "cpu_s": 0.0}
 
@@ -65,18 +65,22 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
     assert len(json.loads(results.read_text())["runs"]) == 20
     played.clear()
     command.main()
-    assert played == [(f"algorithm.adv_estimator={name}", "actor.lr=1e-3", 2) for name in command.ESTIMATORS]
+    assert played == [(f"algorithm.adv_estimator={name}", tries[1], 2) for name in command.ESTIMATORS]
     assert "| `fork` to the best other | 0.50 |" in capsys.readouterr().out
     assert results.with_suffix(".png").exists()
 
 
 def test_an_estimators_seeds_wait_for_its_tries_and_a_run_for_its_start(tmp_path: Path) -> None:
-    grpo = [{"family": "clarify", "estimator": "grpo", "try": this, "seed": 7} for this in command.TRIES]
+    grpo = [
+        {"family": "clarify", "estimator": "grpo", "try": this, "seed": 7} for this in runs.FAMILIES["clarify"].tries
+    ]
     score = [{"curve": [[0, 0.0], [1000, last], [2000, last]]} for last in (0.0, 1.0, 0.0)]
     known = [run | curve for run, curve in zip(grpo, score, strict=True)]
     ready = list(command.keys(["clarify"], [7], [1, 2], known))
     assert {key[:2] for key in ready if key[3] == 7} == {("clarify", n) for n in command.ESTIMATORS if n != "grpo"}
-    assert [key for key in ready if key[3] != 7] == [("clarify", "grpo", command.TRIES[1], seed) for seed in (1, 2)]
+    assert [key for key in ready if key[3] != 7] == [
+        ("clarify", "grpo", runs.FAMILIES["clarify"].tries[1], seed) for seed in (1, 2)
+    ]
     assert not [key for key in command.keys(["clarify"], [7], [1, 2], known[:2]) if key[3] != 7]
 
     taught = runs.Start("clarify", None)
