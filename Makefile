@@ -13,7 +13,8 @@
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
-#   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment
+#   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment; with
+#                 `make planner`, what plays ALFWorld's games, from source
 #   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
 #   make docs     the site, as site/index.html; a warning is an error
 #   make docs-pages  docs/configuration.md, docs/coming-from-verl.md and docs/gpu-sizes.md, from the schema and the plan
@@ -37,7 +38,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts dev train train-lm test test-light test-slow test-viewer viewer lint bench lock docs docs-pages doctor release-check clean
+.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts planner dev train train-lm test test-light test-slow test-viewer viewer lint bench lock docs docs-pages doctor release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -110,13 +111,18 @@ endif
 venv-verl: .venv-verl/.installed
 venv-hosts: .venv-hosts/.installed
 
-# Fast Downward comes as source: 200 files, compiled in half the time by a later -O than its own.
-.venv-hosts/.installed: export CMAKE_CXX_COMPILER_LAUNCHER = sh;-c;exec "$$@" -O1 -g0;sh
 .venv-verl/.installed: requirements/verl-alone.txt
 .venv-hosts/.installed: requirements/hosts-alone.txt
 .venv-%/.installed: requirements/%.txt scripts/overlay.py $(VENV)/.dev-installed
 	rm -rf .venv-$*
 	$(BIN)/python scripts/overlay.py .venv-$* requirements/$*.txt
+	@touch $@
+
+# What plays ALFWorld's games, for one test, comes as source: 200 files of C++, compiled in half the time by a later -O.
+planner: .venv-hosts/.planner
+.venv-hosts/.planner: export CMAKE_CXX_COMPILER_LAUNCHER = sh;-c;exec "$$@" -O1 -g0;sh
+.venv-hosts/.planner: .venv-hosts/.installed
+	.venv-hosts/bin/python -m pip install $(PIP_OPTIONS) fast-downward-textworld==20.6.4
 	@touch $@
 
 train: venv
@@ -135,7 +141,7 @@ test:
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.
-test-slow: dev venv-vllm venv-sglang
+test-slow: dev venv-vllm venv-sglang planner
 	-+$(MAKE) --no-print-directory model  # as above
 	$(BIN)/python -m pytest -m slow $(PYTEST)
 

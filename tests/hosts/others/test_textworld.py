@@ -171,6 +171,16 @@ def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
         env.reset(options={"task_index": 1})
 
 
+def test_walking_about_wins_no_game_of_exploration(cache):
+    """Nor do commands that do something, in the commands that there are by default."""
+    limits = {game: make(cache, game=game).max_assistant_turns for game in ("cooking", "custom", "coin")}
+    assert limits == {"cooking": 50, "custom": 6, "coin": 8}
+    assert make(cache, game="coin", max_assistant_turns=None).max_assistant_turns is None
+    wander = next(each for each in make(cache).attacks() if each.name == "wander")
+    (record,) = play_attack(lambda: make(cache, game="coin"), wander, 1)
+    assert record.total == 0.0
+
+
 def test_two_processes_make_the_same_game_at_once(tmp_path):
     """They end with one game, whole, and leave nothing beside it."""
     code = (
@@ -226,6 +236,7 @@ action take {{ template :: "take {{o}}"; feedback :: "#take.feedback#"; }}
 '''
 
 
+@pytest.mark.slow  # its planner is compiled first (`make planner`)
 def test_a_planned_game_has_alfworlds_names_and_the_planner_as_its_expert(tmp_path):
     (tmp_path / "one").mkdir()
     data = {"pddl_domain": DOMAIN, "grammar": GRAMMAR, "pddl_problem": PROBLEM, "walkthrough": None, "solvable": True}

@@ -19,13 +19,17 @@ def test_every_folder_has_an_environment():
 
 @pytest.mark.hosts
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("folder", HOSTS)
-def test_in_its_own_environment(folder):
+@pytest.mark.parametrize(
+    ("folder", "which"),
+    [*((folder, "not slow") for folder in HOSTS), pytest.param("others", "slow", marks=pytest.mark.slow)],
+)
+def test_in_its_own_environment(folder, which):
     python = ROOT / f".{HOSTS[folder]}" / "bin" / "python"
     assert python.exists(), f"there is no {python}: `make {HOSTS[folder]}` makes it; `make test-light` does without"
     inside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", which]
     done = subprocess.run(
-        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"tests/hosts/{folder}"],
+        [str(python), "-m", "pytest", *options, f"tests/hosts/{folder}"],
         cwd=ROOT,
         env={**inside, "TEXTENVS_HOST": folder},
         capture_output=True,

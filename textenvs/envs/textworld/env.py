@@ -62,7 +62,8 @@ class TextWorld(TextEnv[TextWorldState]):
         count: How many games there are; by default endlessly many. A new game is compiled when it is first played.
         cache: Where generated games are kept, 0.5 MB each; by default what ``TEXTENVS_CACHE`` names, else
             ``~/.cache/textenvs``.
-        max_assistant_turns: How many commands there are.
+        max_assistant_turns: How many commands there are, or ``None`` for no limit. By default (``"auto"``) twice the
+            ``quest_length`` of coin and custom games, which are won by walking about in more, and else 50.
         **more: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
     Raises:
@@ -89,12 +90,13 @@ class TextWorld(TextEnv[TextWorldState]):
         seed: NonNegativeInt | None = None,
         count: PositiveInt | None = None,
         cache: str | None = None,
-        max_assistant_turns: PositiveInt | None = 50,
+        max_assistant_turns: PositiveInt | Literal["auto"] | None = "auto",
         **more: Any,
     ) -> None:
         given: dict[str, object] = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed}
         given |= {"count": count, "cache": cache}
         tasks: TaskSet
+        limit = 50
         if games is not None:
             if left := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"games={games!r} are played as they are: leave out {', '.join(left)}")
@@ -102,8 +104,10 @@ class TextWorld(TextEnv[TextWorldState]):
         else:
             kind = game or "cooking"
             chosen = dials_of(kind, level or "easy", dials or {})
+            limit = 2 * chosen.get("quest_length", limit // 2)
             tasks = GameTasks(kind, chosen, cache_folder(cache), seed or 0, split or "train", count)
-        super().__init__(tasks, max_assistant_turns=max_assistant_turns, **more)
+        turns = limit if max_assistant_turns == "auto" else max_assistant_turns
+        super().__init__(tasks, max_assistant_turns=turns, **more)
         self.admissible = admissible
         self._live: tuple[str, tuple[str, ...], LiveGame] | None = None
 
