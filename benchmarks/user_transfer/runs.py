@@ -32,11 +32,11 @@ UNSEEN = ("forgetful", "impatient")
 MODEL = "model"
 IMITATION, START, POPULATION = "imitation", "start", "population"
 
-ITERATIONS = 24
+ITERATIONS = 48
 _LIMITS = ("rollout.max_response_length=24", "engine.max_context=384")
 _COMMON = (
     *("trainer.threads=1", "trainer.logger=[jsonl]", "trainer.resume_mode=disable", "model.device=cpu", *_LIMITS),
-    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.lr=1e-3"),
+    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.lr=3e-4"),
     *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=32", "rollout.n=2", "data.val_size=1"),
 )
 #: First the expert with plain users is imitated. Then the start reads a few users of the other families, and learns
