@@ -6,6 +6,7 @@ own generator. So one user serves any number of episodes, and forks of an episod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
@@ -13,7 +14,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from ..event_loop import settle
-from ..messages import Message, Messages, clean_text, visible_conversation
+from ..messages import Message, Messages, clean_text, text_of, visible_conversation
+from .guard import values_in
 
 GoalT = TypeVar("GoalT")
 GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
@@ -67,6 +69,19 @@ class UserView:
     told: int = 0  # how many of the things that must be asked for it has told
     values: Sequence[str] = ()  # words that state a fact, beside numbers, true or not
 
+    def foreign(self, text: str) -> bool:
+        """Whether a message states a value that is neither the goal's nor one that the assistant named."""
+        heard = " ".join(text_of(message) for message in self.talk if message["role"] == "assistant")
+        return bool(self._stated(text) - self._stated(f"{self.goal} {heard}"))
+
+    def contradicts(self, text: str) -> bool:
+        """Whether it does, and states none of the goal's values, as who corrects itself would."""
+        return self.foreign(text) and not self._stated(text) & self._stated(self.goal)
+
+    def _stated(self, text: str) -> set[str]:
+        words = set(re.findall(r"\w+", text))
+        return values_in(text) | {value for value in self.values if value in words}
+
 
 @dataclass(frozen=True)
 class Entitled:
@@ -74,6 +89,14 @@ class Entitled:
 
     asked: bool  # whether it asks for something that the user has not told yet
     problem: Callable[[str], str | None]  # what is wrong with a message that tells too much; else ``None``
+
+    def guard(self, view: UserView) -> Callable[[str], str | None]:
+        """What is wrong with a message of a model that plays the user: it tells too much, or what is not so."""
+
+        def wrong(text: str) -> str | None:
+            return self.problem(text) or ("it states a value that is not yours" if view.contradicts(text) else None)
+
+        return wrong
 
 
 @runtime_checkable

@@ -24,7 +24,6 @@ from ..env import TextEnv
 from ..messages import Message, text_of
 from .base import HasUser, UserView
 from .dialogues import Curious
-from .guard import values_in
 from .manners import RESPELT
 
 #: What may be wrong with a message of the user's, and how it is recognised.
@@ -68,17 +67,16 @@ class Heard:
         """Count a message that answers the last of ``before.talk``; ``told`` is what the user has told by now."""
         assistant = [text_of(message) for message in before.talk if message["role"] == "assistant"]
         said = f"{before.goal} {' '.join(assistant)}"
-        foreign = _values(text, before.values) - _values(said, before.values)
-        withdrawn = bool(foreign) and bool(_values(text, before.values) & _values(before.goal, before.values))
+        contradicts = before.contradicts(text)
         found = {
             "leak": problem is not None,
-            "contradiction": bool(foreign) and not withdrawn,
+            "contradiction": contradicts,
             "evasion": asked and told <= before.told,
             "role": _ROLE.search(text.lower()) is not None,
             "repetition": text in self.messages,
         }
         self.errors.update(name for name, there in found.items() if there)
-        self.corrected += withdrawn
+        self.corrected += before.foreign(text) and not contradicts
         self.asked += asked
         self.messages.append(text)
         words = _WORD.findall(text.lower())
@@ -182,11 +180,6 @@ def reading_ease(texts: Sequence[str]) -> float | None:
     sentences = sum(max(1, len(re.findall(r"[.!?]+(?:\s|$)", text))) for text in texts)
     syllables = sum(max(1, len(_VOWELS.findall(word))) for word in words)
     return 206.835 - 1.015 * len(words) / sentences - 84.6 * syllables / len(words)
-
-
-def _values(text: str, values: Sequence[str]) -> set[str]:
-    words = set(re.findall(r"\w+", text))
-    return values_in(text) | {value for value in values if value in words}
 
 
 def _is_answer(text: str) -> bool:

@@ -50,10 +50,10 @@ def test_scripted_users_never_tell_what_they_were_not_asked_for(env_id):
 
 
 @pytest.mark.parametrize(("env_id", "options"), [("textenv/clarify", {"ambiguous": 1.0}), ("textenv/collab-math", {})])
-def test_model_that_tells_too_much_is_asked_again(env_id, options):
+def test_model_that_tells_too_much_or_what_is_not_so_is_asked_again(env_id, options):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     with FakeService() as service:
-        model = {"model": "tiny", "base_url": service.url, "format": "text", "tries": 2, "leak_limit": None}
+        model = {"model": "tiny", "base_url": service.url, "format": "text", "tries": 3, "leak_limit": None}
         env = textenvs.make(env_id, user=model, **options)
         env.reset(seed=1)
         hidden = " ".join(
@@ -61,10 +61,10 @@ def test_model_that_tells_too_much_is_asked_again(env_id, options):
             if "clarify" in env_id
             else [piece.sayings[0] for piece in env.goal.pieces]
         )
-        service.script(hidden, "Hm, what do you want to know?")
+        service.script(hidden, "It is 987654.", "Hm, what do you want to know?")
         conversation, *_, info = env.step("Hello there.")
         assert conversation[-1]["content"] == "Hm, what do you want to know?"
-        assert (info["metrics"]["user_refused"], info["metrics"]["user_tries"]) == (1.0, 2.0)
+        assert (info["metrics"]["user_refused"], info["metrics"]["user_tries"]) == (2.0, 3.0)
         twin = env.fork()
         twin.player = None
         question = twin.demonstration(np.random.default_rng(0))

@@ -144,7 +144,7 @@ class Clarify(TextEnv[ClarifyState]):
         state = self.state
         said = self._said()
         view = self.user_view()
-        player = player.briefed(view.manner, self._entitled(reading, request).problem)
+        player = player.briefed(view.manner, self._entitled(reading, request).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
         told = tuple(

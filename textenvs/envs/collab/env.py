@@ -214,7 +214,7 @@ class Collab(TextEnv[CollabState], ABC):
         said, memory = self._all_said(), state.memory
         asked = self.user.asked(visible_text(reply), memory)
         view = self.user_view()
-        player = self.player.briefed(view.manner, self.user_may(reply).problem)
+        player = self.player.briefed(view.manner, self.user_may(reply).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
         new = tuple(i for i in self.user.untold(memory) if tells(self.goal.pieces[i], turn.text, said))

@@ -178,7 +178,7 @@ class ServiceDesk(ToolEnv[DeskState]):
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
         state, before = self.state, self.state.caller
         view = self.user_view()
-        player = player.briefed(view.manner, self._entitled(words).problem)
+        player = player.briefed(view.manner, self._entitled(words).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
         after = overhear(state.story, before, words, turn.text)
