@@ -143,20 +143,6 @@ def test_wrappers_of_gymnasium_go_on_top(wrap):
     assert (terminated, truncated, info["episode"]["l"]) == (False, True, 2)
 
 
-def test_an_id_may_come_with_its_wrappers():
-    spec = gymnasium.spec("textenv/gsm8k-interact")
-    wrapper = MultiturnAwareReward.wrapper_spec(policy="test_wrappers:policy", window=1)
-    gymnasium.register("toy/looking-ahead", spec.entry_point, additional_wrappers=(wrapper,))
-    try:
-        env = gymnasium.make("toy/looking-ahead")
-        assert isinstance(env, MultiturnAwareReward)
-        assert play(env, ["no"]) == play(
-            MultiturnAwareReward(gymnasium.make("textenv/gsm8k-interact"), policy, window=1), ["no"]
-        )
-    finally:
-        del gymnasium.registry["toy/looking-ahead"]
-
-
 def test_wrappers_over_wrappers():
     env = TextObservation(MultiturnAwareReward(RewardTerms(Guess(), {"luck": 0.0}), policy, window=1))
     (start, _), (text, reward, *_, info) = play(env, ["no"])

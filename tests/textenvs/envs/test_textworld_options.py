@@ -1,7 +1,5 @@
 """Options of textenv/textworld that need no package; what plays games is in tests/hosts/others/test_textworld.py."""
 
-import sys
-
 import pytest
 
 from textenvs.envs.textworld import TextWorld
@@ -39,10 +37,3 @@ def test_every_level_is_within_its_dials_and_has_a_name_of_its_own():
     assert len(set(names)) == 9
     for kind in LEVELS:
         assert list(dials_of(kind, "hard", {})) == list(DIALS[kind])
-
-
-def test_without_the_package_the_error_names_the_extra(monkeypatch):
-    for module in ("textworld", "textworld.core"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"pip install 'textenvs\[textworld\]'"):
-        TextWorld()

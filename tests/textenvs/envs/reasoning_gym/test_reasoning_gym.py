@@ -192,19 +192,3 @@ def test_tasks_travel_as_rows():
 def test_bad_options_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
         ReasoningGym(**options)
-
-
-def test_without_the_package_the_error_names_the_extra():
-    code = (
-        "import sys\n"
-        "sys.modules['reasoning_gym'] = None\n"
-        "import textenvs\n"
-        "try:\n"
-        "    textenvs.make('textenv/reasoning-gym')\n"
-        "except ImportError as error:\n"
-        "    assert \"pip install 'textenvs[reasoning-gym]'\" in str(error), error\n"
-        "else:\n"
-        "    raise SystemExit('it was made')\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr

@@ -5,7 +5,6 @@ import json
 import pickle
 import random
 import socket
-import sys
 
 import nltk
 import numpy as np
@@ -410,10 +409,3 @@ def test_wordle_with_corpora(tmp_path, anew, monkeypatch):
     assert fork.step(f"[{secret}]") == env.step(f"[{secret}]")
     assert env.state.won
     assert other.state.moves == ()
-
-
-def test_without_the_package_the_error_names_the_extra(anew, monkeypatch):
-    for module in ("textarena", "textarena.envs", "textarena.envs.registration"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"pip install 'textenvs\[textarena\]'"):
-        TextArena()
