@@ -115,6 +115,7 @@ def test_an_example_says_how_to_run_it(path):
     assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # the adapter in TRL's trainer is in tests/trainers/test_trl_rollout.py and test_trl_credit.py
 def test_trl_gsm8k_interact(output_here):
     """TRL's trainer, through the adapter, improves the tiny model's reward on held-out problems."""
     printed = output_here("trl_gsm8k_interact")
