@@ -1,13 +1,16 @@
-"""Every example runs by itself, in a process of its own, and shows what it says that it shows."""
+"""Every example runs and shows what it says that it shows; those without torch in a process of their own."""
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +24,28 @@ def output_of(name: str, tmp_path: Path) -> str:
     assert "Warning" not in done.stderr
     assert "WARN" not in done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def output_here(tmp_path, monkeypatch, capsys):
+    """Runs an example in this process, which has imported torch already."""
+    threads = torch.get_num_threads()
+
+    def output_here(name):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(ROOT / "examples")
+        monkeypatch.setattr(sys, "argv", [name])
+        with warnings.catch_warnings():
+            runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        out, err = capsys.readouterr()
+        assert "Warning" not in err
+        return out
+
+    with monkeypatch.context() as patch:
+        for name, value in os.environ.items():
+            patch.setenv(name, value)  # put back after it
+        yield output_here
+    torch.set_num_threads(threads)
 
 
 def test_each_example_has_its_test():
@@ -57,9 +82,9 @@ def test_own_environment(tmp_path):
     assert "the original has had 2 turns" in printed
 
 
-def test_own_training_loop(tmp_path):
+def test_own_training_loop(output_here):
     """The rewards of the tokens printed are those of their turns, and each turn's tokens share its advantage."""
-    printed = output_of("own_training_loop", tmp_path)
+    printed = output_here("own_training_loop")
     iterations = printed.split("\nversion ")[1:]
     assert [each[0] for each in iterations] == ["0", "1", "2"]
     differences = 0
@@ -78,8 +103,8 @@ def test_own_training_loop(tmp_path):
     assert differences > 0  # siblings were rewarded differently, so there was something to learn
 
 
-def test_torchrl_rollout(tmp_path):
-    printed = output_of("torchrl_rollout", tmp_path)
+def test_torchrl_rollout(output_here):
+    printed = output_here("torchrl_rollout")
     turns = re.findall(r"reward ([+-]\d\.\d\d), terminated (\w+), stop (\w+)", printed)
     assert [turn[1:] for turn in turns] == [("False", "None"), ("True", "wrong")]
     assert len(re.findall(r"^batch \d: 8 turns, \d ends, mean turn reward", printed, re.MULTILINE)) == 2
@@ -90,8 +115,9 @@ def test_an_example_says_how_to_run_it(path):
     assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
 
 
-def test_trl_gsm8k_interact(tmp_path):
+@pytest.mark.slow  # the adapter in TRL's trainer is in tests/trainers/test_trl_rollout.py and test_trl_credit.py
+def test_trl_gsm8k_interact(output_here):
     """TRL's trainer, through the adapter, improves the tiny model's reward on held-out problems."""
-    printed = output_of("trl_gsm8k_interact", tmp_path)
+    printed = output_here("trl_gsm8k_interact")
     before, after = map(float, re.search(r"^  reward +(\S+) -> +(\S+)$", printed, re.MULTILINE).groups())
     assert after > before + 0.1

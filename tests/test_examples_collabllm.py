@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,16 +143,6 @@ def test_scripted_data_for_each_family(tmp_path: Path, family: str) -> None:
     assert len(list(read([tmp_path / "sft.jsonl"]))) == 2
 
 
-def test_files_of_single_turn_rows_become_conversations(tmp_path: Path) -> None:
-    single = {"prompt": "Ann has 3 pens. She buys 4 more. How many has she?", "completion": "3+4=7\n#### 7"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(single) + "\n")
-    command = ["textenv/collab-math", f"tasks={tmp_path}/rows.jsonl", "equality=value", "--policy", "expert"]
-    assert build_data.main([*command, "--num-tasks", "all", "--out", str(tmp_path / "data")]) == 0
-    (row,) = rows(tmp_path / "data" / "sft.parquet")
-    assert row["messages"][-1]["content"].endswith("#### 7")
-    assert row["score/accuracy"] == 1.0
-
-
 def test_a_model_of_this_machine_as_the_assistant(tmp_path: Path, model: Path) -> None:
     command = [
         "textenv/clarify",
@@ -173,12 +162,11 @@ def test_a_model_of_this_machine_as_the_assistant(tmp_path: Path, model: Path) -
 # ------------------ models behind a service
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_data_with_models_as_assistant_user_and_judge(tmp_path: Path, family: str) -> None:
+def test_data_with_models_as_assistant_user_and_judge(tmp_path: Path) -> None:
     everybody = Everybody()
     with FakeService(everybody) as service:
         spec = json.dumps({"model": "tiny", "base_url": service.url})
-        command = [f"textenv/collab-{family}", f"user={spec}", "--judge", spec, "--model", "tiny"]
+        command = ["textenv/collab-document", f"user={spec}", "--judge", spec, "--model", "tiny"]
         more = ["--base-url", service.url, "--num-tasks", "2", "--futures", "2", "--window", "1"]
         assert build_data.main([*command, *more, "--candidates", "3", "--out", str(tmp_path)]) == 0
     kept = rows(tmp_path / "sft.parquet")
@@ -215,7 +203,9 @@ def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys
     assert [row for row in again if row in first] == first
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", ["math", *(pytest.param(family, marks=pytest.mark.slow) for family in ("document", "code"))]
+)
 def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family: str) -> None:
     """As it stands, but for what is about GPUs, sizes and addresses."""
     everybody = Everybody()
@@ -318,17 +308,12 @@ def test_a_configuration_loads_and_says_how_to_run_it(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["textenv/clarify"], "who plays?"),
         (["textenv/clarifi", "--policy", "expert"], "Did you mean 'textenv/clarify'"),
-        (["textenv/clarify", "--policy", "expert", "--candidates", "0"], "--candidates must be at least 1"),
         (["textenv/clarify", "--policy", "expert", "--careless-rate", "2"], "careless_rate should be less than"),
         (["textenv/clarify", "--local", "x", "--careless-rate", "0.5"], "--careless-rate goes with --policy"),
         (["textenv/clarify", "--policy", "expert", "--formula", "paper"], "counts tokens"),
         (["textenv/clarify", "--policy", "expert", "--weight", "accuracy"], "--weight takes NAME=NUMBER"),
         (["textenv/clarify", "--policy", "expert", "--judge", "{model"], "--judge is not JSON"),
-        (["textenv/clarify", "--policy", "expert", "--num-tasks", "some"], "--num-tasks must be"),
-        (["textenv/clarify", "--policy", "expert", "--future-policy", "nobody"], "module:function"),
-        (["textenv/clarify", "levle=easy", "--policy", "expert"], "did you mean level?"),
         (["textenv/clarify", "--policy", "expert", "--num-tasks", "1", "--min", "acuracy=1"], "there are reward, acc"),
     ],
 )
@@ -337,26 +322,6 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], w
     printed = capsys.readouterr().err
     assert said in printed
     assert "Traceback" not in printed
-
-
-def test_an_interrupt_before_anything_is_played_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(build_data, "open_environment", interrupted)
-    status = None
-    with suppress(KeyboardInterrupt):  # which would end the tests, not fail this one
-        status = build_data.main(["textenv/clarify", "--policy", "expert", "--out", str(tmp_path / "data")])
-    assert status == 130
-
-
-def test_a_folder_of_other_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["textenv/clarify", "--policy", "expert", "--num-tasks", "1", "--out", str(tmp_path)]
-    assert build_data.main(command) == 0
-    assert build_data.main([*command, "--window", "1"]) == 1
-    assert "lookahead.window: it has 2, the command 1" in capsys.readouterr().err
 
 
 def test_evaluations_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 from .env import EpisodeState, ResetResult, TextEnv, Turn
 from .event_loop import settle
 from .messages import Message, check_conversation, system, text_of
+from .options import checked
 from .task import Task, TaskSet
 from .tools.formats import Parsed, make_call, make_format
 from .tools.schema import Closable, Tool
@@ -63,6 +64,7 @@ class ToolEnv(TextEnv[ToolStateT]):
     #: The names of the reward's terms: the same on every turn.
     term_names: ClassVar[tuple[str, ...]] = ("reward",)
 
+    @checked
     def __init__(
         self,
         tasks: TaskSet | Sequence[Task],

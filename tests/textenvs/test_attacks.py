@@ -1,62 +1,78 @@
-"""No cheap policy comes near the expert: the contract of every family's attacks, level by level."""
+"""Every environment can be solved and is worth learning, and no cheap policy comes near its expert."""
 
 import functools
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from playable import PLAYABLE
 
 import textenvs
 from textenvs import TextEnv
-from textenvs.attack import COMMON
+from textenvs.attack import COMMON, Attack
 from textenvs.audit.earnings import judge_attack
-from textenvs.audit.subject import Verdict, mean
-from textenvs.evaluate.baselines import play_attack, play_script
+from textenvs.audit.subject import Verdict
+from textenvs.evaluate.baselines import has_script, play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
-EPISODES = 200  # of `make test-slow`, and where an attack was lucky in few
-FEW = 60
+EPISODES = 200  # of `make test-slow`, at every level, and where an attack was lucky in few
+FEW = 30  # at the first level and at the last
+FEWER = {"textenv/collab-code": 10, "textenv/math-python": 10}  # at the first alone: each episode runs programs
+every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 
-def probe(env_id: str) -> TextEnv | None:
+def made(env_id: str) -> TextEnv:
     try:
         return textenvs.make(env_id)
     except SandboxUnavailable:
-        return None  # the contract's test says what is missing
+        pytest.skip("no sandbox here")  # the contract's test looks at the remedy
 
 
-ENVS = {env_id: env for env_id in PLAYABLE if (env := probe(env_id)) is not None}
-SANDBOXED = ("textenv/collab-code", "textenv/math-python")  # slow: each episode runs programs
-LEVELS = [(env_id, level) for env_id, env in ENVS.items() for level in env.levels or (None,)]
-CASES = [
-    *((env_id, level, FEW) for env_id, level in LEVELS if env_id not in SANDBOXED),
-    *((env_id, ENVS[env_id].levels[0], 15) for env_id in SANDBOXED if env_id in ENVS),
-    *(pytest.param(env_id, level, EPISODES, marks=pytest.mark.slow) for env_id, level in LEVELS),
-]
-
-
-@pytest.mark.parametrize("env_id", ENVS)
+@every_id
 def test_a_family_lists_attacks_of_its_own(env_id):
-    env = ENVS[env_id]
+    env = made(env_id)
     names = [attack.name for attack in env.attacks()]
     assert len(set(names)) == len(names)
     assert set(names) - {attack.name for attack in COMMON}, "what is the cheapest reply that earns its reward?"
     assert env.attack_margin >= 0.1
 
 
-def failures(env_id: str, level: str | None, episodes: int) -> list[Verdict]:
-    make = functools.partial(textenvs.make, env_id, **({} if level is None else {"level": level}))
-    experts, randoms = (play_script(make, script, episodes) for script in ("expert", "random"))
-    assert mean(experts) > mean(randoms)
-    env = ENVS[env_id]
-    played = ((attack, play_attack(make, attack, episodes)) for attack in env.attacks())
-    verdicts = [judge_attack(env, attack, records, experts, randoms) for attack, records in played]
-    return [verdict for verdict in verdicts if verdict.failed]
+def failures(env: TextEnv, level: str | None, episodes: int, attacks: Sequence[Attack]) -> list[tuple[Attack, Verdict]]:
+    """Those of the attacks that come too near; the scripts are checked on the way."""
+    make = functools.partial(textenvs.make, env.spec.id, **({} if level is None else {"level": level}))
+    scripts = [script for script in ("expert", "random", "careless") if has_script(env, script)]
+    played = {script: play_script(make, script, episodes) for script in scripts}
+    totals = {script: np.array([record.total for record in records]) for script, records in played.items()}
+    assert not [record.failure for records in played.values() for record in records if record.failed]
+    assert all(record.success for record in played["expert"])
+    most = totals.pop("expert")
+    for script, share in (("random", 0.2), ("careless", 0.75)):
+        if script in totals:
+            assert totals[script].mean() < share * most.mean(), (script, level)
+            assert totals[script].max() <= most.max() + 1e-9, (script, level)
+    attacked = ((attack, play_attack(make, attack, episodes)) for attack in attacks)
+    judged = (
+        (attack, judge_attack(env, attack, records, played["expert"], played["random"])) for attack, records in attacked
+    )
+    return [(attack, verdict) for attack, verdict in judged if verdict.failed]
 
 
-@pytest.mark.parametrize(("env_id", "level", "episodes"), CASES)
+@every_id
 @pytest.mark.timeout(900)
-def test_attacks_stay_below_the_expert(env_id, level, episodes):
-    found = failures(env_id, level, episodes)
-    if found and episodes < EPISODES:  # in few episodes an attack may be lucky
-        found = failures(env_id, level, EPISODES)
-    assert not found
+def test_attacks_stay_below_the_expert(env_id):
+    env = made(env_id)
+    levels = env.levels or (None,)
+    for level in dict.fromkeys((levels[0],) if env_id in FEWER else (levels[0], levels[-1])):
+        found = failures(env, level, FEWER.get(env_id, FEW), env.attacks())
+        if found:  # in few episodes an attack may be lucky
+            found = failures(env, level, EPISODES, [attack for attack, _ in found])
+        assert not found, level
+
+
+@pytest.mark.slow
+@every_id
+@pytest.mark.timeout(3600)
+def test_attacks_stay_below_the_expert_at_every_level_in_many_episodes(env_id):
+    env = made(env_id)
+    for level in env.levels or (None,):
+        assert not failures(env, level, EPISODES, env.attacks()), level

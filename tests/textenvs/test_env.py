@@ -3,20 +3,15 @@
 import asyncio
 import copy
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_envs import KINDS, AsyncGuess, Guess, ToyTasks
 
 from textenvs import EpisodeState, Task, TaskError, TextEnv, Turn
-from textenvs.event_loop import wait_for
 from textenvs.messages import assistant, system, user
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -37,31 +32,7 @@ def play(env, script, seed=3, options=None):
 # ------------------------------------------------------------------ what a step gives
 
 
-@kinds
-@given(script=scripts, seed=st.integers(0, 99))
-def test_every_turn_keeps_the_contract(kind, script, seed):
-    env = kind()
-    seen = play(env, script, seed)
-    conversation = seen[0][0]
-    for turn, (grown, reward, terminated, truncated, info) in enumerate(seen[1:], start=1):
-        assert grown[: len(conversation) + 1][:-1] == conversation
-        assert grown[len(conversation)]["role"] == "assistant"
-        assert grown in env.observation_space
-        assert reward == pytest.approx(sum(info["terms"].values()))
-        assert type(reward) is float
-        assert type(terminated) is bool
-        assert type(truncated) is bool
-        assert not (terminated and truncated)
-        assert (info["stop"] is not None) == (terminated or truncated)
-        assert info["assistant_turns"] == turn == sum(m["role"] == "assistant" for m in grown)
-        assert "secret" not in repr((grown, info)).replace("secret3word", "")
-        conversation = grown
-    if len(seen) <= len(script):
-        assert env.state.done
-
-
-@kinds
-@given(script=scripts, seed=st.integers(0, 9))
+@given(kind=st.sampled_from(KINDS), script=scripts, seed=st.integers(0, 9))
 def test_the_same_seed_and_actions_give_the_same_episode_and_the_twins_agree(kind, script, seed):
     async def play_async(env):
         seen = [await env.areset(seed=seed)]
@@ -153,8 +124,7 @@ def test_observations_belong_to_who_receives_them():
 # ------------------------------------------------------------------ a turn happens as a whole or not at all
 
 
-@kinds
-@given(script=scripts, at=st.integers(0, 5), seed=st.integers(0, 9))
+@given(kind=st.sampled_from(KINDS), script=scripts, at=st.integers(0, 5), seed=st.integers(0, 9))
 def test_a_hook_that_raises_leaves_the_episode_as_it_was(kind, script, at, seed):
     env, expected = kind(), play(kind(), script, seed)
     seen = [env.reset(seed=seed)]
@@ -171,8 +141,7 @@ def test_a_hook_that_raises_leaves_the_episode_as_it_was(kind, script, at, seed)
     assert env.state.return_so_far == pytest.approx(sum(result[1] for result in seen[1:]))
 
 
-@kinds
-@given(script=scripts, seed=st.integers(0, 9))
+@given(kind=st.sampled_from(KINDS), script=scripts, seed=st.integers(0, 9))
 def test_unless_the_author_says_otherwise_a_conversation_is_worth_the_return_so_far(kind, script, seed):
     env = kind()
     rewards = [result[1] for result in play(env, script, seed)[1:]]
@@ -313,12 +282,6 @@ def test_a_task_can_be_brought_along_as_a_row_or_a_task():
         assert env.step("abc")[4]["stop"] == "solved"
 
 
-def test_a_negative_index_of_an_endless_task_set_says_what_it_must_be():
-    env = Guess(ToyTasks(None))
-    with pytest.raises(ValueError, match=r"task_index'\] must be an integer of at least 0, not -1$"):
-        env.reset(seed=0, options={"task_index": -1})
-
-
 def test_an_endless_task_set_is_drawn_from_widely():
     env = Guess(ToyTasks(None))
     indices = [env.reset(seed=seed)[1]["task_index"] for seed in range(100)]
@@ -329,8 +292,7 @@ def test_an_endless_task_set_is_drawn_from_widely():
 # ------------------------------------------------------------------ snapshots and forks
 
 
-@kinds
-@given(script=scripts, rest=scripts, seed=st.integers(0, 9))
+@given(kind=st.sampled_from(KINDS), script=scripts, rest=scripts, seed=st.integers(0, 9))
 def test_a_snapshot_and_a_fork_continue_alike(kind, script, rest, seed):
     def go_on(env):
         return [env.step(action) for action in rest if not env.state.done]
@@ -386,11 +348,6 @@ def test_restore_with_a_seed_is_a_fork_with_that_seed():
         assert [other.step("no"), other.step("no")] == [fork.step("no"), fork.step("no")]
 
 
-def test_an_environment_that_was_never_reset_can_be_forked_and_pickled():
-    for env in (Guess().fork(), pickle.loads(pickle.dumps(Guess())), copy.deepcopy(Guess())):
-        assert play(env, ["no"]) == play(Guess(), ["no"])
-
-
 def test_restore_says_what_it_needs():
     env = Guess()
     env.reset(seed=0)
@@ -398,23 +355,6 @@ def test_restore_says_what_it_needs():
         env.restore(EpisodeState())
     with pytest.raises(ValueError, match="snapshot"):
         env.restore(env.state)
-
-
-def test_an_episode_moves_to_another_process(tmp_path):
-    env = AsyncGuess()
-    env.reset(seed=4)
-    env.step("no")
-    (tmp_path / "in").write_bytes(pickle.dumps((AsyncGuess(), env.snapshot())))
-    code = (
-        "import pickle, sys\n"
-        "env, saved = pickle.load(open('in', 'rb'))\n"
-        "env.restore(saved)\n"
-        "pickle.dump([env.step('tool'), env.step('no')], open('out', 'wb'))\n"
-    )
-    here = Path(__file__).parent
-    path = {"PYTHONPATH": f"{here}:{here.parent.parent}"}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=path)
-    assert pickle.loads((tmp_path / "out").read_bytes()) == [env.step("tool"), env.step("no")]
 
 
 # ------------------------------------------------------------------ asynchronous hooks under the synchronous interface
@@ -456,13 +396,6 @@ def test_a_synchronous_call_in_an_asynchronous_hook_is_an_error_not_a_deadlock()
         env.step("sync")
     assert env.snapshot() == before
     env.step("no")
-
-
-def test_waiting_for_a_plain_value_starts_nothing():
-    code = "import threading, textenvs.event_loop as b; assert b.wait_for(3) == 3; print(threading.active_count())"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "1"
-    assert wait_for("x") == "x"
 
 
 # ------------------------------------------------------------------ closing and rendering
@@ -534,16 +467,6 @@ def test_the_system_prompt_is_put_in_front_unless_there_is_one():
     own = Task("k", "s", (system("Mine."), user("Q")), ground_truth="g")
     conversation, _ = Guess(system_prompt="Be brief.").reset(seed=0, options={"task": own})
     assert [m["content"] for m in conversation[:2]] == ["Mine.", "Q"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gymnasium_checker(kind, recwarn):
-    gymnasium.register("toy/Checked-v0", f"toy_envs:{kind.__name__}")
-    try:
-        check_env(gymnasium.make("toy/Checked-v0").unwrapped)
-    finally:
-        del gymnasium.registry["toy/Checked-v0"]
-    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_missing_hooks_say_so():

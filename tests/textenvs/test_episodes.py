@@ -62,8 +62,8 @@ def collect(episodes):
 # ------------------------------------------------------------------ what is played
 
 
-@kinds
 @given(
+    kind=st.sampled_from(KINDS),
     tasks=st.lists(st.sampled_from([0, 3, 6, None, ToyTasks()[2], ToyTasks()[4].to_row()]), max_size=12),
     count=st.integers(1, 5),
     seed=st.integers(0, 100),

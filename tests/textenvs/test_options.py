@@ -5,9 +5,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pytest
+from playable import PLAYABLE
 from pydantic import Field
 
+import textenvs
+from textenvs.cli.common import options_of
 from textenvs.options import Cost, Gain, PositiveInt, Share, Weight, checked
+from textenvs.sandbox import SandboxUnavailable
 
 
 class Made:
@@ -56,3 +60,15 @@ def test_what_is_allowed_arrives_unchanged():
 def test_what_is_not_allowed_is_said(options, problem):
     with pytest.raises(TypeError if "unknown" in options else ValueError, match=problem):
         Made(**options)
+
+
+@pytest.mark.parametrize("env_id", PLAYABLE)
+def test_every_option_of_an_environment_is_checked(env_id):
+    """A value of no kind is refused by the option's name."""
+    try:
+        env = textenvs.make(env_id)
+    except SandboxUnavailable:
+        pytest.skip("no sandbox here")
+    for name in options_of(type(env))[0].keys() - {"render_mode"}:  # which Gymnasium itself looks at
+        with pytest.raises((ValueError, TypeError), match=name):
+            textenvs.make(env_id, **{name: object()})

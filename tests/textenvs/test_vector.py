@@ -46,10 +46,9 @@ def play(envs, steps, seed):
     return seen
 
 
-@kinds
 @modes
-@given(run=runs())
-@settings(max_examples=8)
+@given(kind=st.sampled_from(KINDS), run=runs())
+@settings(max_examples=12)
 def test_it_equals_gymnasiums_sync_vector_env(kind, mode, run):
     steps, seed = run
     expected = play(SyncVectorEnv([Guess for _ in steps[0]], autoreset_mode=mode), steps, seed)
@@ -57,53 +56,6 @@ def test_it_equals_gymnasiums_sync_vector_env(kind, mode, run):
     assert len(actual) == len(expected)
     for ours, theirs in zip(actual, expected, strict=True):
         assert same(ours, theirs)
-
-
-def single(env, words, seed, mode):
-    """One environment by the documented autoreset rules: (conversation, reward, terminated, truncated) per step."""
-    conversation, _ = env.reset(seed=seed)
-    rows, over = [conversation], False
-    for word in words:
-        if over and mode == NEXT:
-            conversation, _ = env.reset()
-            rows.append((conversation, 0.0, False, False))
-            over = False
-            continue
-        if over and mode == OFF:
-            env.reset()
-        conversation, reward, terminated, truncated, _ = env.step(word)
-        over = terminated or truncated
-        if over and mode == SAME:
-            conversation, _ = env.reset()
-        rows.append((conversation, reward, terminated, truncated))
-    return rows
-
-
-@kinds
-@modes
-@given(run=runs())
-@settings(max_examples=8)
-def test_it_equals_single_environments(kind, mode, run):
-    steps, seed = run
-    envs = TextVectorEnv([kind() for _ in steps[0]], autoreset_mode=mode)
-    seen = [result for result in play(envs, steps, seed) if len(result) == 5]
-    for i in range(envs.num_envs):
-        expected = single(Guess(), [actions[i] for actions in steps], seed + i, mode)[1:]
-        assert [(o[i], float(r[i]), bool(t[i]), bool(c[i])) for o, r, t, c, _ in seen] == expected
-
-
-def test_infos_have_gymnasiums_vector_format():
-    envs = TextVectorEnv.of(Guess(max_assistant_turns=1), 2, autoreset_mode="SameStep")
-    envs.reset(seed=0, options={"task_index": [0, 1]})
-    observations, rewards, terminations, truncations, infos = envs.step(["secret0word", "no"])
-    assert (rewards.dtype, terminations.dtype, truncations.dtype) == (np.float64, np.bool_, np.bool_)
-    assert (terminations.tolist(), truncations.tolist()) == ([True, False], [False, True])
-    assert infos["final_info"]["terms"]["correct"].tolist() == [1.0, 0.0]
-    assert infos["final_info"]["stop"].tolist() == ["solved", "max_assistant_turns"]
-    assert infos["_final_obs"].tolist() == [True, True]
-    assert infos["final_obs"][0][-1] == user("Yes!")
-    assert [len(conversation) for conversation in observations] == [2, 2]
-    assert observations in envs.observation_space
 
 
 # ------------------------------------------------------------------ seeds and options
@@ -120,11 +72,6 @@ def test_seeds():
     assert envs.np_random[2].bit_generator.state == envs.envs[2].np_random.bit_generator.state
     with pytest.raises(ValueError, match="2 values for 3 environments"):
         envs.reset(seed=[1, 2])
-
-
-def test_unseeded_environments_of_one_kind_do_not_play_the_same_episode():
-    envs = TextVectorEnv.of(Guess(ToyTasks(None)), 8)
-    assert len(set(envs.reset()[1]["task_index"].tolist())) == 8
 
 
 @pytest.mark.parametrize("indices", [[4, 0, 2], (4, 0, 2), np.array([4, 0, 2])])
@@ -309,8 +256,8 @@ def toy_id():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("mode", "more"), [("NextStep", {}), ("SameStep", {"shared_memory": False})])
-def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode, more):
+def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id):
+    mode = "SameStep"
     play(TextVectorEnv.of(AsyncGuess(), 2), [("no", "no")], 0)  # the parent's loop runs when the workers fork
     steps = [("no", "quit"), ("quit", "no"), ("no", "no"), ("tool", "no")]
     ours = gymnasium.make_vec(toy_id, num_envs=2, autoreset_mode=mode)
@@ -319,7 +266,7 @@ def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode, more):
         toy_id,
         num_envs=2,
         vectorization_mode="async",
-        vector_kwargs={"autoreset_mode": mode, **more},
+        vector_kwargs={"autoreset_mode": mode, "shared_memory": False},
     )
     assert isinstance(ours, TextVectorEnv)
     assert isinstance(processes, AsyncVectorEnv)

@@ -63,23 +63,13 @@ async def aplay(env, actions, seed=0):
 
 
 @every_wrapper
-@pytest.mark.parametrize("env_id", ["textenv/gsm8k", "textenv/gsm8k-interact"])
-def test_gymnasiums_checker(wrap, env_id, capsys):
-    env = wrap(gymnasium.make(env_id))
+def test_gymnasiums_checker(wrap, capsys):
+    env = wrap(gymnasium.make("textenv/gsm8k-interact"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_env(env)
     said = [str(warning.message) for warning in caught]
     assert [text for text in said if "different from the unwrapped" not in text] == []  # it asks for env.unwrapped
-
-
-@every_wrapper
-def test_its_spec_makes_it_again(wrap):
-    env = wrap(gymnasium.make("textenv/gsm8k-interact", level="easy", max_assistant_turns=2))
-    again = gymnasium.make(env.spec)
-    assert str(again) == str(env)
-    assert again.unwrapped.max_assistant_turns == 2
-    assert play(again, ["no", "no"]) == play(env, ["no", "no"])
 
 
 @pytest.mark.parametrize("name", sorted(set(WRAPPERS) - {"MultiturnAwareReward, difference"}))
@@ -111,8 +101,7 @@ async def test_both_interfaces_are_alike(wrap, kind):
 
 
 @every_wrapper
-@kinds
-@given(actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
+@given(kind=st.sampled_from(KINDS), actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
 @settings(max_examples=10)
 def test_terms_sum_to_the_reward_and_observations_are_in_the_space(wrap, kind, actions, seed):
     env = wrap(kind())
@@ -152,32 +141,6 @@ def test_wrappers_of_gymnasium_go_on_top(wrap):
     env = stock.RecordEpisodeStatistics(stock.TimeLimit(wrap(Guess()), 2))
     *_, (_, _, terminated, truncated, info) = play(env, ["no", "no", "no"])
     assert (terminated, truncated, info["episode"]["l"]) == (False, True, 2)
-
-
-@every_wrapper
-def test_gymnasiums_vector_environments_take_it(wrap):
-    envs = gymnasium.make_vec(
-        "textenv/gsm8k-interact", num_envs=2, vectorization_mode="sync", wrappers=[lambda env: wrap(env)]
-    )
-    observations, _ = envs.reset(seed=3)
-    single = wrap(gymnasium.make("textenv/gsm8k-interact"))
-    assert observations == tuple(single.reset(seed=seed)[0] for seed in (3, 4))
-    assert envs.step(["no", "no"])[1][1] == pytest.approx(single.step("no")[1])
-    envs.close()
-
-
-def test_an_id_may_come_with_its_wrappers():
-    spec = gymnasium.spec("textenv/gsm8k-interact")
-    wrapper = MultiturnAwareReward.wrapper_spec(policy="test_wrappers:policy", window=1)
-    gymnasium.register("toy/looking-ahead", spec.entry_point, additional_wrappers=(wrapper,))
-    try:
-        env = gymnasium.make("toy/looking-ahead")
-        assert isinstance(env, MultiturnAwareReward)
-        assert play(env, ["no"]) == play(
-            MultiturnAwareReward(gymnasium.make("textenv/gsm8k-interact"), policy, window=1), ["no"]
-        )
-    finally:
-        del gymnasium.registry["toy/looking-ahead"]
 
 
 def test_wrappers_over_wrappers():
@@ -252,15 +215,10 @@ def test_unknown_terms_and_weights_are_refused():
             RewardTerms(Guess(), weights, others)
 
 
-def test_a_failure_stays_one():
-    assert play(RewardTerms(Guess(), {"correct": 2.0}), ["fail"]) == play(Guess(), ["fail"])
-
-
 # ------------------------------------------------------------------ MultiturnAwareReward
 
 
-@kinds
-@given(actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
+@given(kind=st.sampled_from(KINDS), actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
 @settings(max_examples=15)
 def test_each_turn_has_the_reward_of_its_futures_and_is_otherwise_the_same(kind, actions, seed):
     options = {"samples": 2, "window": 1, "formula": "recipe", "judge": lambda messages: len(messages) / 10}

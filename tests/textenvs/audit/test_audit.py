@@ -26,11 +26,11 @@ from textenvs.messages import user
 
 
 def subject(kind):
-    return Subject(kind, episodes=30)
+    return Subject(kind, episodes=20)
 
 
 def test_a_sound_environment_passes():
-    verdicts = audit(Sound, episodes=30)
+    verdicts = audit(Sound, episodes=20)
     assert not [verdict for verdict in verdicts if verdict.failed]
     assert {"determinism", "copies", "processes", "returns", "search", "cost"} <= {each.check for each in verdicts}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from textenvs.chat import Budget, ChatClient, ChatSpec, Price, Usage
+from textenvs.chat import ChatClient, ChatSpec, Price, Usage
 
 FULL = {
     "model": "m",
@@ -54,16 +54,9 @@ def test_a_name_alone_and_overrides():
     ("options", "said"),
     [
         ({"modle": "m"}, "unknown option 'modle'; did you mean 'model'"),
-        ({"model": "m", "max_token": 3}, "did you mean 'max_tokens'"),
         ({"model": "m", "xyz": 3}, "unknown option 'xyz'; there are: model"),
         ({}, "model: Field required"),
-        ({"model": ""}, "model: String should have at least 1 character"),
-        ({"model": "m", "temperature": "hot"}, "temperature: .*, not 'hot'"),
         ({"model": "m", "temperature": float("nan")}, "temperature"),
-        ({"model": "m", "max_tokens": 1.5}, "max_tokens"),
-        ({"model": "m", "max_tokens": True}, "max_tokens"),
-        ({"model": "m", "concurrency": 0}, "concurrency"),
-        ({"model": "m", "timeout_s": 0}, "timeout_s"),
         ({"model": "m", "structured": "yaml"}, "structured: .*'json_schema'"),
         ({"model": "m", "base_url": "localhost:8000"}, "base_url: must look like http://host:port/v1"),
         ({"model": "m", "extra": {"temperature": 1}}, "which the client sends by itself"),
@@ -71,8 +64,6 @@ def test_a_name_alone_and_overrides():
         ({"model": "m", "budget": {}}, "give 'tokens', 'dollars' or both"),
         ({"model": "m", "budget": {"tokns": 5}}, "budget: .*unknown option 'tokns'; did you mean 'tokens'"),
         ({"model": "m", "budget": {"dollars": 5}}, "needs 'price'"),
-        ({"model": "m", "budget": {"tokens": 0}}, "tokens"),
-        ({"model": "m", "price": {"input": -1, "output": 1}}, "input"),
     ],
 )
 def test_errors_name_the_option_and_what_to_do(options, said):
@@ -119,10 +110,3 @@ def test_prices():
     assert price.of(Usage(0, 500_000)) == 4.0
     assert price.of(Usage(1_000_000, 0, cached_tokens=500_000)) == pytest.approx(1.25)
     assert Price(input=2.0, output=8.0).of(Usage(1_000_000, 0, cached_tokens=500_000)) == 2.0
-
-
-def test_specs_are_frozen():
-    with pytest.raises(ValueError, match="frozen"):
-        ChatSpec(model="m").model = "n"
-    with pytest.raises(ValueError, match="frozen"):
-        Budget(tokens=1).tokens = 2

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import TOYS, Running, running
+from served import TOYS, Running
 
 import textenvs
 from textenvs.chat import BudgetExceeded
 from textenvs.cli import main
-from textenvs.cli.common import CommandError
 from textenvs.cli.play import FENCE, Game
 from textenvs.tool_env import ToolEnv
 from textenvs.tools import tool
@@ -212,16 +211,6 @@ def test_a_language_model_as_user_leaves_no_hint_and_needs_a_key(capsys, monkeyp
     assert "The reply was not taken: the environment variable OPENAI_API_KEY has no key in it" in out
 
 
-def test_a_server_that_shows_no_hint_is_told_and_the_episode_goes_on(capsys):
-    with running() as server:
-        env = server.remote("guess")
-        play(env, ":hint", "a", ":quit")
-        env.close()
-    assert "There is no hint:" in (out := capsys.readouterr().out)
-    assert "--allow expert" in out
-    assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["a"]
-
-
 def test_a_server_that_is_away_takes_no_reply_and_the_episode_goes_on_when_it_is_back(capsys):
     first = Running(TOYS)
     env = first.remote("guess", retry_s=0.2)
@@ -248,11 +237,3 @@ def test_a_server_that_is_away_takes_no_reply_and_the_episode_goes_on_when_it_is
     assert out.count("There is no hint: http://") == 1
     assert out.count("--- task ") == 2
     assert out.count("[reward ") == 3
-
-
-def test_a_server_that_is_away_at_the_start_is_an_error_in_words():
-    server = Running(TOYS)
-    env = server.remote("guess", retry_s=0.2)
-    server.stop()
-    with pytest.raises(CommandError, match="the episode cannot be opened: http://"):
-        play(env, ":quit")

@@ -11,7 +11,6 @@ import pytest
 
 import textenvs
 from textenvs.cli import main
-from textenvs.data import catalogue as catalogue_module
 from textenvs.data.catalogue import DataSet, catalogue, digest_of, import_file
 from textenvs.data.files import write_rows
 from textenvs.envs.collab_code.tasks import FAMILY as CODE
@@ -107,21 +106,6 @@ def test_other_rows_of_the_right_number_are_refused(monkeypatch: pytest.MonkeyPa
     entry = entry.model_copy(update={"splits": {"test": split}})
     with pytest.raises(TaskError, match="the rows have the digest"):
         entry.install("test", enumerate(ROWS["gsm8k"], start=1), "here")
-
-
-def test_a_download_joins_the_configurations_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str | None, str]] = []
-
-    def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Any]:
-        asked.append((repository, config, split))
-        return "", enumerate([{**ROWS["math"][0], "type": config}], start=1)
-
-    monkeypatch.setattr(catalogue_module, "hub_rows", hub_rows)
-    entry = catalogue()["math"]
-    rows = list(entry.download("test"))
-    assert [row["type"] for _, row in rows] == list(entry.config)
-    assert [number for number, _ in rows] == list(range(1, len(entry.config) + 1))
-    assert {(repository, split) for repository, _, split in asked} == {(entry.hub, "test")}
 
 
 @pytest.mark.parametrize(

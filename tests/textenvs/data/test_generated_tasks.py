@@ -152,21 +152,6 @@ def test_no_easy_calculation_is_much_more_frequent_than_others(split):
     assert 0.2 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 2000 < 0.3
 
 
-def test_easy_has_far_more_questions_than_a_run_can_memorise():
-    """Counted from the template: names, things, and every chain with its phrasings."""
-    questions, chains = 0, 0
-    for have in range(2, 11):
-        for first in [have + n for n in range(1, 11)] + [have - n for n in range(1, have + 1)]:
-            second = 10 + min(10, first)
-            chains += 1 + second
-            questions += 4 + 4 * 4 * second
-    assert 2_500 < chains < 2_600
-    assert 15 * 10 * questions > 5_800_000
-    # What is drawn looks like that count: 5,000 draws have few repeats.
-    drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
-    assert len(drawn) > 4800
-
-
 def test_there_are_many_stories_of_every_kind():
     stories = grammar().stories
     assert len({(story.say, story.ask) for story in stories}) == len(stories) >= 60
@@ -186,14 +171,6 @@ def test_dials_set_the_difficulty(least, more, size, aside, index):
     assert str(dials) in tasks.name
 
 
-def test_larger_numbers_with_size():
-    def largest(size):
-        tasks = GeneratedMath("medium", dials=Dials((2, 3), size))
-        return sum(max(map(int, re.findall(r"\d+", tasks[i].question))) for i in range(200))
-
-    assert largest(1) < largest(4) < largest(16)
-
-
 @given(splits, indices)
 def test_distractors_differ_and_never_end_a_question(split, index):
     parts = re.split(r"(?<=[.?]) ", GeneratedMath("expert", split=split)[index].question)
@@ -207,13 +184,6 @@ def test_distractors_differ_and_never_end_a_question(split, index):
 def test_bad_dials_are_errors(dials):
     with pytest.raises(ValueError, match="dials must be"):
         GeneratedMath("hard", dials=Dials(*dials))
-
-
-def test_seeds_and_indices_give_different_problems():
-    one = [GeneratedMath("easy", seed=0)[i].question for i in range(50)]
-    other = [GeneratedMath("easy", seed=1)[i].question for i in range(50)]
-    assert one != other
-    assert len(set(one)) > 40
 
 
 def test_the_sequence_stays_what_it_was():

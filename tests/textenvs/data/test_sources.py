@@ -1,7 +1,6 @@
 """Sources of tasks by name, with MATH's and AIME's rows."""
 
 import json
-import logging
 
 import pytest
 
@@ -41,17 +40,6 @@ def test_rows_of_math_and_aime(tmp_path):
     assert (tasks[1].ground_truth, tasks[1].extra) == ("204", {"id": "2024-I-1"})
     assert [tasks[i].key for i in range(2)] == ["rows/1", "rows/2"]
     assert tasks[0].data_source == "rows"
-
-
-def test_rows_in_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.Table.from_pylist([AIME, {**AIME, "Answer": 5}]), tmp_path / "aime.parquet")
-    assert opened(tmp_path / "aime.parquet")[1].ground_truth == "5"
-    write_parquet(opened("generated:hard"), tmp_path / "verl.parquet", count=3)
-    again = opened(tmp_path / "verl.parquet")
-    assert [again[i] for i in range(3)] == [GeneratedComputing("hard")[i] for i in range(3)]
 
 
 def test_a_folder_of_the_hub(tmp_path):
@@ -107,15 +95,6 @@ def test_nothing_but_the_argument_decides_what_is_played(tmp_path, monkeypatch):
 def test_a_folder_is_an_error_that_says_how_to_name_its_rows(tmp_path):
     with pytest.raises(ValueError, match=r"named by their path: tasks='data/train.parquet'"):
         opened(tmp_path)
-
-
-def test_one_log_line_a_source(caplog):
-    caplog.set_level(logging.INFO, logger="textenvs")
-    for _ in range(3):
-        opened("generated:hard", seed=987)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"tasks: {opened(None, level='hard', seed=987).name}, endless"
-    ]
 
 
 def test_several_sources_and_task_sets(tmp_path):

@@ -18,7 +18,6 @@ from textenvs.data.word_problems import GeneratedMath
 from textenvs.messages import user
 from textenvs.task import Rows, Task, TaskError, TaskSet
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gsm8k"
 GOOD = {"question": "How many?", "answer": "Two and two is <<2+2=4>>4.\n#### 4"}
 
 
@@ -360,14 +359,3 @@ def test_rows_must_be_some_and_differ():
 def test_annotations_go():
     assert without_annotations("48/2 = <<48/2=24>>24, then <<1+1=2>>2\n#### 2") == "48/2 = 24, then 2\n#### 2"
     assert without_annotations("a << b and c >> d") == "a << b and c >> d"  # no calculation
-
-
-@pytest.mark.parametrize(("split", "count"), [("test", 660), pytest.param("train", 7473, marks=pytest.mark.slow)])
-def test_all_real_rows_load_and_travel(split, count, tmp_path):
-    path = SHARED / f"{split}.jsonl"
-    if not path.exists():
-        pytest.skip(f"GSM8K rows are not at {path}")
-    tasks = read(path, check=problem_with)
-    assert tasks.size == count
-    back = read(write_parquet(tasks, tmp_path / f"{split}.parquet"), check=problem_with)
-    assert [back[i] for i in range(count)] == [tasks[i] for i in range(count)]

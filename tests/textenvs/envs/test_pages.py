@@ -1,5 +1,6 @@
 """The pages about environments and tools: a command that shows a conversation prints what the page shows."""
 
+import json
 import re
 import subprocess
 import sys
@@ -15,35 +16,51 @@ SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", r
 OTHERS = ("tools", "lookahead", "vector", "wrappers")
 FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), *(ROOT / "docs" / f"{name}.md" for name in OTHERS)]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
-CONVERSATIONS = [
-    pytest.param(*shown.groups(), id=f"{name}-{number}")
-    for name, page in PAGES.items()
-    for number, shown in enumerate(SHOWN.finditer(page), start=1)
-]
+FOUND = [(name, *shown) for name, page in PAGES.items() for shown in SHOWN.findall(page)]
+RUN = """
+import contextlib, io, json, sys, traceback
+for script in json.load(sys.stdin):
+    said, error = io.StringIO(), ""
+    try:
+        with contextlib.redirect_stdout(said):
+            exec(compile(script, "page", "exec"), {"__name__": "__main__"})
+    except Exception:
+        error = traceback.format_exc()
+    print(json.dumps([said.getvalue(), error]))
+"""
 
 
 def test_there_are_conversations():
-    assert {parameters.id.rpartition("-")[0] for parameters in CONVERSATIONS} >= set(OTHERS)
+    assert {name for name, *_ in FOUND} >= set(OTHERS)
 
 
-@pytest.mark.parametrize(("command", "shown"), CONVERSATIONS)
-def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown):
-    script = re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1)
+@pytest.fixture(scope="module")
+def printed():
+    """What the commands print, each run by itself but in one process, and the errors."""
+    scripts = [re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1) for _, command, _ in FOUND]
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-"],
-        input=script,
+        [sys.executable, "-W", "error", "-c", RUN],
+        input=json.dumps(scripts),
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,  # where other work takes most of the machine
     )
-    if "SandboxUnavailable" in ran.stderr:  # a machine that cannot run programs says so, with the remedy
-        assert "install bubblewrap" in ran.stderr
-        pytest.skip("this machine has no sandbox")
-    if "pip install 'textenvs[textworld]'" in ran.stderr:
-        pytest.skip("TextWorld is not installed here")
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == shown
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.timeout(310)
+@pytest.mark.parametrize("number", range(len(FOUND)), ids=[name for name, *_ in FOUND])
+def test_the_conversation_on_the_page_is_what_its_command_prints(number, printed):
+    said, error = printed[number]
+    if "SandboxUnavailable" in error:  # a machine that cannot run programs says so, with the remedy
+        assert "install bubblewrap" in error
+        pytest.skip("this machine has no sandbox")
+    if "pip install 'textenvs[textworld]'" in error:
+        pytest.skip("TextWorld is not installed here")
+    assert error == ""
+    assert said == FOUND[number][2]
 
 
 def test_every_environment_has_a_table_of_its_attacks_on_a_page():

@@ -15,8 +15,7 @@ from fake_service import FakeService, Reply, status  # noqa: E402
 from textenvs.chat import ChatSpec  # noqa: E402
 from textenvs.evaluate.plan import Job, jobs  # noqa: E402
 from textenvs.evaluate.policies import EndpointPolicy  # noqa: E402
-from textenvs.evaluate.runner import Stopped, play, run  # noqa: E402
-from textenvs.threads import Calls  # noqa: E402
+from textenvs.evaluate.runner import Stopped, run  # noqa: E402
 
 
 def spec(service, **options):
@@ -80,31 +79,11 @@ def test_the_same_evaluation_sends_the_same_requests():
     assert sent() == sent()
 
 
-def test_passing_faults_are_waited_out_and_others_fail_their_episode():
-    def answer(request):
-        return status(418, "I am a teapot") if number(request) == "2" else number(request)
-
-    with FakeService(answer) as service:
-        service.script(status(500), status(429), status(503))
-        records = played(jobs(range(4), 1, 0), Say, spec(service), concurrency=2)
-    assert [record.failed for record in records] == [False, False, True, False]
-    assert records[2].stop == "policy_failed"
-    assert "I am a teapot" in records[2].failure
-
-
 def test_a_service_that_is_gone_stops_the_evaluation_with_the_cause():
     with FakeService() as service:
         gone = spec(service, max_retries=1)
     with pytest.raises(Stopped, match=r"3 episodes in a row failed; .*the connection failed"):
         played(jobs(range(6), 1, 0), Say, gone, max_failures=3)
-
-
-def test_a_spent_budget_stops_the_evaluation():
-    with FakeService(lambda request: number(request)) as service:
-        tight = spec(service, max_tokens=10, budget={"tokens": 600, "name": "test_a_spent_budget"})
-        with pytest.raises(Stopped, match="the budget of 600 tokens"):
-            played(jobs(range(6), 20, 0), Say, tight, concurrency=1)
-    assert len(service.requests) > 1
 
 
 def test_a_conversation_that_outgrows_the_model_is_truncated():
@@ -166,44 +145,3 @@ def test_native_tools_are_sent_and_their_calls_come_back():
     assert (record.tool_calls, record.tool_errors) == (1, 0)
     assert "tool_calls" not in record.metrics
     assert record.success
-
-
-def test_no_key_where_one_is_needed(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ValueError, match="OPENAI_API_KEY has no key"):
-        EndpointPolicy(ChatSpec.of("gpt-4o-mini"))
-
-
-def test_play_alone_is_enough_for_one_episode():
-    async def main(service):
-        policy = EndpointPolicy(spec(service))
-        try:
-            return await play(Job(0, 0, 4, 0), Calls(Say()), policy)
-        finally:
-            await policy.aclose()
-
-    with FakeService("4") as service:
-        assert asyncio.run(main(service)).success
-
-
-@pytest.mark.parametrize("passes", [True, False])
-async def test_null_content_is_asked_for_again_and_then_a_failure_of_the_endpoint(passes):
-    from fake_service import garbage
-
-    null = garbage(b'{"choices": [{"message": {"role": "assistant", "content": null}, "finish_reason": "stop"}]}')
-    with FakeService("4") as service:
-        if passes:
-            service.script(null)
-        else:
-            service.answer = null
-        policy = EndpointPolicy(spec(service, max_retries=1))
-        try:
-            record = await play(Job(0, 0, 4, 0), Calls(Say()), policy)
-        finally:
-            await policy.aclose()
-        assert len(service.requests) == 2
-        assert (record.failed, record.success) == (not passes, passes)
-        if not passes:
-            assert record.stop == "policy_failed"
-            assert "content is null" in record.failure
-            assert policy.client.statistics.failures == 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.evaluate.records import Folder, FolderError, Record, write_json
-from textenvs.messages import assistant, clean_text
+from textenvs.messages import clean_text
 
 CONFIGURATION = {"environment": {"id": "say", "options": {"level": "easy"}}, "samples": 2, "seed": 0}
 
@@ -48,12 +48,6 @@ def test_a_record_survives_its_line(record):
     line = record.to_json()
     assert "\n" not in line
     assert Record.from_json(line) == record
-
-
-def test_tool_calls_survive():
-    call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    called = record(0, messages=(assistant("", [call]),))
-    assert Record.from_json(called.to_json()) == called
 
 
 @pytest.mark.parametrize("line", ["", "{}", "[]", "3", '{"task": 1}', record(1).to_json()[:-1]])

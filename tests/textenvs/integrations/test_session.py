@@ -19,7 +19,7 @@ from textenvs.task import Rows, Task
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
 def test_a_session_is_the_environment_message_by_message(env_id):
     ends = set()
-    for played in adapter_kit.episodes(env_id, 12):
+    for played in adapter_kit.episodes(env_id, 8):
         session, opening = Session.of(EpisodeSpec.from_row(json.dumps(played.spec.to_row())))
         with closing(session):
             assert opening == played.opening

@@ -130,10 +130,6 @@ def test_the_code_is_the_datas_own(one, two):
     assert (data_block({"x": one}).code == data_block({"x": two}).code) == (one == two)
 
 
-def test_letters_of_all_scripts_stay_readable():
-    assert "你好, naïve, Привет \U0001f600" in data_block({"x": "你好, naïve, Привет \U0001f600"}).line
-
-
 @pytest.mark.parametrize("injection", INJECTIONS)
 async def test_a_judge_that_obeys_everything_outside_finds_nothing_to_obey(service, injection):
     assert await InteractivityJudge(spec(service)).score(talk(injection)) == 0.0

@@ -1,8 +1,6 @@
 """Judges: what they are shown, what counts as a verdict, and what happens when there is none."""
 
-import copy
 import json
-import pickle
 import re
 
 import pytest
@@ -82,14 +80,10 @@ def test_tools_are_shown_where_asked_for():
 
 UNUSABLE = {
     "prose": "I would give it a 1.",
-    "empty": "",
     "too high": verdict(score=1.0001),
-    "too low": verdict(score=-1),
     "NaN": lambda request: json.dumps(verdict(score=float("nan"))(request)),
     "infinite": lambda request: json.dumps(verdict(score=1)(request)).replace('"score": 1', '"score": 1e999'),
     "text": verdict(score="1"),
-    "true": verdict(score=True),
-    "null": verdict(score=None),
     "no score": verdict(),
     "two scores": lambda request: json.dumps(verdict(score=0)(request))[:-1] + ', "score": 1}',
     "more": verdict(score=1, also=2),
@@ -182,18 +176,12 @@ async def test_rubric(service):
     [
         (lambda: LLMJudge("m", " ", Verdict), ValueError, "instructions"),
         (lambda: LLMJudge("m", "x", dict), TypeError, "pydantic model"),
-        (lambda: LLMJudge("m", "x", Verdict, tries=0), ValueError, "tries"),
         (lambda: LLMJudge({"modle": "m"}, "x", Verdict), ValueError, "did you mean 'model'"),
-        (lambda: InteractivityJudge({"modle": "m"}), ValueError, "did you mean 'model'"),
-        (lambda: EquivalenceJudge("m", tries=-1), ValueError, "tries"),
         (lambda: RubricJudge("m", []), ValueError, "criteria"),
         (lambda: RubricJudge("m", [Criterion("a", "x"), Criterion("a", "y")]), ValueError, "different names"),
-        (lambda: RubricJudge("m", [Criterion("a", "x")], top=0), ValueError, "top"),
         (lambda: Criterion("not a name", "x"), ValueError, "name"),
         (lambda: Criterion("reasons", "x"), ValueError, "name"),
         (lambda: Criterion("model_dump", "x"), ValueError, "name"),
-        (lambda: Criterion("a", ""), ValueError, "description"),
-        (lambda: Criterion("a", "x", weight=0), ValueError, "weight"),
         (lambda: Criterion("a", "x", weight=float("nan")), ValueError, "weight"),
     ],
 )
@@ -214,13 +202,3 @@ def test_a_verdict_with_our_own_field():
 async def test_what_is_not_json_is_not_judged(service, value):
     with pytest.raises(ValueError, match="must be JSON"):
         await LLMJudge(spec(service), "x", Verdict).judge({"x": value})
-
-
-def test_judges_are_plain_data():
-    for judge in (
-        LLMJudge("m", "x", Verdict),
-        InteractivityJudge("m"),
-        EquivalenceJudge({"model": "m"}),
-        RubricJudge("m", [Criterion("a", "x")]),
-    ):
-        assert pickle.loads(pickle.dumps(judge)) == copy.deepcopy(judge) == judge

@@ -208,11 +208,6 @@ def test_output_before_the_news_that_the_code_started_is_the_codes_own():
     assert run._conclude().status == "output", "or a program could leave its score out by writing quickly"
 
 
-def test_output_up_to_the_limit_is_whole(box, token):
-    result = attack(box, token, f"print('y' * {SMALL.output_bytes - 1})")
-    assert (result.status, len(result.stdout)) == ("ok", SMALL.output_bytes)
-
-
 def test_files_and_descriptors_are_limited(box, token):
     result = attack(
         box,
@@ -237,12 +232,6 @@ def test_files_and_descriptors_are_limited(box, token):
     )
     assert result.stdout == "No space left on device True\nToo many open files\n"
     assert "Too many open files" in result.stderr or "File too large" in result.stderr
-
-
-def test_a_huge_file(box, token):
-    result = attack(box, token, "open('big', 'wb').write(b'x' * (64 << 20))")
-    assert result.status == "error"
-    assert "File too large" in result.describe() or "No space left" in result.describe()
 
 
 def test_files_without_content_are_limited_too(token):

@@ -1,16 +1,12 @@
 """GSM8K's answer check: spellings of one number, the last answer, garbage, and the real rows."""
 
-import json
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.scoring.gsm8k import _ANYWHERE, MAX_DIGITS, METHODS, _canonical, compare, extract, judge, normalize, score
-
-ROWS = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gsm8k"
 
 numbers = st.decimals(min_value=-(10**12), max_value=10**12, places=3, allow_nan=False, allow_infinity=False)
 words = st.text(alphabet="abc xyz\n!?():;", max_size=30)
@@ -196,20 +192,6 @@ def test_a_bad_ground_truth_or_method_is_an_error():
     for call in (extract, lambda text, method: score(text, "1", method), lambda text, method: judge(text, "1", method)):
         with pytest.raises(ValueError, match="method must be one of marked, strict, flexible"):
             call("#### 1", "loose")
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_every_real_answer_scores_itself(split):
-    path = ROWS / f"{split}.jsonl"
-    if not path.exists():
-        pytest.skip(f"GSM8K rows are not at {path}")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for row in rows:
-        gold = row["answer"].rsplit("####", 1)[1].strip()
-        assert score(row["answer"], gold, "strict") == 1.0
-        assert score(row["answer"], gold, "flexible") == 1.0
-        assert Decimal(normalize(gold)) == Decimal(gold.replace(",", ""))
-        assert score(row["answer"], str(Decimal(gold.replace(",", "")) + 1), "strict") == 0.0
 
 
 @given(st.text(alphabet="0123459.,$-\u2212\u20ac%#+ )a\n", max_size=60))

@@ -1,6 +1,5 @@
 """Attacks on a server in a process of its own, as the command line starts it."""
 
-import json
 import os
 import re
 import signal
@@ -9,13 +8,9 @@ import sys
 import uuid
 from collections import Counter
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
-from served import ask, get, running
-
-import textenvs
-from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks
+from served import ask, get
 
 
 class Process:
@@ -67,36 +62,6 @@ def opened(server, env, **fields):
 # ------------------------------------------------------------------ code in a row
 
 
-def test_code_in_a_row_of_a_client_does_not_run(tmp_path):
-    proof = tmp_path / "proof"
-    code = f"__import__('os').system('id > {proof}')"
-    about = {"source_dataset": "bitwise_arithmetic", "problem": code}
-    row = {
-        "data_source": "x",
-        "prompt": [{"role": "user", "content": "?"}],
-        "reward_model": {"style": "rule", "ground_truth": "1"},
-        "extra_info": {"answer": "0x1", "metadata": about},
-    }
-    sorting = ReasoningGymTasks("number_sorting", size=5)[0].to_row()
-    sorting["extra_info"]["answer"] = sorting["reward_model"]["ground_truth"] = code
-    served = {
-        name: partial(textenvs.make, "textenv/reasoning-gym", dataset=dataset)
-        for name, dataset in (("bits", "bitwise_arithmetic"), ("sorting", "number_sorting"))
-    }
-    with running(served, allow=["tasks"]) as server:
-        for name, hostile in (("bits", row), ("sorting", json.loads(json.dumps(sorting)))):
-            status, answer = opened(server, name, options={"task": hostile})
-            assert (status, answer["error"]["kind"]) == (422, "refused_reset")
-            assert "raised ValueError" in answer["error"]["message"]
-        # A task of the server's own is played as before, and code as an answer to it does not run either.
-        status, answer = opened(server, "bits", seed=0, options={"task_index": 3})
-        assert status == 200
-        step = {"session": answer["session"], "turn": 0, "action": f"<answer>{code}</answer>"}
-        status, _, answer = ask(server, "step", **step)
-        assert (status, answer["reward"]) == (200, 0.0)
-    assert not proof.exists()
-
-
 # ------------------------------------------------------------------ memory
 
 
@@ -109,18 +74,6 @@ def bounded():
 def step(server, session, turn, action):
     status, _, answer = ask(server, "step", session=session, turn=turn, action=action)
     return status, answer
-
-
-def test_replies_of_8_mb_are_refused_and_leave_nothing(bounded):
-    status, answer = opened(bounded, "textenv/gsm8k-interact", seed=0)
-    session = answer["session"]
-    for _ in range(3):
-        status, answer = step(bounded, session, 0, "-" * (8 * 2**20 - 300))
-        assert (status, answer["error"]["kind"]) == (413, "too_large")
-        assert "a reply has at most 1048576 bytes" in answer["error"]["message"]
-    status, answer = step(bounded, session, 0, "#### 1")
-    assert (status, answer["turn"]) == (200, 1)
-    ask(bounded, "close", sessions=[session])
 
 
 def test_memory_stays_below_a_bound_and_is_given_back(bounded):

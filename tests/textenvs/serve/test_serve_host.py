@@ -135,17 +135,6 @@ async def test_an_opening_that_is_sent_again_opens_no_second_session():
     await host.close()
 
 
-async def test_sessions_have_a_limit():
-    host = await hosting({"env": Offer(Guess)}, limits=Limits(max_sessions=2))
-    first, second = await opened(host), await opened(host)
-    assert await opened(host) == "full"
-    await told(host, "close", sessions=[first])
-    await opened(host)
-    assert (await stepped(host, first))["kind"] == "unknown_session"
-    assert (await stepped(host, second))["turn"] == 1
-    await host.close()
-
-
 async def test_a_session_that_is_not_used_ends_and_one_at_work_does_not(hanging, monkeypatch):
     host, now = await hosting({"env": Offer(hanging)}, limits=Limits(idle_s=100.0)), 1000.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
@@ -254,15 +243,6 @@ async def test_where_all_threads_hang_requests_are_refused_until_they_end(hangin
     assert (await stepped(host, sessions[2]))["turn"] == 1  # it was not lost
     await so(lambda: hanging.closed == 2)
     await host.close()
-
-
-async def test_a_host_whose_threads_hang_is_closed_in_bounded_time(hanging, monkeypatch):
-    monkeypatch.setattr(module, "CLOSE_S", 0.2)
-    host = await hosting({"env": Offer(hanging)}, limits=Limits(threads=1, step_timeout_s=0.2))
-    await stepped(host, await opened(host), "hang")
-    async with asyncio.timeout(10):
-        await host.close()
-    assert hanging.closed == 1  # the environment itself; its fork still runs
 
 
 async def test_an_environment_that_awaits_too_long_keeps_its_episode_as_it_was():

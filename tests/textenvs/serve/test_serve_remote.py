@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import multiprocessing
 import pickle
-import random
 import subprocess
 import sys
 
@@ -21,7 +20,6 @@ from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn
 from textenvs import event_loop as background
 from textenvs.episodes import play_episodes
 from textenvs.evaluate.plan import fingerprint
-from textenvs.lookahead import multiturn_aware_reward
 from textenvs.messages import assistant, user
 from textenvs.serve.client import Client, RemoteError
 from textenvs.serve.host import Offer
@@ -167,15 +165,6 @@ def test_no_secret_crosses_the_wire(toys, monkeypatch):
     assert len(crossed) > 20
 
 
-def test_resets_without_a_seed_follow_from_the_last_one(toys):
-    def played(env):
-        return [env.reset(seed=3), env.reset(), env.reset()]
-
-    first, second = played(toys.remote("guess")), played(toys.remote("guess"))
-    assert first == second
-    assert len({opening[1]["content"] for opening, _ in first}) > 1
-
-
 # ------------------------------------------------------------------ errors
 
 
@@ -251,13 +240,6 @@ def test_a_mistake_in_the_arguments_says_which(toys, monkeypatch, options, match
         textenvs.make("textenv/remote", **{"url": toys.url, "env": "guess", **options})
 
 
-def test_a_server_that_is_not_there_is_a_clear_error_after_bounded_retries():
-    before = random.getstate()
-    with pytest.raises(RemoteError, match=r"no connection.*tried for"):
-        textenvs.make("textenv/remote", url="http://127.0.0.1:9", env="guess", retry_s=0.3)
-    assert random.getstate() == before  # the pauses between tries draw from another generator
-
-
 # ------------------------------------------------------------------ forks, snapshots, copies
 
 
@@ -281,19 +263,6 @@ def test_forks_snapshots_and_copies_go_on_alike(toys, kind):
         later = [direct.step(f"reply {i}") for i in range(turn, 4)]
         for env in (elsewhere, moved, copy.deepcopy(remote), remote):
             assert [env.step(f"reply {i}") for i in range(turn, 4)] == later
-
-
-def test_a_fork_of_a_fork_with_seeds_at_several_turns(toys):
-    def played(env):
-        env.reset(seed=1)
-        env.step("a")
-        one = env.fork(7)
-        first = one.step("b")
-        return first, one.fork(8).step("c"), one.fork().step("c"), env.step("b")
-
-    results = played(Guess())
-    assert played(toys.remote("guess")) == results
-    assert len({result[1] for result in results}) == 4
 
 
 def test_forks_that_are_dropped_leave_no_session():
@@ -374,18 +343,6 @@ def test_a_vector_environment_and_awaited_twins(toys, kind):
     assert lockstep(toys.remote(kind)) == lockstep(TOYS[kind]())
 
 
-def test_the_multiturn_aware_reward(toys):
-    def value(env):
-        env.reset(seed=2)
-        env.step("x")
-        return asyncio.run(multiturn_aware_reward(env, lambda conversation: "quit", samples=3, window=2))
-
-    rewards = [value(toys.remote("guess")) for _ in range(2)]
-    assert rewards[0] == rewards[1]
-    assert len(rewards[0].futures) == 3
-    assert {future.over for future in rewards[0].futures} == {True}
-
-
 def _in_a_child(env, result):
     result.put([env.step("in a child"), env.reset(seed=8)])
 
@@ -415,7 +372,3 @@ def test_a_process_that_ends_closes_its_sessions_without_a_warning():
         done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert server.metrics()["ended"] == {"closed": 3}
-
-
-def test_big_task_sets_stay_where_they_are(toys):
-    assert len(pickle.dumps(toys.remote("guess"))) < 5000

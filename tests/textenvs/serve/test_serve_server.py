@@ -250,11 +250,3 @@ def test_draining_waits_for_answers_and_has_an_end(monkeypatch):
             assert described.result(timeout=10)[0] == 200
         server.on_loop(server.server.drain(10.0))
     assert [bool(env.cleaned) for env in made] == [True]
-
-
-def test_an_environment_that_cannot_be_made_is_an_error_at_once():
-    def broken():
-        raise OSError("no such file")
-
-    with pytest.raises(OSError, match="no such file"), running({"broken": broken}):
-        pass

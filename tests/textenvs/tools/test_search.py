@@ -119,14 +119,6 @@ def test_options_out_of_range_are_named(option):
         search_tool(TOWNS, **option)
 
 
-def test_a_missing_library_is_named(monkeypatch):
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"textenvs\[search\]"):
-        Corpus(TOWNS)
-
-
 # ------------------------------------------------------------------ corpora
 
 

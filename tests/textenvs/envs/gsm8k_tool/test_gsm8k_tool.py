@@ -119,13 +119,6 @@ def test_the_expert_earns_everything_in_every_format(name, level):
         assert earned == pytest.approx([0.2, 0.8])
 
 
-@given(st.integers(0, 1000))
-def test_a_careless_policy_mostly_loses(seed):
-    env = Gsm8kTool()
-    env.reset(seed=seed)
-    assert env.step(env.careless_reply(np.random.default_rng(seed)))[1] == -0.2
-
-
 def row(**extra):
     truth = {"ground_truth": "7"}
     return {"data_source": "openai/gsm8k", "prompt": [user("What?")], "reward_model": truth, "extra_info": extra}
@@ -156,13 +149,8 @@ def test_rows_that_ask_for_something_else_are_refused(tools, error):
     ("options", "error"),
     [
         ({"method": "loose"}, "method should be"),
-        ({"correct": 0.0}, "correct should be greater than 0"),
         ({"submission": 0.3}, "guessing would pay"),
-        ({"submission": -0.1}, "submission should be greater than or equal to 0"),
-        ({"no_progress": 0.1}, "no_progress should be less than or equal to 0"),
-        ({"no_progress": float("nan")}, "no_progress should be .*, not nan"),
         ({"call_format": "morse"}, "call_format must be one of"),
-        ({"tasks": "generated:easy", "level": "easy"}, "either tasks or level"),
     ],
 )
 def test_options_are_checked(options, error):

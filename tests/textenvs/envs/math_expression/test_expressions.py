@@ -113,14 +113,3 @@ def test_train_and_test_share_no_expression(level, seed, other):
 def test_what_is_not_an_expression_is_refused(text):
     with pytest.raises(ValueError, match="expression|arithmetic|operations"):
         read(text)
-
-
-def test_a_set_is_checked_when_it_is_made():
-    with pytest.raises(ValueError, match="level must be one of easy, medium, hard, made-up"):
-        GeneratedExpressions("harder")
-    with pytest.raises(ValueError, match="split"):
-        GeneratedExpressions(split="validation")
-    with pytest.raises(ValueError, match="seed"):
-        GeneratedExpressions(seed="0")
-    with pytest.raises(IndexError, match="negative"):
-        GeneratedExpressions()[-1]

@@ -26,18 +26,3 @@ def test_the_splits_share_no_problem(level):
     test = {GeneratedComputing(level, seed, "test")[i].question for seed in (0, 2) for i in range(20)}
     assert len(train) > 30
     assert not train & test
-
-
-def test_a_problem_depends_on_level_split_seed_and_index_alone():
-    base = GeneratedComputing("medium", 3, "test")
-    assert base[7] == GeneratedComputing("medium", 3, "test")[7]
-    assert len({base[7].question, GeneratedComputing("medium", 4, "test")[7].question, base[8].question}) == 3
-    assert base[7].key == "medium/test/3/7"
-
-
-@pytest.mark.parametrize("wrong", [{"level": "huge"}, {"split": "dev"}, {"seed": 1.5}, {"seed": True}])
-def test_unknown_settings_are_named(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        GeneratedComputing(**wrong)
-    with pytest.raises(IndexError, match="negative"):
-        GeneratedComputing()[-1]

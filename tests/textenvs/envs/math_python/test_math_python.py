@@ -1,9 +1,6 @@
 """math-python: programs run, answers are judged by value, and rows of real data can be played."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,9 +30,8 @@ def ask(env, code):
 
 
 @pytest.mark.parametrize("level", ["easy", "medium", "hard"])
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_the_expert_earns_the_maximum_with_one_program(level, split):
-    env = MathPython(level=level, split=split)
+def test_the_expert_earns_the_maximum_with_one_program(level):
+    env = MathPython(level=level, split="test")
     for index in range(3):
         env.reset(options={"task_index": index})
         _, reward, terminated, _, info = env.step(env.demonstration(rng))
@@ -134,16 +130,6 @@ def test_rows_that_cannot_be_graded_are_refused():
         env.reset(seed=0)
 
 
-@pytest.mark.parametrize(
-    "option",
-    [{"correct": 0}, {"call_cost": 0.1}, {"grader_timeout_s": 0}, {"level": "huge"}, {"sandbox": {"cpus": 4}}]
-    + [{"max_output_chars": 5}, {"call_format": "xml"}],
-)
-def test_options_out_of_range_are_named(option):
-    with pytest.raises(ValueError, match=next(iter(option)).replace("_output", "")):
-        MathPython(**option)
-
-
 def test_the_sandbox_has_the_limits_that_were_asked_for():
     env = MathPython(sandbox={"cpu_s": 1, "wall_s": 0.3, "output_bytes": 100})
     env.reset(seed=0)
@@ -153,18 +139,3 @@ def test_the_sandbox_has_the_limits_that_were_asked_for():
     assert "more than 100 bytes" in conversation[-1]["content"]
     given = Sandbox()
     assert MathPython(sandbox=given).tools[0].function.sandbox is given
-
-
-def test_without_a_sandbox_it_says_so_when_it_is_made():
-    code = (
-        "import ctypes, platform\n"
-        "from textenvs.sandbox import container_init, seccomp\n"
-        "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)\n"
-        "container_init._filter_calls(seccomp.build(platform.machine()))\n"
-        "import gymnasium, textenvs\n"
-        "gymnasium.make('textenv/math-python')\n"
-    )
-    root = Path(__file__).resolve().parents[4]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=100)
-    assert "SandboxUnavailable: No Python sandbox holds on this machine:" in done.stderr
-    assert "apt-get install bubblewrap" in done.stderr

@@ -68,7 +68,7 @@ def test_items_are_the_same_in_every_process():
         "from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks\n"
         "print(json.dumps({name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in sys.argv[1:]}))\n"
     )
-    names = sorted(set(datasets()) - SLOW - _SET_ORDER - set(CONFIGS))[::12]
+    names = sorted(set(datasets()) - SLOW - _SET_ORDER - set(CONFIGS))[::30]
     ran = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)  # hashes of its own
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in names}
@@ -153,17 +153,6 @@ def test_several_partial_answers_earn_no_more_than_the_best_of_them():
     assert rewards == pytest.approx([0.25, 0.25, 0.0, 0.5])
 
 
-def test_careless_replies_are_mostly_wrong_and_well_formed():
-    env = ReasoningGym()
-    stops = []
-    for seed in range(30):
-        env.reset(seed=seed)
-        info = env.step(env.careless_reply(RNG))[4]
-        assert info["metrics"]["well_formed"] == 1.0
-        stops.append(info["stop"])
-    assert stops.count("wrong") > 25
-
-
 def test_a_scorer_that_fails_is_not_the_policys_fault(monkeypatch):
     env = ReasoningGym()
     env.reset(seed=0)
@@ -188,60 +177,18 @@ def test_tasks_travel_as_rows():
         env.reset(options={"task": Task("k", "s", (user("?"),), "4")})
 
 
-def test_several_datasets_in_one():
-    parts = [{"name": name, "weight": 1.0, "config": {}} for name in ("lcm", "gcd")]
-    env = ReasoningGym("composite", config={"datasets": parts}, size=50)
-    sources = set()
-    for index in range(20):
-        env.reset(options={"task_index": index})
-        sources.add(env.state.task.extra["metadata"]["source_dataset"])
-        assert env.step(env.demonstration(RNG))[1] == 1.0
-    assert sources == {"lcm", "gcd"}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"dataset": "chain_sums"}, "no dataset 'chain_sums'. Did you mean 'chain_sum'"),
-        ({"dataset": 3}, "dataset should be a valid string, not 3"),
         ({"config": {"min_term": 3}}, "'chain_sum' has no option 'min_term'. Did you mean 'min_terms'"),
         ({"config": {"seed": 3}}, "'chain_sum' has no option 'seed'"),
         ({"config": {"min_terms": 0}}, "refuses config=.*min_terms"),
-        ({"config": {"min_terms": "x"}}, "refuses config="),
         ({"config": {"f": print}}, "config must be a mapping as in JSON"),
-        ({"config": [1]}, "config must be a mapping as in JSON"),
         ({"dataset": "composite"}, "refuses config={}.*at least one dataset"),
-        ({"dataset": "composite", "config": {"datasets": [{"nam": "x"}]}}, "refuses config="),
         ({"dataset": "word_ladder", "size": 20_000}, "with 40000 items .*too large"),
-        ({"size": 0}, "size .*greater than or equal to 1"),
-        ({"seed": -1}, "seed .*greater than or equal to 0"),
-        ({"split": "val"}, "split should be 'train' or 'test'"),
-        ({"instruction": 3}, "instruction should be a valid string, not 3"),
-        ({"answer_format": "json"}, "answer_format .*'tag' or 'text'"),
-        ({"scoring": "loose"}, "scoring .*'strict' or 'partial'"),
-        ({"threshold": 0}, "threshold .*greater than 0"),
-        ({"threshold": 1.1}, "threshold .*less than or equal to 1"),
-        ({"attempts": 0}, "attempts .*greater than or equal to 1"),
-        ({"correct": 0}, "correct .*greater than 0"),
-        ({"extra_turn": 0.1}, "extra_turn .*less than or equal to 0"),
     ],
 )
 def test_bad_options_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
         ReasoningGym(**options)
-
-
-def test_without_the_package_the_error_names_the_extra():
-    code = (
-        "import sys\n"
-        "sys.modules['reasoning_gym'] = None\n"
-        "import textenvs\n"
-        "try:\n"
-        "    textenvs.make('textenv/reasoning-gym')\n"
-        "except ImportError as error:\n"
-        "    assert \"pip install 'textenvs[reasoning-gym]'\" in str(error), error\n"
-        "else:\n"
-        "    raise SystemExit('it was made')\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr

@@ -63,28 +63,26 @@ def test_a_row_with_code_is_refused_at_reset_and_nothing_runs(dataset, tmp_path)
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("dataset", ["bitwise_arithmetic", "simple_integration"])
-def test_code_that_passes_the_guard_runs_in_the_sandbox_and_not_here(dataset, tmp_path, monkeypatch):
+def test_code_that_passes_the_guard_runs_in_the_sandbox_and_not_here(tmp_path, monkeypatch):
     """The second wall: without the guard, the code has neither the host's files nor a second process."""
+    dataset = "bitwise_arithmetic"
     proof = tmp_path / "proof"
     tasks = ReasoningGymTasks(dataset, size=5)
     scorer = SandboxedScorer(tasks.opening())
     entry = entry_of(tasks[0], dataset)
-    for field in ("problem", "integrand"):
-        entry["metadata"][field] = f"({TOUCH.format(str(proof))}, 1)[1]"
+    entry["metadata"]["problem"] = f"({TOUCH.format(str(proof))}, 1)[1]"
     with contextlib.suppress(ScoringFailed):
         scorer.score_answer("0x1", entry)
     assert not proof.exists()
     # What one question does is not there for the next.
     monkeypatch.setattr(reasoning_gym_sandbox, "TIMEOUT_S", 5.0)
     entry["metadata"]["problem"] = "__import__('os').kill(__import__('os').getppid(), 9)"
-    if dataset == "bitwise_arithmetic":
-        with pytest.raises(ScoringFailed, match="ended its process"):
-            scorer.score_answer("0x1", entry)
-        entry["metadata"]["problem"] = "__import__('os').fork() and 1"
-        assert scorer.score_answer("0x1", entry) == 0.0
-        entry["metadata"]["problem"] = "1"
-        assert scorer.score_answer("0x1", entry) == 1.0
+    with pytest.raises(ScoringFailed, match="ended its process"):
+        scorer.score_answer("0x1", entry)
+    entry["metadata"]["problem"] = "__import__('os').fork() and 1"
+    assert scorer.score_answer("0x1", entry) == 0.0
+    entry["metadata"]["problem"] = "1"
+    assert scorer.score_answer("0x1", entry) == 1.0
 
 
 def test_a_scorer_that_does_not_end_is_stopped(monkeypatch):

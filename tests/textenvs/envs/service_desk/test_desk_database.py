@@ -1,11 +1,10 @@
 """The shop's books: nothing appears or vanishes, whatever is called; values, not places."""
 
 import copy
-import pickle
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -119,29 +118,6 @@ def test_random_tool_calls_lose_neither_money_nor_goods(index, calls):
     assert written(before) == text  # the old value is what it was
 
 
-@settings(max_examples=12)
-@given(index=st.integers(0, 300), ours=st.lists(wild, max_size=6), theirs=st.lists(wild, min_size=1, max_size=6))
-def test_forks_and_snapshots_do_not_reach_each_other(index, ours, theirs):
-    def act(env, calls):
-        return [
-            env.step(assistant("", [call(name, **made(env.state.shop, name, *rest))]))[0][-1]["content"]
-            for name, *rest in calls
-        ]
-
-    env = ENV
-    env.reset(options={"task_index": index})
-    act(env, ours)
-    shop, saved = env.state.shop, env.snapshot()
-    fork = env.fork()
-    answers = act(fork, theirs)
-    assert env.state.shop is shop
-    assert act(env, theirs) == answers
-    env.restore(pickle.loads(pickle.dumps(saved)))
-    assert env.state.shop == shop
-    assert act(env, theirs) == answers
-    assert env.state.shop == fork.state.shop
-
-
 def test_a_copy_of_the_database_is_the_database():
     env = ServiceDesk()
     env.reset(seed=0)
@@ -176,10 +152,7 @@ def test_ids_are_found_however_they_are_written(shop):
     ("change", "message"),
     [
         (lambda shop: shop.order("W1"), "no order 'W1'"),
-        (lambda shop: shop.customer("nobody"), "no customer has the id"),
         (lambda shop: shop.customer_by_email("x@y.z"), "no customer has the email"),
-        (lambda shop: shop.customer_by_name("A", "B", "0"), "no customer is called"),
-        (lambda shop: shop.product("P0"), "list_products"),
         (lambda shop: shop.item("0"), "get_product"),
         (lambda shop: shop.cancel_order(an_order(shop, "delivered").id, "no_longer_needed"), "only a pending order"),
         (lambda shop: shop.return_items(an_order(shop, "delivered").id, []), "at least one item"),

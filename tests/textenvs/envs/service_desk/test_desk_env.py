@@ -59,17 +59,6 @@ def test_the_expert_earns_the_maximum_in_every_format(level):
         assert {info["metrics"][name] for name in ("db", "told", "policy")} == {1.0}
 
 
-def test_one_task_is_the_same_in_every_format():
-    talks = set()
-    for name in FORMATS:
-        env = desk("hard", call_format=name, tools_in_prompt=False)
-        assert play(env, expert, 3)[0] == 1.0
-        talks.add(
-            tuple(m["content"] for m in env.state.messages if m["role"] == "user" and "Observation" not in m["content"])
-        )
-    assert len(talks) == 1
-
-
 LAZY = {
     "silence": "",
     "polite": "Is there anything else I can help you with?",
@@ -96,7 +85,7 @@ REFUSALS += [("medium", "return-final-sale"), ("medium", "not-theirs"), ("medium
 
 
 @pytest.mark.parametrize(("level", "kind"), REFUSALS)
-@pytest.mark.parametrize("words", [LAZY[name] for name in ("silence", "polite", "no", "every reason", "done", "human")])
+@pytest.mark.parametrize("words", [LAZY[name] for name in ("silence", "every reason", "human")])
 def test_doing_nothing_is_no_refusal(level, kind, words):
     """Also for who has found out everything: the database is right, and still nothing is earned."""
     env = ServiceDesk(level=level, kinds=[kind])
@@ -122,30 +111,6 @@ def test_a_refusal_without_looking_is_no_service():
     env.reset(options={"task_index": 0})
     *_, info = env.step(reason)
     assert (info["stop"], info["metrics"]["told"], info["metrics"]["policy"]) == ("unsolved", 1.0, 0.0)
-
-
-def at_random(env):
-    """Tool calls with ids that exist, and sentences that can mean something."""
-    shop, rng = env.state.shop, RNG
-    order = list(shop.orders.values())[rng.integers(len(shop.orders))]
-    items = [order.lines[0].item_id]
-    calls = [
-        call("get_order", order_id=order.id),
-        call("cancel_order", order_id=order.id, reason="no_longer_needed"),
-        call("return_items", order_id=order.id, item_ids=items),
-        call("refund", order_id=order.id, amount=order.lines[0].price / 100, payment_id=order.payment_id),
-        call("transfer_to_human", customer_id=order.customer_id, summary="?"),
-    ]
-    words = ["What is your email?", "What is the order number?", "Do you confirm?", *LAZY.values()]
-    if rng.random() < 0.4:
-        return assistant("", [calls[rng.integers(len(calls))]])
-    return words[rng.integers(len(words))]
-
-
-@pytest.mark.parametrize("choose", [at_random, lambda env: env.careless_reply(RNG)], ids=["random", "careless"])
-def test_the_random_and_the_careless_earn_almost_nothing(choose):
-    totals = [play(desk(level), choose, index)[0] for level in LEVELS for index in range(15)]
-    assert np.mean(totals) <= 0.03
 
 
 @settings(max_examples=15)
@@ -277,14 +242,6 @@ def test_what_is_not_the_customers_is_not_told():
     assert finish(env)["stop"] == "unsolved"
 
 
-def test_a_handover_that_nobody_needs():
-    env = first("easy", "cancel")
-    assert until(env, lambda state: state.identified)
-    do(env, "transfer_to_human", customer_id=env.state.identified, summary="too hard")
-    info = finish(env)
-    assert info["metrics"]["db"] == 0.0
-
-
 def test_a_wrong_answer_is_not_told():
     env = first("medium", "how-much-back")
     assert until(env, lambda state: str(next_move(state)).startswith("For the"))
@@ -372,17 +329,10 @@ def test_secrets_are_not_in_what_the_policy_sees():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"success": 0}, "success should be greater than 0, not 0"),
-        ({"progress": -1}, "progress should be greater than or equal to 0, not -1"),
-        ({"turn": 0.1}, "turn should be less than or equal to 0, not 0.1"),
-        ({"tool_error": float("nan")}, "tool_error should be a finite number"),
-        ({"success": True}, "success should be"),
-        ({"level": "brutal"}, "level should be"),
         ({"kinds": ["brew-tea"]}, "'brew-tea' is not a kind of level 'easy'"),
         ({"tasks": TASKS["easy"], "level": "easy"}, "either tasks or level"),
         ({"tasks": TASKS["easy"], "kinds": ["cancel"]}, "either tasks or kinds"),
         ({"call_format": "morse"}, "call_format must be one of"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns should be"),
     ],
 )
 def test_wrong_options(options, message):
@@ -412,12 +362,3 @@ def test_a_row_of_another_kind_cannot_be_played():
     env = ServiceDesk()
     with pytest.raises(TaskError, match="extra_info.scenario"):
         env.reset(options={"task": arithmetic()})
-
-
-def test_budgets():
-    env = desk("easy", max_assistant_turns=2)
-    _, info = play(env, lambda env: "Hm.")
-    assert (info["stop"], info["assistant_turns"]) == ("max_assistant_turns", 2)
-    env = desk("easy", max_user_turns=1)
-    _, info = play(env, lambda env: "Hm.")
-    assert (info["stop"], info["user_turns"]) == ("max_user_turns", 1)
