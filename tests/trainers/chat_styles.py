@@ -155,11 +155,7 @@ STYLES = {
         rewrites=True,
         other_forms=(True, False, True),
     ),
-    "glm": Style(
-        GLM,
-        "<|user|>",
-        ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
-    ),
+    "glm": Style(GLM, "<|user|>", ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")),
 }
 
 
@@ -194,10 +190,7 @@ def newline_merging_tokenizer(name: str) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     names = list(dict.fromkeys(["<|endoftext|>", "<|im_start|>", "<|im_end|>", *style.special]))
     trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=names,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=700, special_tokens=names, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     tokenizer.train_from_iterator([*TEXTS * 3, *("a.\n\n", "b\n\n\n", "\n\n  c  \n", "!\n\n\n\n") * 20], trainer)
     return _wrapped(tokenizer, style)
@@ -209,12 +202,7 @@ def word_space_tokenizer(name: str) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     names = list(dict.fromkeys(["<|im_start|>", "<|im_end|>", *style.special]))
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=names, show_progress=False)

@@ -1,13 +1,14 @@
 """From a configuration to the parts of a run: the choices that the configuration leaves open."""
 
 import asyncio
-import subprocess
 import sys
 
 import pytest
+import torch
 
 import textenvs
 from textenvs.messages import assistant, user
+from trainers import sft
 from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
 from trainers.builders.engines import engine_of
@@ -39,14 +40,14 @@ def test_a_small_model_gets_one_thread_unless_told_otherwise(shape, wanted, thre
 
 
 def test_a_run_of_a_tiny_model_uses_one_thread(tmp_path):
-    program = (
-        "import sys, torch; from trainers.sft import main; torch.set_num_threads(2);"
-        "code = main(sys.argv[1:]); print('threads', torch.get_num_threads()); sys.exit(code)"
-    )
-    options = ("sft.steps=1", "sft.demonstrations=4", "trainer.logger=jsonl", f"trainer.default_local_dir={tmp_path}")
-    ended = subprocess.run([sys.executable, "-c", program, *options], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "threads 1"
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        options = ("sft.steps=1", "sft.demonstrations=4", "trainer.logger=jsonl")
+        assert sft.main([*options, f"trainer.default_local_dir={tmp_path}"]) == 0
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

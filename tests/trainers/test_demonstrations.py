@@ -164,10 +164,7 @@ def test_the_environments_own_examples_are_not_imitated():
     ("missing", "problem"),
     [
         ("expert", r"FewShot has no scripted demonstrations: give .*'messages'\), or switch the warm start off"),
-        (
-            "careless",
-            r"no scripted careless replies: give .*'messages'\), set mistake_rate \(.*\) to 0, or switch",
-        ),
+        ("careless", r"no scripted careless replies: give .*'messages'\), set mistake_rate \(.*\) to 0, or switch"),
     ],
 )
 def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):

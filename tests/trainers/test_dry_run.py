@@ -70,6 +70,7 @@ def test_the_models_own_positions_are_the_limit(tmp_path, capsys):
     argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
     more = [f"model.path={tmp_path}/short", "--dry-run"]
     refused(capsys, [*argv, *more], "engine.max_context=192 is more than the 64 positions", "at most", code=2)
+    refused(capsys, [*argv, *more[:1]], "engine.max_context=192 is more than the 64 positions")
     dry_run(*argv, *more[:1], "engine.max_context=64")
 
 

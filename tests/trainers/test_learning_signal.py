@@ -131,11 +131,6 @@ def test_an_entropy_target_moves_it_where_the_entropy_is_below(given_model, tmp_
     assert [row["actor/entropy_coeff"] for row in training_of(tmp_path / "below")] == [0.0, 0.1]
 
 
-def test_a_signal_moves_it(given_model, tmp_path):
-    assert moved(*trained(given_model, tmp_path, lambda run: None))
-    assert any(row["train/groups_tied"] < 1.0 for row in training_of(tmp_path)), "or there was none"
-
-
 def test_the_entropy_bonus_is_of_models_from_scratch_unless_it_is_given(given_model):
     path = f"model.path={given_model}"
     expected = {(): 0.01, (path,): 0.0, (path, "actor.entropy_coeff=0.02"): 0.02, ("actor.entropy_coeff=0",): 0.0}
@@ -179,12 +174,10 @@ def test_tokens_outside_the_clip_range_are_counted_before_the_first_step(tmp_pat
         run.collector.next_batch = next_batch  # type: ignore[method-assign]
 
     options = ("actor.mini_batches=1", "actor.ppo_epochs=2", "trainer.total_iterations=1")
-    in_process(tmp_path / "off", *TURN_GRPO, *options, look=mismatched)
-    in_process(tmp_path / "same", *TURN_GRPO, *options)
-    (off,), (same,) = training_of(tmp_path / "off"), training_of(tmp_path / "same")
-    assert off["actor/outside_clip_first"] == pytest.approx(shares[0])
+    in_process(tmp_path, *TURN_GRPO, *options, look=mismatched)
+    (row,) = training_of(tmp_path)
+    assert row["actor/outside_clip_first"] == pytest.approx(shares[0])
     assert 0.2 < shares[0] < 0.8
-    assert same["actor/outside_clip_first"] == 0.0
 
 
 def test_which_groups_are_tied():

@@ -60,7 +60,7 @@ def test_replicas_have_it_too(tmp_path: Path) -> None:
         wanted = made.learner.weights()
         seen.append(all(bool((params[name] == wanted[name]).all()) for params in ours for name in wanted))
 
-    run(tmp_path, *ADAPTER, "engine.replicas=2", then=look)
+    run(tmp_path, *ADAPTER, "engine.replicas=2", "trainer.total_iterations=2", then=look)
     assert seen == [True]
 
 

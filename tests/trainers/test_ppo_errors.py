@@ -8,16 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ppo_runs import MODEL, QUICK, arguments, finite, in_process, refused, training_of
+from ppo_runs import QUICK, arguments, finite, in_process, refused, training_of
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from trainers import checkpoints, tiny
+from trainers import checkpoints
 from trainers.builders.environments import other_validation
 from trainers.config import resolve
 from trainers.engines.base import EngineDeadError
 from trainers.ppo import main, warn
-from trainers.rollout.group_scheduler import FilterExhaustedError
 
 
 def test_mistakes_in_keys_start_nothing(tmp_path, capsys):
@@ -34,18 +33,8 @@ def test_mistakes_in_keys_start_nothing(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_starts_nothing(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments(tmp_path / "run", "--dry-run"))
-    assert exit_.value.code == 0
-    assert "hidden: 32" in capsys.readouterr().out
-    assert not (tmp_path / "run").exists()
-
-
 BAD_SETUPS = [
-    (["env.id=textenv/gsm8k-interakt"], ["env.id=textenv/gsm8k-interakt", "Did you mean 'textenv/gsm8k-interact'"]),
     (["env.id=nowhere:tests/bytes"], ["env.id=nowhere:tests/bytes", "nowhere"]),
-    (["env.kwargs.max_turns=3"], ["max_turns", "see env.kwargs"]),
     (["env.kwargs.feedback=rude"], ["feedback should be 'none', ", "see env.kwargs"]),
     (["env.val_kwargs.split=dev"], ["split should be 'train' or 'test'"]),
     (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
@@ -100,17 +89,6 @@ def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
         capsys, arguments(tmp_path / "run", f"warm_start.files={path}", PLAYED), "error: ", f"{path} row 1: "
     )
     assert "must end with the assistant's message" in said
-
-
-def test_a_model_that_does_not_do(tmp_path, capsys):
-    tokenizer = tiny.build_tokenizer(["a b"])
-    tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
-    shape = {name.split("=")[0] for name in MODEL}
-    argv = [a for a in arguments(tmp_path / "run", *QUICK) if a.split("=")[0] not in shape]
-    refused(capsys, [*argv, f"model.path={tmp_path}/short"], "engine.max_context=192 is more than the 64 positions")
-    tokenizer.chat_template = None
-    tiny.save(tmp_path / "mute", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
-    refused(capsys, [*argv, f"model.path={tmp_path}/mute"], "its tokenizer has no chat template")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -176,6 +154,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, ca
         ("actor.mini_batches=1", "actor.mini_batches was 2 and is now 1"),
         ("actor.ppo_epochs=2", "actor.ppo_epochs was 1 and is now 2"),
         ("critic.warmup=1", "critic.warmup was 0 and is now 1"),
+        ("data.shuffle=false", "data.shuffle was "),
     ):
         refused(capsys, [*quick, *change.split(" ")], words, "trainer.resume_mode=disable")
     newest = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path
@@ -247,8 +226,6 @@ def test_constant_rewards_stop_a_run_that_asks_for_differences(tmp_path, capsys)
         arguments(tmp_path, *QUICK, *more),
         *("error: 4 groups in a row had no difference in reward", "Change the difficulty"),
     )
-    with pytest.raises(FilterExhaustedError):
-        in_process(tmp_path / "again", *more)
 
 
 def test_constant_rewards_alone_do_not(tmp_path):
@@ -296,10 +273,10 @@ def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):
         run.collector.next_batch = next_batch
 
     with pytest.raises(EngineDeadError, match="its process ended"):
-        in_process(tmp_path, "trainer.total_iterations=4", "trainer.save_freq=-1", look=dies)
+        in_process(tmp_path, "trainer.total_iterations=3", "trainer.save_freq=-1", look=dies)
     assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 2
-    in_process(tmp_path, "trainer.total_iterations=4", "trainer.save_freq=-1")
-    assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3, 4]
+    in_process(tmp_path, "trainer.total_iterations=3", "trainer.save_freq=-1")
+    assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
 
 
 def test_what_an_environment_says_in_an_error_is_short_and_moves_no_cursor(caplog):

@@ -63,8 +63,8 @@ def test_a_mixture_is_reported_and_validated_by_component_and_resumes_exactly(tm
 
 def test_with_staleness_filters_replicas_and_threads(tmp_path: Path) -> None:
     more = ["rollout.staleness=1", "rollout.filter_zero_variance=true", "engine.replicas=2", "env.backend=thread"]
-    in_process(tmp_path, *MIXTURE, *more, "env.workers=2", "trainer.total_iterations=3")
-    assert len(training_of(tmp_path)) == 3
+    in_process(tmp_path, *MIXTURE, *more, "env.workers=2", "trainer.total_iterations=2")
+    assert len(training_of(tmp_path)) == 2
 
 
 def config_of(*more: str) -> PPOConfig:

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 from cluster_runs import assert_same_metrics, run
 from pyarrow import parquet
+from ray_here import paths
 
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
@@ -41,14 +41,13 @@ def two_raylets() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for program_envs
-    # Ray makes its workers give way to everything else, and on a busy machine they would never start.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    ray.shutdown()  # of other tests
+    os.environ.setdefault("RAY_worker_niceness", "0")  # see `local_ray`
     # Places of one rank and the engine (4 CPUs) and of the other rank (2): no raylet has room for both.
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 5, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=2)
-        ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False, runtime_env=paths)
+        ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False, runtime_env=paths())
         yield ray
     finally:
         ray.shutdown()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_runs import run
+from ray_here import local_ray
 from reward_models import save_model
 
 from textenvs.messages import assistant, user
@@ -24,16 +21,8 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    module = pytest.importorskip("ray", reason="needs the extra 'ray'")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # or on a busy machine workers never start
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for program_envs
-    module.init(
-        "local", num_cpus=6, include_dashboard=False, logging_level=logging.WARNING, log_to_driver=False,
-        runtime_env=paths,
-    )  # fmt: skip
-    yield module
-    module.shutdown()
+def ray(request: pytest.FixtureRequest) -> Any:
+    return local_ray(request.config)
 
 
 @pytest.mark.parametrize("spanned", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -48,17 +48,17 @@ ADAPTIVE += " actor.entropy_target=2"
     ],
 )
 def test_resuming_is_exact(tmp_path, options):
-    """Four iterations, and two, a stop, and two more: the same to the last bit, weights and moments included.
+    """Three iterations, and two, a stop, and one more: the same to the last bit, weights and moments included.
 
     One episode runs at a time: which requests share a step of the engine changes the last bit of what it computes.
     """
     more = [*options.split(" "), "rollout.max_running=1"]
-    more += ["trainer.total_iterations=4", "actor.lr_schedule=cosine"]
+    more += ["trainer.total_iterations=3", "actor.lr_schedule=cosine"]
     whole = in_process(tmp_path / "whole", *more)
     assert in_process(tmp_path / "parts", *more, stop_after=2).iteration == 2
     parts = in_process(tmp_path / "parts", *more)
     once, twice = (comparable(training_of(tmp_path / name)) for name in ("whole", "parts"))
-    assert [row["step"] for row in twice] == [1, 2, 3, 4]
+    assert [row["step"] for row in twice] == [1, 2, 3]
     assert once == twice
     assert len({row["train/reward"] for row in once}) > 1, "nothing happened that could have differed"
     expected, got = all_tensors(whole), all_tensors(parts)
@@ -70,21 +70,21 @@ def test_resuming_is_exact(tmp_path, options):
 
 
 def test_going_back_to_an_older_checkpoint(tmp_path):
-    """From iteration 2 on it is another run: what came after is dropped from the metrics and the checkpoints."""
+    """From iteration 1 on it is another run: what came after is dropped from the metrics and the checkpoints."""
     run = tmp_path / "run"
-    in_process(run, "trainer.total_iterations=4", "trainer.save_freq=1", "trainer.keep_last_n=9")
-    back = f"trainer.resume_from_path={run}/checkpoints/iteration_000002"
-    in_process(run, "trainer.resume_mode=resume_path", back, "trainer.total_iterations=3", "trainer.keep_last_n=9")
-    assert [row["step"] for row in training_of(run)] == [1, 2, 3]
-    assert [path.name[-1] for path in sorted((run / "checkpoints").iterdir())] == ["0", "1", "2", "3"]
+    in_process(run, "trainer.total_iterations=3", "trainer.save_freq=1", "trainer.keep_last_n=9")
+    back = f"trainer.resume_from_path={run}/checkpoints/iteration_000001"
+    in_process(run, "trainer.resume_mode=resume_path", back, "trainer.total_iterations=2", "trainer.keep_last_n=9")
+    assert [row["step"] for row in training_of(run)] == [1, 2]
+    assert [path.name[-1] for path in sorted((run / "checkpoints").iterdir())] == ["0", "1", "2"]
 
 
 def test_starting_afresh_in_a_folder_that_was_used(tmp_path):
-    in_process(tmp_path, "trainer.total_iterations=3")
-    in_process(tmp_path, "trainer.total_iterations=2", "trainer.resume_mode=disable", "trainer.seed=5")
-    assert [row["step"] for row in training_of(tmp_path)] == [1, 2]
+    in_process(tmp_path, "trainer.total_iterations=2")
+    in_process(tmp_path, "trainer.total_iterations=1", "trainer.resume_mode=disable", "trainer.seed=5")
+    assert [row["step"] for row in training_of(tmp_path)] == [1]
     saved = checkpoints.Checkpoints(tmp_path / "checkpoints", 2)
-    assert saved.newest().iteration == 2
+    assert saved.newest().iteration == 1
     assert saved.newest().state["config"]["trainer"]["seed"] == 5
 
 
@@ -175,47 +175,59 @@ class Program:
         self.process.wait()
 
 
-LONG = ["trainer.total_iterations=12", "trainer.val_before_train=false"]
+def interrupted(monkeypatch, what: str, at: int) -> None:
+    """This process is told to stop in the middle of that call of a learner's method."""
+    calls, method = 0, getattr(Learner, what)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(Learner, what, call)
 
 
-def test_after_an_interrupt_and_a_kill_the_same_command_resumes(tmp_path):
+def test_after_an_interrupt_and_a_kill_the_same_command_resumes(tmp_path, monkeypatch, capsys, caplog):
     """An interrupt saves first; a kill loses no more than what came after the last checkpoint."""
     folder = tmp_path / "run"
-    with Program(folder, *LONG) as program:
-        program.wait_for(program.trained(2))
-        assert program.end(signal.SIGINT) == 130
-        assert "stopping: a checkpoint will be saved" in program.said
-        assert "Traceback" not in program.said
+    more = ["trainer.total_iterations=12", "trainer.val_before_train=false", "trainer.logger=[console, jsonl]"]
+    with monkeypatch.context() as patch:
+        interrupted(patch, "update_actor", 4)  # two in each iteration
+        assert main(arguments(folder, *more)) == 130
+    assert "stopping: a checkpoint will be saved" in caplog.text
+    assert "warm start " in capsys.readouterr().out
     saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
-    assert 2 <= saved.iteration < 10
-    assert [row["step"] for row in training_of(folder)] == list(range(1, saved.iteration + 1))
+    assert saved.iteration == 2
+    assert [row["step"] for row in training_of(folder)] == [1, 2]
     assert (folder / "curves.png").is_file()
-    step = saved.iteration + 2
-    with Program(folder, *LONG, "trainer.save_freq=1") as program:
-        program.wait_for(program.trained(step))
+    with Program(folder, *more, "trainer.save_freq=1") as program:
+        program.wait_for(program.trained(4))
         program.end(signal.SIGKILL)
+        assert f"resuming from {saved.path}" in program.said
+        assert "warm start " not in program.said
     killed = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
-    assert killed.iteration >= step - 1
+    assert killed.iteration >= 3
     (folder / "checkpoints" / ".iteration_000010.partial").mkdir()  # as if it had been in the middle of it
-    with Program(folder, *LONG, "trainer.save_freq=1") as program:
-        assert program.end() == 0, program.said
-        for each in (saved, killed):
-            assert f"resuming from {each.path}" in program.said
-        assert program.said.count("warm start ") == 1, "the warm start is not done twice"
+    assert main(arguments(folder, *more, "trainer.save_freq=1")) == 0
+    said = capsys.readouterr().out
+    assert f"resuming from {killed.path}" in said
+    assert "warm start " not in said, "the warm start is not done twice"
     assert [row["step"] for row in training_of(folder)] == list(range(1, 13))
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert names == ["iteration_000011", "iteration_000012"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_interrupt_during_the_warm_start_ends_it(tmp_path, number):
-    folder = tmp_path / "run"
-    with Program(folder, *LONG, "warm_start.steps=1000000", "warm_start.batch_size=2") as program:
-        program.wait_for(lambda: "warm start   " in program.said)
-        assert program.end(number) == 130
-        assert "stopped at once" in program.said
-        assert "Traceback" not in program.said
-    assert checkpoints.Checkpoints(folder / "checkpoints", 2).newest() is None
+def test_an_interrupt_during_the_warm_start_ends_it(tmp_path, monkeypatch, capsys):
+    interrupted(monkeypatch, "update_sft", 3)
+    assert (
+        main(arguments(tmp_path, "trainer.logger=jsonl", "warm_start.steps=1000000", "warm_start.batch_size=2")) == 130
+    )
+    said = capsys.readouterr().err
+    assert "stopped at once" in said
+    assert "Traceback" not in said
+    assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest() is None
 
 
 HUNG = [*QUICK, "env.id=program_envs:tests/hanging", "rollout.step_timeout_s=3600", "warm_start.step_timeout_s=3600"]
@@ -225,10 +237,7 @@ HUNG = [*QUICK, "env.id=program_envs:tests/hanging", "rollout.step_timeout_s=360
     ("number", "options"),
     [
         pytest.param(
-            signal.SIGTERM,
-            "env.kwargs.hook=demonstration",
-            id="as the tokenizer is made",
-            marks=pytest.mark.slow,
+            signal.SIGTERM, "env.kwargs.hook=demonstration", id="as the tokenizer is made", marks=pytest.mark.slow
         ),
         pytest.param(
             signal.SIGINT,
@@ -261,16 +270,8 @@ def test_a_hanging_environment_in_a_thread_keeps_no_checkpoint_from_being_saved(
 
 def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):
     """In the middle of an iteration that would take for ever."""
-    steps, update = 0, Learner.update_actor
-
-    def update_and_interrupt(*args: Any, **kwargs: Any) -> dict[str, float]:
-        nonlocal steps
-        steps += 1
-        if steps in (3, 30):
-            os.kill(os.getpid(), signal.SIGINT)
-        return update(*args, **kwargs)
-
-    monkeypatch.setattr(Learner, "update_actor", update_and_interrupt)
+    for at in (3, 30):
+        interrupted(monkeypatch, "update_actor", at)
     assert main(arguments(tmp_path, *QUICK, "actor.ppo_epochs=1000000")) == 130
     assert "stopped at once; nothing was saved" in capsys.readouterr().err
     assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 0

@@ -189,10 +189,7 @@ def test_a_phase_that_fails_is_counted_and_over():
 # --- loggers
 
 
-@given(
-    st.lists(st.dictionaries(st.text(max_size=8), st.floats(), max_size=3), max_size=5),
-    st.integers(0, 6),
-)
+@given(st.lists(st.dictionaries(st.text(max_size=8), st.floats(), max_size=3), max_size=5), st.integers(0, 6))
 def test_a_log_reads_back_and_resumes_at_a_step(tmp_path_factory, rows, first_step):
     rows = [{f"m/{name}": value for name, value in row.items()} for row in rows]
     path = tmp_path_factory.mktemp("log") / "deep" / "metrics.jsonl"

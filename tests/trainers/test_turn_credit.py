@@ -7,6 +7,7 @@ matter. The policy starts from a few supervised steps on random words, so it kno
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from trainers.config import load_config
 from trainers.credit import credit
 from trainers.ppo import train
 from trainers.report.loggers import read_jsonl
-from trainers.run import assemble
+from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory
 
 CROSSROADS = [
@@ -65,6 +66,7 @@ def test_a_reward_of_the_first_of_three_turns_is_learned(tmp_path, estimator):
     assert after > 0.9
 
 
+@pytest.mark.slow  # a table as policy shows it in test_algorithms_learning.py
 def test_the_same_reward_credited_to_the_last_turns_words_is_not_learned(tmp_path):
     """The control: it is paid at the last turn, and ``gamma=0`` keeps it there, with words that did not earn it."""
     more = ["algorithm.adv_estimator=turn_grpo", "algorithm.gamma=0.0", "env.kwargs.paid_at=2"]
@@ -73,34 +75,38 @@ def test_the_same_reward_credited_to_the_last_turns_words_is_not_learned(tmp_pat
     assert after < 0.65
 
 
-def advantages_by_turn(folder: Path, *more: str) -> tuple[list[Trajectory], list[NDArray[np.float64]]]:
-    """A batch of episodes, and each one's advantages ``[turns]`` (all tokens of a turn must have the same)."""
+@pytest.fixture(scope="module")
+def crossroads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Trajectory]]:
+    """A run with a critic that still says 0 everywhere, and a batch of its episodes."""
 
-    async def go() -> tuple[list[Trajectory], NDArray[np.float64]]:
-        argv = [*CROSSROADS, f"trainer.default_local_dir={folder}", "algorithm.norm_adv=false"]
-        argv += ["warm_start.steps=30", *more]
-        async with assemble(load_config(argv)[0]) as run:
-            trajectories = (await run.collector.next_batch()).trajectories
-            return trajectories, credit(run.config, run.learner, run.kl, trajectories)[0]["advantages"]
+    async def go() -> tuple[Run, list[Trajectory]]:
+        argv = [*CROSSROADS, f"trainer.default_local_dir={tmp_path_factory.mktemp('run')}", "warm_start.steps=30"]
+        async with assemble(load_config([*argv, "algorithm.adv_estimator=gae"])[0]) as run:
+            return run, (await run.collector.next_batch()).trajectories
 
-    trajectories, flat = asyncio.run(go())
+    return asyncio.run(go())
+
+
+def advantages_by_turn(run: Run, trajectories: list[Trajectory], *options: str) -> NDArray[np.float64]:
+    """Each episode's advantages ``[episodes, turns]`` (all tokens of a turn must have the same)."""
+    config = load_config([*CROSSROADS, "algorithm.norm_adv=false", *options])[0]
+    flat = credit(config, run.learner, run.kl, trajectories)[0]["advantages"]
     episodes = np.split(flat, np.cumsum([t.action_mask.sum() for t in trajectories])[:-1])
     turns = [t.turn_id[t.action_mask] for t in trajectories]
     by_turn = [np.array([a[k == i].mean() for i in range(3)]) for a, k in zip(episodes, turns, strict=True)]
     for advantages, means, number in zip(episodes, by_turn, turns, strict=True):
         assert np.allclose(advantages, means[number], atol=1e-12)
-    return trajectories, by_turn
+    return np.array(by_turn)
 
 
 @pytest.mark.parametrize("estimator", ["turn_gae", "gae", "bilevel_gae", "turn_grpo"])
-def test_only_the_words_that_earned_a_reward_are_credited(tmp_path, estimator):
-    """The critic, where there is one, still says 0 everywhere."""
+def test_only_the_words_that_earned_a_reward_are_credited(crossroads, estimator):
     more = [f"algorithm.adv_estimator={estimator}"] + ["algorithm.baseline=group"] * (estimator == "turn_grpo")
-    trajectories, advantages = advantages_by_turn(tmp_path, *more)
+    run, trajectories = crossroads
+    credited = advantages_by_turn(run, trajectories, *more)
     earned = np.array([t.turn_rewards for t in trajectories])
     assert set(earned[:, 0]) == {0.0, 1.0}
     assert not earned[:, 1:].any()
-    credited = np.array(advantages)
     assert not credited[:, 1:].any()
     if estimator == "turn_grpo":
         groups = [
@@ -115,15 +121,15 @@ def test_only_the_words_that_earned_a_reward_are_credited(tmp_path, estimator):
 
 
 @pytest.mark.parametrize(("gamma", "reaches"), [(1.0, [True, True, True]), (0.0, [False, False, True])])
-def test_how_far_back_a_late_reward_reaches(tmp_path, gamma, reaches):
-    more = ["env.kwargs.paid_at=2", "algorithm.adv_estimator=turn_gae", f"algorithm.gamma={gamma}"]
-    _, advantages = advantages_by_turn(tmp_path, *more)
-    assert np.array(advantages).any(axis=0).tolist() == reaches
+def test_how_far_back_a_late_reward_reaches(crossroads, gamma, reaches):
+    run, trajectories = crossroads
+    late = [replace(t, turn_rewards=t.turn_rewards[::-1], turn_terms=t.turn_terms[::-1]) for t in trajectories]
+    advantages = advantages_by_turn(run, late, "algorithm.adv_estimator=turn_gae", f"algorithm.gamma={gamma}")
+    assert advantages.any(axis=0).tolist() == reaches
 
 
-def test_an_estimator_of_whole_episodes_credits_words_that_did_not_matter(tmp_path):
+def test_an_estimator_of_whole_episodes_credits_words_that_did_not_matter(crossroads):
     """GRPO gives every turn the episode's advantage: the contrast to the above."""
-    _, advantages = advantages_by_turn(tmp_path, "algorithm.adv_estimator=grpo")
-    credited = np.array(advantages)
+    credited = advantages_by_turn(*crossroads, "algorithm.adv_estimator=grpo")
     assert credited.any(axis=1).mean() > 0.5, "all but the groups that are tied"
     assert np.array_equal(credited[:, 0], credited[:, 2])

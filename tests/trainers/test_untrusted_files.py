@@ -20,10 +20,7 @@ from trainers.rewards.backends.conversation import load_tokenizer
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
 #: Where pickles are read that processes of one run send each other.
-BETWEEN_OUR_PROCESSES = {
-    "rewards/function_worker.py",
-    "cluster/rank.py",
-}
+BETWEEN_OUR_PROCESSES = {"rewards/function_worker.py", "cluster/rank.py"}
 
 
 def calls_of(path: Path) -> list[tuple[str, dict[str, object]]]:

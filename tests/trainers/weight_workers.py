@@ -22,6 +22,17 @@ from trainers.engines.transport import Receiver, Wants, in_thread
 from trainers.engines.weights import ChecksumRule, Checksums
 
 
+def start() -> subprocess.Popen[str]:
+    """A process that takes orders."""
+    return subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 class Workers(Receiver):
     """One worker, in a process of its own.
 
@@ -29,23 +40,24 @@ class Workers(Receiver):
         refuse: The number of the bucket that it refuses.
         stop: The number of the bucket before which it hangs.
         die: The number of the bucket before which it is killed.
+        process: One that :func:`start` started, and in which no update is in progress; else a new one.
         wants: See :class:`Receiver`.
     """
 
     def __init__(
-        self, *, refuse: int | None = None, stop: int | None = None, die: int | None = None, **wants: Any
+        self,
+        *,
+        refuse: int | None = None,
+        stop: int | None = None,
+        die: int | None = None,
+        process: subprocess.Popen[str] | None = None,
+        **wants: Any,
     ) -> None:
         super().__init__()
         self._wants = Wants(**{"rule": ChecksumRule(), "bucket_bytes": 20_000, "timeout_s": 60.0} | wants)
         self._faults = {refuse: "refuse", stop: "stop", die: "die"}
         self.buckets = 0
-        self.process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        self.process = process or start()
 
     @property
     def wants(self) -> Wants:

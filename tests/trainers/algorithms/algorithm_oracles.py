@@ -45,13 +45,13 @@ class Episode:
         return sum(self.net_rewards())
 
 
-def trajectory(episode: Episode, observation_scale: int = 1) -> Trajectory:
-    """Lay the episode out as tokens; ``observation_scale`` stretches the observations."""
+def trajectory(episode: Episode) -> Trajectory:
+    """Lay the episode out as tokens."""
     mask: list[bool] = []
     turn_id: list[int] = []
     for number, turn in enumerate(episode.turns):
-        mask += [False] * (turn.observation * observation_scale) + [True] * turn.reply
-        turn_id += [-1] * (turn.observation * observation_scale) + [number] * turn.reply
+        mask += [False] * turn.observation + [True] * turn.reply
+        turn_id += [-1] * turn.observation + [number] * turn.reply
     if episode.goes_on:
         mask, turn_id = mask + [False] * 2, turn_id + [-1] * 2
     action_mask = np.array(mask, np.bool_)
@@ -84,13 +84,7 @@ def an_episode(draw: st.DrawFn, group: str, min_turns: int = 0) -> Episode:
     rows = [tuple(draw(st.lists(number, min_size=t.reply, max_size=t.reply)) for t in turns) for _ in range(2)]
     terminated, truncated = draw(st.sampled_from([(True, False), (False, True), (True, True)]))
     return Episode(
-        tuple(turns),
-        terminated,
-        truncated,
-        group,
-        tuple(map(tuple, rows[0])),
-        tuple(map(tuple, rows[1])),
-        draw(number),
+        tuple(turns), terminated, truncated, group, tuple(map(tuple, rows[0])), tuple(map(tuple, rows[1])), draw(number)
     )
 
 

@@ -140,10 +140,7 @@ def gradient(
 
 
 def expected(
-    rule: Rule,
-    groups: tuple[int, ...] = (0,),
-    ending: Callable[[Path], str] = lambda path: "terminated",
-    **options,
+    rule: Rule, groups: tuple[int, ...] = (0,), ending: Callable[[Path], str] = lambda path: "terminated", **options
 ) -> np.ndarray:
     """The mean update over all batches of a tree in each of these groups."""
     total = np.zeros(len(LOGITS))

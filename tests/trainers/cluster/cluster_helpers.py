@@ -79,12 +79,6 @@ def raises_everywhere(logprobs: Any, entropy: Any, batch: Any) -> Any:
     raise KeyError("nobody can do this")
 
 
-def raises_on_rank_1(logprobs: Any, entropy: Any, batch: Any) -> Any:
-    if dist.get_rank() == 1:
-        raise ArithmeticError("this rank cannot add")
-    return policy_loss(logprobs, entropy, batch)
-
-
 def hangs_on_rank_1(logprobs: Any, entropy: Any, batch: Any) -> Any:
     if dist.get_rank() == 1:
         time.sleep(1000)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import cluster_helpers as helpers
 import numpy as np
 import pytest
 import torch
+from ray_here import local_ray
 from weight_workers import Workers
 
 from trainers.checkpoints import Checkpoints
@@ -44,13 +43,9 @@ Group = Callable[..., LearnerGroup]
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[Group]:
-    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
-    os.environ.setdefault("RAY_worker_niceness", "0")  # on a busy machine they would never start
-    ray.init("local", num_cpus=32, include_dashboard=False, logging_level=logging.ERROR, runtime_env=paths)
+def group(request: pytest.FixtureRequest) -> Iterator[Group]:
+    local_ray(request.config)
     with contextlib.ExitStack() as stack:
-        stack.callback(ray.shutdown)
 
         def start(ranks: int, **options: Any) -> LearnerGroup:
             backend = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
@@ -315,19 +310,3 @@ def test_a_rank_that_dies_while_it_sends_weights_is_named_and_no_worker_waits(gr
     finally:
         made.close()
         receiver.close()
-
-
-def test_an_error_of_one_rank_is_raised_and_stops_the_others(group):
-    made = group(2)
-    try:
-        with pytest.raises(ArithmeticError, match="this rank cannot add") as caught:
-            update(made, helpers.raises_on_rank_1)
-        notes = "\n".join(caught.value.__notes__)
-        assert "On learner rank 1 (Ray actor on" in notes
-        assert "in raises_on_rank_1" in notes
-        assert "The other ranks were stopped" in notes
-        with pytest.raises(RankError, match="raised, and others wait for it"):
-            made.weights()
-        assert_gone(pid(made, 0))
-    finally:
-        made.close()

@@ -64,6 +64,20 @@ def test_the_news_of_a_death_after_a_survivors_error_is_the_cause_and_keeps_the_
     assert ranks.closed == 1
 
 
+def test_an_error_of_one_rank_is_raised_and_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.cluster.group._GRACE_S", 0.05)
+    ranks = Told([[Event(1, "failed", 0, raised(ArithmeticError("this rank cannot add")))]])
+    group = LearnerGroup(ranks, None, {})
+    with pytest.raises(ArithmeticError, match="this rank cannot add") as caught:
+        group.values([])
+    notes = "\n".join(caught.value.__notes__)
+    assert "On learner rank 1" in notes
+    assert "The other ranks were stopped" in notes
+    assert ranks.killed.is_set()
+    with pytest.raises(RankError, match="raised, and others wait for it"):
+        group.values([])
+
+
 def test_events_of_calls_that_are_over_do_not_count():
     late = [Event(0, "done", 1, "the answer to another question"), Event(1, "failed", 1, raised(ValueError()))]
     ranks = Told([late, [Event(1, "done", 0)], [Event(0, "done", 0, "the answer")]])

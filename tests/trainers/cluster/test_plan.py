@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -342,22 +340,6 @@ def test_the_description_names_pools_ranks_and_memory():
     assert "pool shared: 2 x (2 CPU, 1 GPU), PACK" in said
     assert "engine: 2 replicas in pool shared, on the GPUs of ranks 0, 1" in said
     assert "memory of the learner, each GPU" in said
-
-
-def test_a_bad_plan_is_an_error_also_under_O():
-    program = (
-        "from trainers.cluster.memory import Machine, PlanError\n"
-        "from trainers.cluster.plan import make_plan\n"
-        "from trainers.config.load import resolve\n"
-        "assert False, 'asserts are off'\n"
-        "config, _ = resolve(['cluster.colocate=false', 'model.device=cpu'])\n"
-        "try:\n"
-        "    make_plan(config, Machine())\n"
-        "except ValueError as error:\n"
-        "    print(type(error) is PlanError, error)\n"
-    )
-    ended = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True)
-    assert ended.stdout.startswith("True cluster.colocate=false has no effect"), ended.stderr
 
 
 def test_engines_alone_have_all_the_gpus() -> None:

@@ -74,6 +74,7 @@ class Kit:
         reports_kept: Whether requests may ask which tokens the cuts kept (else they are refused).
         mixes_cuts: Whether a seeded request has the same tokens beside requests with other cuts.
         coldest: Temperatures between 0 and this are refused.
+        long: A reply of so many tokens has not ended when what is done in its middle has happened.
         seconds: No test takes so long; what hangs is a failure.
     """
 
@@ -93,6 +94,7 @@ class Kit:
     reports_kept: bool = False
     mixes_cuts: bool = True
     coldest: float = MIN_TEMPERATURE
+    long: int = 150
     seconds: float = 30.0
 
 
@@ -234,6 +236,7 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
         joint_cuts=SGLangEngine.joint_cuts,
         mixes_cuts=False,
         refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
+        long=500,
         seconds=300.0,
     )
 
@@ -260,6 +263,7 @@ def vllm_kit(vllm: vllm_server.Server) -> Kit:
         shares=True,
         counts_in_flight=False,  # half a second late
         coldest=VLLM_COLDEST,
+        long=500,
         seconds=300.0,
     )
 

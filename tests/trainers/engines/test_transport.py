@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import torch
 from conftest import lively_model
-from weight_workers import Workers
+from weight_workers import Workers, start
 
 from trainers.engines.base import EngineError, SupersededError
 from trainers.engines.transport import LocalSource, WeightSource
@@ -18,17 +18,36 @@ from trainers.engines.weights import ChecksumRule, Checksums
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[Any]:
+    """For all tests whose worker lives on."""
+    made = start()
+    assert made.stdin is not None
+    assert made.stdout is not None
+    made.stdin.write('["leave", null]\n')
+    made.stdin.flush()
+    made.stdout.readline()  # it is there, and no test waits for its imports
+    yield made
+    made.kill()
+    made.wait()
+
+
 @pytest.fixture
-def workers() -> Iterator[Any]:
+async def workers(process: Any) -> AsyncIterator[Any]:
     made: list[Workers] = []
 
-    def start(**options: Any) -> Workers:
-        made.append(Workers(**options))
+    def one(**options: Any) -> Workers:
+        shared = process if not {"die", "stop"} & options.keys() else None
+        made.append(Workers(process=shared, **options))
         return made[-1]
 
-    yield start
+    yield one
     for each in made:
-        each.close()
+        if each.process is not process:
+            each.close()
+        else:  # as it was
+            await each.leave_group({})
+            await each.checksums()
 
 
 def source(seed: int = 0) -> WeightSource:

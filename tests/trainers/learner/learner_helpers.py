@@ -13,11 +13,7 @@ VOCAB = 61
 
 
 def trajectory(
-    rng: np.random.Generator,
-    segments: Sequence[Sequence[tuple[int, int]]],
-    *,
-    tail: int = 0,
-    vocab: int = VOCAB,
+    rng: np.random.Generator, segments: Sequence[Sequence[tuple[int, int]]], *, tail: int = 0, vocab: int = VOCAB
 ) -> Trajectory:
     """Random tokens: each segment is a list of (observed tokens, action tokens); ``tail`` observed ones at the end."""
     mask: list[bool] = []

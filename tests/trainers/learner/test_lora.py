@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from learner_helpers import VOCAB, some_trajectories, trajectory
-from transformers import AutoModelForCausalLM
 
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import adapter_layers
-from trainers.tiny import build_model, build_tokenizer
+from trainers.tiny import build_model
 
 peft = pytest.importorskip("peft")
 TRAJECTORIES = some_trajectories()
@@ -141,15 +140,6 @@ def test_peft_loads_the_adapter(learner, tmp_path):
 
     stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     assert stored.keys() == learner.weights(which="adapter").keys()
-
-
-def test_transformers_loads_the_merged_export(learner, tmp_path):
-    tokenizer = build_tokenizer(["one two three"] * 5)
-    learner.export_hf(tmp_path / "model", tokenizer)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert loaded.state_dict().keys() == base_model().state_dict().keys()
-    for name, value in loaded.state_dict().items():
-        assert torch.equal(value, learner.weights()[name]), name
 
 
 def test_a_checkpoint_goes_on_exactly_and_weighs_what_adapters_weigh(tmp_path):

@@ -41,9 +41,7 @@ PADDED, PACKED = {"share_prefixes": False}, {"share_prefixes": False, "remove_pa
 #: token trees where nothing else is said; each way to cut, to pack and to save memory is with each other somewhere.
 CASES = {
     1: {
-        "sharded": {},
         "packed, one trajectory at a time, small chunks": {**PACKED, **ONE_AT_A_TIME},
-        "padded, all at once, full head, checkpointing": {**PADDED, **ALL_AT_ONCE, "gradient_checkpointing": True},
         "lora, all at once, full head": {"lora": LORA, **ALL_AT_ONCE},
     },
     2: {
@@ -51,25 +49,15 @@ CASES = {
         "padded, one trajectory at a time, small chunks": {**PADDED, **ONE_AT_A_TIME},
         "all at once, full head, checkpointing": {**ALL_AT_ONCE, "gradient_checkpointing": True},
         "lora, padded, small chunks": {"lora": LORA, "chunk_size": 3, **PADDED},
-        "copies": {"parallel": Parallel(fsdp_size=1)},
-        "sequence, packed, checkpointing": {
-            "parallel": Parallel(sequence=2),
-            "gradient_checkpointing": True,
-            **PACKED,
-        },
+        "sequence, packed, checkpointing": {"parallel": Parallel(sequence=2), "gradient_checkpointing": True, **PACKED},
         "llama, tensor": {"family": "llama", "parallel": Parallel(tensor=2)},
         "bfloat16": {"family": "qwen3", "dtype": "bfloat16", "parallel": Parallel(tensor=2)},
-        "one trajectory": {"trajectories": TRAJECTORIES[1:2]},
     },
     4: {
-        "packed, one trajectory at a time, small chunks": {**PACKED, **ONE_AT_A_TIME},
-        "hybrid": {"parallel": Parallel(fsdp_size=2)},
+        "hybrid, packed": {"parallel": Parallel(fsdp_size=2), **PACKED},
         "sequence": {"parallel": Parallel(sequence=4)},
         "sequence, padded": {"parallel": Parallel(sequence=4), **PADDED},
-        "hybrid, tensor, checkpointing": {
-            "parallel": Parallel(fsdp_size=1, tensor=2),
-            "gradient_checkpointing": True,
-        },
+        "hybrid, tensor, checkpointing": {"parallel": Parallel(fsdp_size=1, tensor=2), "gradient_checkpointing": True},
         "qwen3, sequence and tensor": {"family": "qwen3", "parallel": Parallel(sequence=2, tensor=2)},
         "lora, tensor": {"lora": LORA, "parallel": Parallel(tensor=2)},
         "one trajectory": {"trajectories": TRAJECTORIES[1:2]},

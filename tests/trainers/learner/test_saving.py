@@ -42,10 +42,10 @@ def written(folder, where, **settings):
     return following, learner.update_sft(TRAJECTORIES)["loss"], scores(learner)
 
 
-def read(folder, where, **settings):
-    """Go on from both checkpoints, from another start."""
+def read(folder, where, *, names=("waited", "behind"), **settings):
+    """Go on from the checkpoints, from another start."""
     results = []
-    for name in ("waited", "behind"):
+    for name in names:
         learner = make_learner(model={"seed": 8}, **settings)
         learner.update_sft(TRAJECTORIES[:3])
         extra = learner.load(where / name)
@@ -59,9 +59,10 @@ def all_written(folder, root):
 
 
 def all_read(folder, root):
-    found = {name: read(folder, root / name, **settings) for name, settings in SETTINGS.items()}
+    # One process reads both; they are of the same moment.
+    found = {name: read(folder, root / name, names=("behind",), **settings) for name, settings in SETTINGS.items()}
     # The mesh may be cut in another way as well.
-    found["plain, tensor"] = read(folder, root / "plain", parallel=Parallel(tensor=2))
+    found["plain, tensor"] = read(folder, root / "plain", names=("waited",), parallel=Parallel(tensor=2))
     return found
 
 
@@ -178,7 +179,7 @@ def test_a_process_killed_at_any_moment_leaves_the_last_good_checkpoint(tmp_path
     path = tmp_path / "latest"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ranks", "torch", "transformers", "trainers.learner", "peft"])
-    for _ in range(4):
+    for _ in range(3):
         out, said = os.pipe()
         child = context.Process(target=save_to_pipe, args=(path, wait, multiprocessing.reduction.DupFd(said)))
         child.start()

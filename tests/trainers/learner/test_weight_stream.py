@@ -47,21 +47,14 @@ def leave(folder: Path, *, lora: LoRASettings | None = None, **parallel: int) ->
     return found
 
 
-CASES = {
-    "shards": {},
-    "adapters": {"lora": LORA},
-    "replicas": {"fsdp_size": 1},
-    "tensor": {"tensor": 2},
-}
+CASES = {"shards": {}, "adapters": {"lora": LORA}, "replicas": {"fsdp_size": 1}, "tensor": {"tensor": 2}}
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_what_leaves_is_whole_on_the_first_rank_and_of_its_moment(world: int, tmp_path: Path) -> None:
-    names = [name for name in CASES if world > 1 or name in ("shards", "adapters")]
-    first, *others = run_ranks(world, {name: partial(leave, **CASES[name]) for name in names}, tmp_path)
-    alone = first if world == 1 else run_ranks(1, {"shards": leave}, tmp_path / "alone")[0]
-    for name in names:
-        found = first[name]
+def test_what_leaves_is_whole_on_the_first_rank_and_of_its_moment(tmp_path: Path) -> None:
+    cases = {name: partial(leave, **settings) for name, settings in CASES.items()}
+    (alone,) = run_ranks(1, {"shards": leave}, tmp_path / "alone")
+    first, other = run_ranks(2, cases, tmp_path)
+    for name, found in [("alone", alone["shards"]), *first.items()]:
         assert found["live is"] == "superseded"
         before = {key: value for key, value in found["before"].items() if key in found["live"]}
         assert before.keys() == found["live"].keys() == found["snapshot"].keys()
@@ -70,12 +63,11 @@ def test_what_leaves_is_whole_on_the_first_rank_and_of_its_moment(world: int, tm
             assert torch.equal(found["snapshot"][key], value), (name, key)
             assert torch.equal(found["half"][key], value.bfloat16()), (name, key)
         assert any(not torch.equal(value, found["after"][key]) for key, value in before.items())
-        for theirs in others:
-            assert not any(theirs[name][kind] for kind in ("before", "live", "snapshot", "half", "after"))
-            assert theirs[name]["live is"] == "superseded"
-    if world > 1:
-        for key, value in alone["shards"]["before"].items():
-            torch.testing.assert_close(first["shards"]["before"][key], value, atol=1e-5, rtol=1e-4)
+    for name, theirs in other.items():
+        assert not any(theirs[kind] for kind in ("before", "live", "snapshot", "half", "after")), name
+        assert theirs["live is"] == "superseded"
+    for key, value in alone["shards"]["before"].items():
+        torch.testing.assert_close(first["shards"]["before"][key], value, atol=1e-5, rtol=1e-4)
 
 
 def test_what_is_not_finite_does_not_leave() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray_here import local_ray
 from reward_models import save_model, talk
 
 from benchmarks.simulation.clock import run_simulated
@@ -209,8 +210,9 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # test_ppo_ray_rewards.py kills an actor, too
 @pytest.mark.timeout(300)
-def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
-    ray: Any = pytest.importorskip("ray")
+@pytest.mark.xdist_group("ray")
+def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str, request: pytest.FixtureRequest) -> None:
+    ray = local_ray(request.config)
     from trainers.cluster.ray.engine import RayWorker
 
     options = ClassifierSection(path=folder, rows=4, bucket=64)
@@ -231,15 +233,7 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) 
             assert await asyncio.gather(*asked) == [alone.score([talk(i)])[0] for i in range(32)]
             assert pool.losses == 1
 
-    from trainers import rewards
-
-    root = str(Path(rewards.__file__).resolve().parents[2])
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="WARNING",
-             runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}})  # fmt: skip
-    try:
-        asyncio.run(run())
-    finally:
-        ray.shutdown()
+    asyncio.run(run())
 
 
 def test_a_pool_that_sleeps_computes_nothing_and_keeps_nobody_out():

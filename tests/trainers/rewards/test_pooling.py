@@ -69,18 +69,7 @@ async def test_a_batch_of_tokens_is_one_request_and_the_index_says_whose_score_i
 
 async def test_messages_are_requests_of_their_own_and_texts_are_pairs() -> None:
     server = FakePooling()
-    later = ScoringRequest(
-        (
-            user("a"),
-            assistant("b"),
-            user("c"),
-            assistant(
-                "d",
-            ),
-            user("e"),
-        ),
-        turn=0,
-    )
+    later = ScoringRequest((user("a"), assistant("b"), user("c"), assistant("d"), user("e")), turn=0)
     async with serving(server, overlong="left") as backend:
         assert await backend.score([request("x"), later]) == [2.0, 2.0]
         assert all(body["truncation_side"] == "left" for _, body in server.requests)

@@ -93,11 +93,7 @@ class Model:
 
 
 async def train(
-    backend: Any,
-    batches: int = 3,
-    beside: Callable[[], Any] | None = None,
-    per: Any = "episode",
-    **options: Any,
+    backend: Any, batches: int = 3, beside: Callable[[], Any] | None = None, per: Any = "episode", **options: Any
 ) -> tuple[list[Batch], list[Trajectory], dict[str, float]]:
     """The trainer's loop without training; what it took, every episode that ended, and the service's numbers."""
     ended: list[Trajectory] = []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from collector_helpers import collect, collector_of, engine_of, tokens, turn_of
 from hypothesis import given
 from hypothesis import strategies as st
+from ray_here import local_ray
 from rollout_fakes import AsyncEnv, Errand
 
 from benchmarks.simulation.clock import run_simulated
@@ -118,16 +117,11 @@ def test_forks_are_the_same_wherever_environments_run(kind: Any) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("ray")
-def test_forks_are_the_same_in_actors_of_ray() -> None:
-    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
-    try:
-        quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
-        options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 1}
-        there = asyncio.run(collect(quick, EnvSpec(Errand), kind="ray", limits={"workers": 2}, **options))
-    finally:
-        ray.shutdown()
+def test_forks_are_the_same_in_actors_of_ray(request: pytest.FixtureRequest) -> None:
+    local_ray(request.config)
+    quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
+    options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 1}
+    there = asyncio.run(collect(quick, EnvSpec(Errand), kind="ray", limits={"workers": 2}, **options))
     assert there[0].trained == forked(groups_per_batch=1)[0].trained
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from collector_helpers import collect, engine_of, says, tokens
+from ray_here import local_ray
 from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.scripted import Reply
@@ -21,17 +19,11 @@ from trainers.trajectory import Status, Trajectory
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for rollout_fakes
-    # A Ray of our own ("local"): one that somebody else ends takes its drivers, these tests, with it.
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
-    yield ray
-    ray.shutdown()
+@pytest.fixture(scope="module", autouse=True)
+def _ray(request: pytest.FixtureRequest) -> None:
+    local_ray(request.config)
 
 
-@pytest.mark.usefixtures("cluster")
 async def test_actors_play_what_environments_here_play() -> None:
     here = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2)
     limits = {"workers": 2}
@@ -41,7 +33,6 @@ async def test_actors_play_what_environments_here_play() -> None:
     assert there[-1].stats["env_made"] == 2
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("word", "status", "said"),
     [
