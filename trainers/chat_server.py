@@ -44,9 +44,8 @@ class _Body(BaseModel):
 class ChatServer:
     """Serves a folder's model at :attr:`base_url` from a thread of its own, until :meth:`close` or the process ends.
 
-    Raises:
-        ValueError: The model cannot be loaded or served, or its chat template cannot be used.
-        ImportError: aiohttp is missing.
+    Raises ``ValueError``: the model cannot be loaded or served, or its chat template cannot be used; ImportError:
+    aiohttp is missing.
     """
 
     def __init__(self, model: str) -> None:

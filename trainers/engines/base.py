@@ -128,18 +128,13 @@ class Engine(Protocol):
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Take new weights.
 
-        Args:
-            weights: A mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
-                out-of-process engines whatever their publisher makes.
-            version: Greater than the current version.
-            mode: ``keep``: requests in flight go on with the new weights (their KV is recomputed); ``wait``: those in
-                flight finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"``
-                and the tokens they have.
-
-        Raises:
-            ValueError: Names or shapes do not fit, or the version does not grow; the old weights then stay.
-            PartialUpdateError: Only a part of the engine took them, and continues without the rest.
-            EngineDeadError: The engine is gone.
+        They are a mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
+        out-of-process engines whatever their publisher makes. ``version`` is greater than the current one. Under the
+        mode ``keep`` requests in flight go on with the new weights (their KV is recomputed); ``wait``: those in flight
+        finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"`` and the tokens
+        they have. Raises ``ValueError``: names or shapes do not fit, or the version does not grow; the old weights then
+        stay. PartialUpdateError: only a part of the engine took them, and continues without the rest. EngineDeadError:
+        the engine is gone.
         """
         ...
 

@@ -115,12 +115,10 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         """Play the row's episode; ``sampling_params`` are verl's, for each reply.
 
         ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in ``response_ids``,
-        the end not included), ``textenv`` (how the episode went), and what the server said of its weights.
-
-        Raises:
-            SpecError: The row does not say which episode it is, or its prompt is not how that one opens.
-            EpisodeFailedError: All attempts failed.
-            ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
+        the end not included), ``textenv`` (how the episode went), and what the server said of its weights. Raises
+        SpecError: the row does not say which episode it is, or its prompt is not how that one opens;
+        EpisodeFailedError: all attempts failed; ``ValueError``: the opening is longer than ``rollout.prompt_length``,
+        or leaves no room for a reply.
         """
         about = row.get("extra_info")
         if not isinstance(about, Mapping) or "textenv" not in about:

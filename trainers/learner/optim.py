@@ -17,32 +17,18 @@ from trainers.learner.fsdp import whole
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How to train one model.
+    """How to train one model. Raises ``ValueError``: a value outside its range."""
 
-    Args:
-        lr: The learning rate after the warm-up.
-        betas: AdamW's decay rates of the two moments.
-        eps: AdamW's.
-        weight_decay: Of matrices; vectors (norms, biases) are not decayed.
-        warmup_steps: The rate rises linearly over this many updates.
-        schedule: ``constant``, or ``cosine``: down to ``min_lr_ratio * lr`` at ``total_steps``, and stay there.
-        total_steps: Updates until the end of the schedule; for ``cosine``.
-        min_lr_ratio: For ``cosine``.
-        grad_clip: The gradient's norm at most; ``None`` for no limit.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
-
-    lr: float = 1e-6
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    warmup_steps: int = 0
+    lr: float = 1e-6  #: the learning rate after the warm-up
+    betas: tuple[float, float] = (0.9, 0.999)  #: AdamW's decay rates of the two moments
+    eps: float = 1e-8  #: AdamW's
+    weight_decay: float = 0.01  #: of matrices; vectors (norms, biases) are not decayed
+    warmup_steps: int = 0  #: the rate rises linearly over this many updates
+    #: ``constant``, or ``cosine``: down to ``min_lr_ratio * lr`` at ``total_steps``, and stay there.
     schedule: Literal["constant", "cosine"] = "constant"
-    total_steps: int | None = None
-    min_lr_ratio: float = 0.0
-    grad_clip: float | None = 1.0
+    total_steps: int | None = None  #: updates until the end of the schedule; for ``cosine``
+    min_lr_ratio: float = 0.0  #: for ``cosine``
+    grad_clip: float | None = 1.0  #: the gradient's norm at most; ``None`` for no limit
 
     def __post_init__(self) -> None:
         checks = (
@@ -136,16 +122,10 @@ class Optimizer:
         self._adamw.zero_grad()
 
     def step(self, what: str) -> dict[str, float]:
-        """Clip, update, forget the gradients.
+        """Clip, update, forget the gradients; returns ``grad_norm`` (before clipping) and ``lr``.
 
-        Args:
-            what: Names the data of this update in the error.
-
-        Returns:
-            ``grad_norm`` (before clipping), ``lr``.
-
-        Raises:
-            FloatingPointError: The gradient is not finite. The parameters and the optimizer's state are as before.
+        ``what`` names the data of this update in the error. Raises FloatingPointError: the gradient is not finite; the
+        parameters and the optimizer's state are as before.
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
         value, lr = _norm(gradients), self.settings.lr_at(self.step_count)

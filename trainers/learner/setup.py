@@ -50,8 +50,7 @@ class Setup:
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
         """The model of a role (``reference`` does not learn), ready, and how many FLOPs an update of it takes.
 
-        Raises:
-            ValueError: It cannot be made so.
+        Raises ``ValueError``: it cannot be made so.
         """
         outer: Any = source.skeleton()
         learns = role != "reference"
@@ -98,14 +97,7 @@ class Setup:
 def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
     """The attention that goes with the way sequences are laid out; ``None`` leaves the choice to transformers.
 
-    Args:
-        asked: transformers' name of one.
-        remove_padding: Sequences are packed.
-        parallel: How ranks share them.
-        configs: Of the models.
-
-    Raises:
-        ValueError: Another one was asked for, or a model cannot have it.
+    Raises ``ValueError``: another one was asked for (by transformers' name), or a model cannot have it.
     """
     if parallel.sequence > 1 and asked is not None:
         raise ValueError(
@@ -146,11 +138,7 @@ def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> boo
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
-    """The type to compute in: as asked for, else bfloat16 on a GPU and float32 on the CPU.
-
-    Raises:
-        ValueError: Another one was asked for.
-    """
+    """The type to compute in: as asked, else bfloat16 on a GPU and float32 on the CPU; ``ValueError``: another one."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
     if name not in known:

@@ -31,16 +31,11 @@ Where = tuple[slice, ...]
 
 
 class ModelSource:
-    """A causal language model to be made from a folder or name, or as a copy of an object.
+    """A causal language model to be made from a folder or name that transformers loads, or as a copy of an object.
 
-    No code of a folder is run, and no pickle of it is read.
-
-    Args:
-        source: A folder or name that transformers loads, or a model, which stays its owner's.
-
-    Raises:
-        ValueError: See :func:`~trainers.hub.check_model_files`; or a buffer of an object was rounded.
-        OSError: There is no such folder, or it has no configuration.
+    No code of a folder is run, and no pickle of it is read. Raises ``ValueError``: see
+    :func:`~trainers.hub.check_model_files`, or a buffer of an object was rounded; OSError: there is no such folder, or
+    it has no configuration.
     """
 
     def __init__(self, source: Source) -> None:
@@ -59,8 +54,7 @@ class ModelSource:
     def check_files(self) -> None:
         """Look at the headers of a folder's files, without reading any numbers.
 
-        Raises:
-            ValueError: There are none, one is missing, or has another length than its header says.
+        Raises ``ValueError``: there are none, one is missing, or has another length than its header says.
         """
         if self._place is not None:
             files = _files(Path(self._place))
@@ -88,13 +82,10 @@ class ModelSource:
         return model.requires_grad_(True).eval()
 
     def check_head(self) -> None:
-        """Whether this family's logits are a linear map of what its backbone puts out: what the learner computes.
+        """Raise ``ValueError`` where this family does more to its logits than a linear head: it scales or caps them.
 
-        It is tried on a model of the family without layers and with few words, whose head is made to give large
-        numbers: they must come out as they are.
-
-        Raises:
-            ValueError: The family does more to its logits (it scales or caps them).
+        The learner computes a linear map of what the backbone puts out. That is tried on a model of the family without
+        layers and with few words, whose head is made to give large numbers: they must come out as they are.
         """
         small = copy.deepcopy(self.config)
         text = small.get_text_config()
@@ -136,11 +127,8 @@ class ModelSource:
     def fill(self, targets: Iterable[tuple[str, Tensor]]) -> None:
         """Read numbers into tensors, in place: of a sharded one, this rank's piece.
 
-        Args:
-            targets: By the names that the causal language model's ``state_dict`` has; tied ones are the same object.
-
-        Raises:
-            ValueError: The source has no such tensor, or one of another shape.
+        ``targets`` have the names of the causal language model's ``state_dict``; tied ones are the same object. Raises
+        ``ValueError``: the source has no such tensor, or one of another shape.
         """
         names: dict[int, list[str]] = {}
         values: dict[int, Tensor] = {}
@@ -198,8 +186,7 @@ class ModelSource:
 def sources_of(actor: Source, critic: Source | bool, reference: Source | bool) -> dict[str, ModelSource]:
     """What each model of a learner is made from; ``True`` is what the actor is made from, ``False`` for none.
 
-    Raises:
-        ValueError: See :class:`ModelSource` and :meth:`ModelSource.check_head`.
+    Raises ``ValueError``: see :class:`ModelSource` and :meth:`ModelSource.check_head`.
     """
     sources = {"actor": ModelSource(actor)}
     for role, asked in (("reference", reference), ("critic", critic)):

@@ -41,11 +41,7 @@ _FILE_BYTES = 2**28  #: of tensors in a file, about: so much is copied at a time
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Write this rank's pieces, with their checksums; all ranks write together.
-
-    Raises:
-        OSError: On any rank; all ranks raise it.
-    """
+    """Write this rank's pieces, with their checksums; all ranks write together. OSError of any: all raise it."""
     with _without_wrapping():
         dcp.save(dict(tensors), storage_writer=_Writer(folder), process_group=ranks.group, no_dist=ranks.world == 1)
 
@@ -53,24 +49,14 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
 
-    Raises:
-        RuntimeError: A tensor is not there.
-        ValueError: A tensor has another shape, or ``tensors.json`` cannot be read.
+    Raises RuntimeError: a tensor is not there; ``ValueError``: one has another shape, or the index cannot be read.
     """
     with _without_wrapping():
         dcp.load(dict(tensors), storage_reader=_Reader(folder), no_dist=ranks.world == 1)
 
 
 def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, tensors: Iterable[Named]) -> None:
-    """Write a model as a folder that transformers loads, one tensor at a time.
-
-    Args:
-        folder: Exists.
-        lm: The model, whose configuration goes there.
-        tokenizer: Goes with it.
-        stream: Its weights.
-        tensors: What the stream gives.
-    """
+    """Write ``lm`` as a folder that transformers loads, one tensor of its ``stream`` at a time."""
     with system_errors(folder):
         lm.save_pretrained(folder, state_dict={})  # the configuration alone
         tokenizer.save_pretrained(folder)
@@ -204,11 +190,7 @@ class _Reader(StorageReader):
 
 
 def _index_of(path: Path) -> Metadata:
-    """What ``tensors.json`` says; ``storage_data`` has the file of each piece.
-
-    Raises:
-        DamagedError: It cannot be read.
-    """
+    """What ``tensors.json`` says, or DamagedError; ``storage_data`` has the file of each piece."""
     tensors: dict[str, Any] = {}
     files: dict[MetadataIndex, str] = {}
     try:

@@ -38,6 +38,8 @@ class _Part(NamedTuple):
 class WeightStream:
     """The weights of one moment. All ranks make it together, and :meth:`read` it together.
 
+    ``specs`` says what comes, in order; it is the same on every rank.
+
     Args:
         lm: The causal language model, sharded or not, with adapters or without.
         ranks: All ranks.
@@ -45,14 +47,8 @@ class WeightStream:
         dtype: In which ``weights`` leave; ``None`` is the parameters' own. A ``base`` leaves in bfloat16 where that
             loses nothing, an ``adapter`` in float32.
         snapshot: Take copies, so that training may go on meanwhile; on the CPU, because another thread will send them.
-        finite: Refuse values that are not finite.
+        finite: Refuse values that are not finite (``ValueError``).
         optimizer: Of the actor; after its next step, what is no snapshot can be read no more.
-
-    Attributes:
-        specs: What comes, in order; the same on every rank.
-
-    Raises:
-        ValueError: See ``finite``.
     """
 
     def __init__(
@@ -113,14 +109,9 @@ class WeightStream:
     def read(self, ranks: Ranks) -> Iterator[Named]:
         """The tensors, to the end on every rank. The first one gets them, where its own part is; the others get none.
 
-        They may be the model's own memory: they are to be read only.
-
-        Args:
-            ranks: All ranks, over the group that they send through.
-
-        Raises:
-            SupersededError: The optimizer has taken a step since, on any rank; raised by this call, or where the step
-                comes between, after the first tensor that it may have changed while it was read.
+        They may be the model's own memory: they are to be read only. ``ranks`` are all, over the group that they send
+        through. Raises SupersededError: the optimizer has taken a step since, on any rank; it comes from this call, or
+        where the step comes between, after the first tensor that it may have changed while it was read.
         """
         self._check()
         return self._read(ranks)

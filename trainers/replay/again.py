@@ -58,18 +58,11 @@ async def play_again(
     others: bool,
     components: Mapping[str, str],
 ) -> tuple[int, list[Difference]]:
-    """Let the environments answer the recorded replies.
+    """Let the environments answer the recorded replies: how many episodes that were, and what first differs in each.
 
-    Args:
-        config: Of the run.
-        tokenizer: Of its model.
-        episodes: Roots, and forks of these.
-        scores: The rewards that come later and can be computed again.
-        others: Whether there are others, whose terms are then left aside.
-        components: Of a mixture, that of each group.
-
-    Returns:
-        How many episodes that were, and the first difference of each that differs, in their order.
+    ``episodes`` are roots, and forks of these; ``scores`` the rewards that come later and can be computed again; with
+    ``others`` there are some that cannot, whose terms are then left aside; ``components`` are those of each group, of a
+    mixture.
     """
     engine = RecordedEngine(episodes, config.engine.max_context)
     renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs)
@@ -169,8 +162,7 @@ def scores_of(config: PPOConfig) -> Iterator[tuple[dict[str, Score], list[str]]]
 async def sample_again(run: Run, episodes: Sequence[Trajectory], near: float) -> tuple[str, Difference | None]:
     """Sample each reply behind its recorded context; the tokens are to be the same, and their log-probabilities near.
 
-    Returns:
-        What was computed, in words, and the first difference.
+    Returns what was computed, in words, and the first difference.
     """
     config, version, exact = run.config, run.engine.version, run.config.engine.name == "torch"
     stops = Renderer(run.tokenizer, template_kwargs=config.data.chat_template_kwargs).stop_token_ids
@@ -310,11 +302,7 @@ def tokenizer_again(recorded: RecordedRun, config: PPOConfig) -> Any:
 
 
 def checkpoint_before(recorded: RecordedRun, config: PPOConfig, iteration: int) -> Path | None:
-    """The checkpoint that an iteration began from; ``None`` where it began with the model of ``model.path``.
-
-    Raises:
-        ReplayError: It is not there.
-    """
+    """The checkpoint that an iteration began from, or ReplayError; ``None`` where it began with ``model.path``."""
     path = recorded.path / "checkpoints" / f"iteration_{iteration - 1:06d}"
     if path.is_dir():
         try:
@@ -356,17 +344,11 @@ def is_exact(config: PPOConfig) -> bool:
 
 
 async def replay(recorded: RecordedRun, iteration: int, group: str | None = None, near: float | None = None) -> Report:
-    """Compute an iteration again.
+    """Compute an iteration again; with ``group``, its episodes alone are played, sampled and compared.
 
-    Args:
-        recorded: The run, with its folder.
-        iteration: Which.
-        group: Play, sample and compare the episodes of this group alone.
-        near: How far apart the engine's log-probabilities may be; by default what the engine's arithmetic explains.
-
-    Raises:
-        ReplayError: There is no such group, or the file was written before a run could be computed again.
-        RecordsError: The episodes are not there.
+    ``near`` is how far apart the engine's log-probabilities may be; by default what the engine's arithmetic explains.
+    Raises ReplayError: there is no such group, or the file was written before a run could be computed again;
+    RecordsError: the episodes are not there.
     """
     file = recorded.iteration(iteration)
     records = list(file.episodes())

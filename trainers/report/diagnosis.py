@@ -136,16 +136,12 @@ class Shift(NamedTuple):
 
 
 def shifts(given: Sequence[float], last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
-    """Compare the last values of a positive metric with the first of the run, and with those just before.
+    """Compare the ``last`` values of a positive metric with the first of the run, and with those just before.
 
-    Medians and median absolute deviations, so that one odd iteration neither hides a shift nor makes one. All of the
-    latest have to be beyond.
-
-    Args:
-        given: A value for each iteration, NaN where it was not measured. Their logarithms are compared.
-        last: How many are the latest.
-        floor: A robust standard deviation is at least this: of few values it may be 0 by accident.
-        least: Values below count as this.
+    ``given`` has a value for each iteration, NaN where it was not measured; values below ``least`` count as that, and
+    logarithms are compared. Medians and median absolute deviations, so that one odd iteration neither hides a shift nor
+    makes one; a robust standard deviation is at least ``floor``, since of few values it may be 0 by accident. All of
+    the latest have to be beyond.
     """
     count = len(given)
     recent = slice(max(0, count - RECENT - last), max(0, count - last))
@@ -214,16 +210,7 @@ class Check:
 
 
 class Doctor:
-    """Says which verdicts begin.
-
-    Args:
-        checks: What to look for.
-        config: The run's resolved configuration, as nested mappings.
-
-    Attributes:
-        findings: All so far.
-        history: What they are made from.
-    """
+    """Says which verdicts begin, of these checks; ``config`` is the run's resolved one, as nested mappings."""
 
     def __init__(self, checks: Iterable[Check], config: Mapping[str, Any]) -> None:
         self.checks = tuple(checks)

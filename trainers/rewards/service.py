@@ -265,13 +265,9 @@ def reward_of(
 ) -> Callable[[TurnContext, int], Awaitable[float] | None]:
     """A model as a reward that comes later, for ``Collector(rewards=...)``; scoring starts when it is called.
 
-    Args:
-        service: Where the model is.
-        model: Its name there.
-        per: ``episode``: once, when it is over, the whole conversation; the reward is that of the last turn. ``turn``:
-            after each reply, the conversation up to it; the reward is that turn's.
-        weight: What the score is multiplied by.
-        truth: Finds the task's ground truth, where the model wants it.
+    ``per="episode"``: once, when it is over, the whole conversation; the reward is that of the last turn.
+    ``per="turn"``: after each reply, the conversation up to it; the reward is that turn's. ``weight`` multiplies the
+    score; ``truth`` finds the task's ground truth, where the model wants it.
     """
     if per not in ("episode", "turn"):
         raise ValueError(f"per must be episode or turn, not {per!r}")

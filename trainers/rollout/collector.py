@@ -221,12 +221,10 @@ class Collector:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
 
         ``version`` is one more than before; replies that ``mode`` aborts go on (``partial``), or their episodes are
-        played again with the same seeds, which does not count against their retries.
-
-        Raises:
-            ValueError: The version does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights.
-                Nothing has changed then, and the update may be tried again.
-            EngineError: The engine failed half-way; collecting stops. (One that lost a part is a warning.)
+        played again with the same seeds, which does not count against their retries. Raises ``ValueError``: the version
+        does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights; nothing has changed then,
+        and the update may be tried again. EngineError: the engine failed half-way; collecting stops. (One that lost a
+        part is a warning.)
         """
         self._check()
         self._slots.check_update(version)
@@ -269,20 +267,14 @@ class Collector:
     ) -> list[Trajectory]:
         """Play tasks beside what is being collected, all with the weights that are out when it begins.
 
+        ``tasks`` are task indices, or the environment's reset options. Returns ``samples`` trajectories a task, which
+        differ in sampling, in the order of ``tasks``; failures are among them, by status. ``seed`` decides all
+        randomness. ``sampling`` and ``backend`` are those of training when left out (of a mixture: of its first
+        component).
+
         An update that comes meanwhile waits until the last episode has ended. The episodes are in no group and no
-        batch. They count for the collector's ``max_running`` and start before those of training; one that fails is not
-        played again.
-
-        Args:
-            tasks: Task indices, or the environment's reset options.
-            samples: Episodes a task; they differ in sampling.
-            sampling: As in training when left out.
-            seed: Decides all randomness.
-            backend: Other environments than those of training (of a mixture: of its first component).
-            max_running: At most this many of them at a time; ``None`` for as many as the collector's own allows.
-
-        Returns:
-            ``samples`` trajectories a task, in the order of ``tasks``; failures are among them, by status.
+        batch. They count for the collector's ``max_running``, at most so many of their own at a time, and start before
+        those of training; one that fails is not played again.
         """
         self._evaluations += 1
         name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))

@@ -173,12 +173,9 @@ class RayEngine:
     ) -> RayEngine:
         """Make the actor, and the engine in it; EngineError where it does not start, or what ``make`` raises.
 
-        Args:
-            cluster: Where.
-            replica: Number of the engine: its seat in the plan.
-            make: Ray's reference to a function of no argument that makes the engine, or a coroutine that does.
-            gpus: CUDA numbers of GPUs that it shares with learner ranks.
-            bucket_bytes: Of weights that an embedded engine takes at once.
+        ``replica`` is the engine's number: its seat in the plan. ``make`` is Ray's reference to a function of no
+        argument that makes the engine, or a coroutine that does. ``gpus`` are CUDA numbers of GPUs that it shares with
+        learner ranks; ``bucket_bytes`` of weights are what an embedded engine takes at once.
         """
         ray = cluster.ray
         options = cluster.options(cluster.plan.engines[replica])
