@@ -54,16 +54,7 @@ from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
 from .config.schema import ActorSection
-from .credit import (
-    RECORDED,
-    credit,
-    critic_loss,
-    explained_of,
-    has_gradient,
-    norm_length,
-    policy_loss,
-    selected_tokens,
-)
+from .credit import RECORDED, credit, critic_loss, explained_of, has_gradient, norm_length, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .learner import Learner
 from .learner.memory import empty_heap

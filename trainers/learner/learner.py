@@ -31,15 +31,7 @@ from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
-from trainers.learner.packing import (
-    IDLE,
-    Layout,
-    MicroBatch,
-    Row,
-    action_rows,
-    micro_batches,
-    value_rows,
-)
+from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
 from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
 from trainers.learner.source import Source, sources_of

@@ -72,11 +72,9 @@ class Futures(Protocol):
     @property
     def rewards(self) -> PendingRewards:
         """Of the episode, one object as long as it is played."""
-        ...
 
     async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
         """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError."""
-        ...
 
 
 Earned: TypeAlias = float | Mapping[str, float]
