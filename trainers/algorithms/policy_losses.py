@@ -104,11 +104,7 @@ def gspo(
     ``ratio`` and ``clipped`` are the episode's.
     """
     _same_shape(
-        logprobs=logprobs,
-        old_logprobs=old_logprobs,
-        advantages=advantages,
-        sequence=sequence,
-        importance=importance,
+        logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, sequence=sequence, importance=importance
     )
     _check_clip(clip_low, clip_high)
     log_ratio = _log_ratio(logprobs, old_logprobs)

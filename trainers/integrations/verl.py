@@ -332,11 +332,7 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
 
 @register_adv_est("textenv_turn_grpo")
 def textenv_turn_grpo(
-    token_level_rewards: torch.Tensor,
-    response_mask: torch.Tensor,
-    index: Any = None,
-    config: Any = None,
-    **_: Any,
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any = None, config: Any = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -108,15 +108,6 @@ class Optimizer:
         """The live state tensors by parameter name; writing into them is loading."""
         return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
 
-    @property
-    def progress(self) -> dict[str, int]:
-        """What is not a tensor: how far the schedule is."""
-        return {"step_count": self.step_count}
-
-    @progress.setter
-    def progress(self, progress: Mapping[str, int]) -> None:
-        self.step_count = progress["step_count"]
-
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad()
@@ -142,6 +133,6 @@ class Optimizer:
             group["lr"] = lr
         self.step_count += 1  # before it changes anything: who reads meanwhile sees that
         self._adamw.step()
-        torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .rounding
+        torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .cpu
         self.zero_grad()
         return {"grad_norm": value, "lr": lr}

@@ -74,17 +74,13 @@ def world_size() -> int:
 
 
 def make_meshes(
-    mode: FSDPMode,
-    device: torch.device,
-    dtype: torch.dtype,
-    parallel: Parallel | None = None,
-    needs: str | None = None,
+    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel | None = None, needs: str | None = None
 ) -> Meshes | None:
     """The meshes to compute on, or ``None`` for plain modules.
 
     Starts the process group if there is none: from torchrun's environment, or of this process alone. On CUDA it has
     gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background. Modules
-    are plain under ``auto`` on one rank in float32 or on the CPU; mixed precision is FSDP's, or :mod:`.rounding`'s
+    are plain under ``auto`` on one rank in float32 or on the CPU; mixed precision is FSDP's, or :mod:`.cpu`'s
     (float32 parameters, cast for use). ``needs`` names what else was asked for that is a part of FSDP2.
 
     Raises ``ValueError``: ``never`` with several ranks, in bfloat16 on a GPU or with ``needs``, an unknown mode, or
@@ -160,11 +156,8 @@ def check_model(config: Any, parallel: Parallel) -> None:
 def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
     """Raises ``ValueError``: heads (of queries, of keys and values) or units of a feed-forward layer do not divide."""
     tensor, sequence = parallel.tensor, parallel.sequence
-    for what, size in (
-        ("attention heads", heads),
-        ("key/value heads", kv_heads),
-        ("feed-forward width", intermediate),
-    ):
+    sizes = {"attention heads": heads, "key/value heads": kv_heads, "feed-forward width": intermediate}
+    for what, size in sizes.items():
         if size % tensor:
             raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
     heads, kv_heads = heads // tensor, kv_heads // tensor

@@ -18,16 +18,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from trainers.hub import check_model_files
+from trainers.learner.fsdp import Box, box_of, local_part
 
 Source = str | Path | PreTrainedModel
 
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _WORDS = 16  #: of the model that a head is tried on
-Where = tuple[slice, ...]
 
 
 class ModelSource:
@@ -137,20 +136,20 @@ class ModelSource:
             values[id(target)] = target
         read = self._reader(list(names.values()))
         for key, target in values.items():
-            local = target.to_local() if isinstance(target, DTensor) else target
+            local = local_part(target)
             if local.numel():
-                local.copy_(read(names[key], target.shape, _piece(target)))
+                local.copy_(read(names[key], target.shape, box_of(target)))
 
     def __str__(self) -> str:
         return type(self._object).__name__ if self._object is not None else str(self._place)
 
-    def _reader(self, wanted: list[list[str]]) -> Callable[[list[str], torch.Size, Where], Tensor]:
+    def _reader(self, wanted: list[list[str]]) -> Callable[[list[str], torch.Size, Box], Tensor]:
         """Reads a piece of a tensor by one of its names, given the shape that the whole tensor must have."""
         files = {} if self._place is None else _files(Path(self._place))
         if all(any(name in files for name in names) for names in wanted):
             self.plain = True
 
-            def read(names: list[str], shape: torch.Size, where: Where) -> Tensor:
+            def read(names: list[str], shape: torch.Size, where: Box) -> Tensor:
                 name = next(name for name in names if name in files)
                 # Opened for each: what a file has in memory while it is open grows with every piece that is read.
                 with safe_open(files[name], framework="pt") as file:
@@ -162,7 +161,7 @@ class ModelSource:
             return read
         state = (self._object or self._whole()).state_dict()
 
-        def take(names: list[str], shape: torch.Size, where: Where) -> Tensor:
+        def take(names: list[str], shape: torch.Size, where: Box) -> Tensor:
             self._check_shape(names[0], state[names[0]].shape, shape)
             return state[names[0]][where]
 
@@ -210,14 +209,6 @@ def materialize(model: nn.Module, device: torch.device, parameters: torch.device
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = torch.empty_like(buffer, device=device) if buffer.is_meta else buffer.to(device)
-
-
-def _piece(target: Tensor) -> Where:
-    """Which part of the whole tensor this rank has."""
-    if not isinstance(target, DTensor):
-        return tuple(slice(0, size) for size in target.shape)
-    chunk = target.__create_chunk_list__()[0]
-    return tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -60,7 +60,7 @@ class LearnerState:
             "format": _FORMAT,
             "models": sorted(self._models),
             "adapters": self._adapters,
-            "optimizers": {name: optimizer.progress for name, optimizer in self._optimizers.items()},
+            "optimizers": {name: {"step_count": each.step_count} for name, each in self._optimizers.items()},
             "extra": dict(extra or {}),
         }
         text = json.dumps(record, indent=1)
@@ -109,7 +109,7 @@ class LearnerState:
             self._frozen.remember(path / "frozen", self._ranks)
         torch.set_rng_state(learned["rng"])
         for name, optimizer in self._optimizers.items():
-            optimizer.progress = record["optimizers"][name]
+            optimizer.step_count = record["optimizers"][name]["step_count"]
         extra: dict[str, Any] = record["extra"]
         return extra
 

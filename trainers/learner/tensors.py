@@ -125,11 +125,7 @@ class _Writer(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         index: dict[str, Any] = {
-            name: {
-                "dtype": str(found.properties.dtype).removeprefix("torch."),
-                "shape": list(found.size),
-                "pieces": [],
-            }
+            name: {"dtype": str(found.properties.dtype).removeprefix("torch."), "shape": list(found.size), "pieces": []}
             for name, found in metadata.state_dict_metadata.items()
             if isinstance(found, TensorStorageMetadata)
         }

@@ -95,11 +95,7 @@ class PendingRewards:
     """
 
     def __init__(
-        self,
-        scores: Mapping[str, Score],
-        timeout: float | None,
-        timeline: Timeline,
-        root: PendingRewards | None = None,
+        self, scores: Mapping[str, Score], timeout: float | None, timeline: Timeline, root: PendingRewards | None = None
     ) -> None:
         self._scores, self._timeout, self._timeline, self.root = scores, timeout, timeline, root
         self.needs_futures = any(getattr(score, "needs_futures", False) for score in scores.values())
@@ -202,12 +198,7 @@ class MultiturnScore:
     needs_futures = True
 
     def __init__(
-        self,
-        lookahead: Lookahead,
-        *,
-        credit: Credit = "value",
-        replace: bool = True,
-        sampling: Sampling | None = None,
+        self, lookahead: Lookahead, *, credit: Credit = "value", replace: bool = True, sampling: Sampling | None = None
     ) -> None:
         if credit not in ("value", "difference"):
             raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")
