@@ -74,10 +74,8 @@ def play(
         step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
             thread. ``None`` plays in the calling thread, without a limit.
 
-    Raises:
-        ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
-        DemonstrationError: The environment has no such script, is played elsewhere, or called ``sys.exit``.
-        StuckError: It took too long.
+    Raises ``ValueError``: ``mistake_rate`` or ``mistake_weight`` is outside its range; DemonstrationError: the
+    environment has no such script, is played elsewhere, or called ``sys.exit``; StuckError: it took too long.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")

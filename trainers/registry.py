@@ -74,10 +74,9 @@ def make(name: str, config: Any = ()) -> Trainer:
             values; both reach the trainer as a tuple of ``key=value`` texts. Anything else reaches it as it is (a
             ``PPOConfig``, say).
 
-    Raises:
-        TrainerNotFoundError: Nothing, or more than one thing, has this name, or it cannot be imported or is no trainer.
-        TypeError: A mapping's key is not text, or a value is not JSON.
-        Exception: What the trainer itself says to its configuration.
+    Raises TrainerNotFoundError: nothing, or more than one thing, has this name, or it cannot be imported or is no
+    trainer; TypeError: a mapping's key is not text, or a value is not JSON; Exception: what the trainer itself says to
+    its configuration.
     """
     made = _target(name)(arguments(config))
     if missing := [each for each in ("fit", "evaluate", "close") if not callable(getattr(made, each, None))]:

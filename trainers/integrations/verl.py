@@ -77,9 +77,8 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             (docs/security.md).
         options: verl's own.
 
-    Raises:
-        ValueError: A limit below 1, or ``rollout.multi_turn`` limits turns: the environment does, and judges the last.
-        RendererError: The chat template cannot be continued turn by turn; says why.
+    Raises ``ValueError``: a limit below 1, or ``rollout.multi_turn`` limits turns: the environment does, and judges the
+    last. RendererError: the chat template cannot be continued turn by turn; says why.
     """
 
     def __init__(

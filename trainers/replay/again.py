@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from textenvs.records import Episode as Recorded
 from textenvs.records import RecordedRun
@@ -262,7 +261,7 @@ def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[
             report.note(stage, "left out: the advantages are others")
         return
     offsets = action_offsets(compare.episodes)
-    first = np.array([_any(now.first_step[a:b]) for a, b in itertools.pairwise(offsets)])
+    first = np.array([now.first_step[a] if a < b else -1.0 for a, b in itertools.pairwise(offsets)])
     nothing: Mapping[str, float] = {}
     for step, (old, new) in enumerate(itertools.zip_longest(then, now.steps, fillvalue=nothing)):
         found = compare.first(now.columns, [*_STEPS], _STEPS.__getitem__, first == step, step)
@@ -281,10 +280,6 @@ def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[
         report.note(stage, f"{step} optimizer steps{' before it' if found else ''}: {compare.said(names)}")
     if found is not None:
         report.note(found.stage, "", found)
-
-
-def _any(values: NDArray[np.floating]) -> float:
-    return float(values[0]) if len(values) else -1.0
 
 
 def _close(a: float | None, b: float | None) -> bool:
@@ -402,22 +397,19 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
         else:
             report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
-        now = await asyncio.to_thread(learn_again, run, episodes, paid, greedy)
+
+        def learn_again() -> Explained:
+            columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
+            _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
+            return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
+
+        now = await asyncio.to_thread(learn_again)
         if any(each.checksums for each in records):
             learned(report, compare, now, file.info["steps"])
         else:
             for stage in STAGES[STAGES.index("advantage") :]:
                 report.note(stage, "left out: the file does not say what the learner made of the episodes")
     return report
-
-
-def learn_again(
-    run: Run, episodes: Sequence[Trajectory], paid: Sequence[Trajectory], greedy: Mapping[str, float]
-) -> Explained:
-    """Credit and all steps of an iteration, with what became of each token."""
-    columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
-    _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
-    return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
 
 
 def advantages_again(

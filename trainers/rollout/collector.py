@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -198,19 +198,16 @@ class Collector:
         forks = self._slots.taken_forks
         if self._forks is not None:
             self._forks.observe(groups, [fork for each in forks for fork in each])
-        choices = self._observe(groups)
+        self._note_dropped()  # those that were withdrawn now
+        choices = list[Choice]()
+        if self._curriculum is not None:
+            choices = self._curriculum.observe(dict(zip(self._slots.taken, groups, strict=True)))
         stats, problems = self._measured(groups, version, began), self._tally.problems
         self._tally = Stats()
         number, credited = self._slots.batches - 1, self._take_credited()
         users = [user for group in self._slots.taken for user in self._users.pop(group, ())]
         self._users = {group: those for group, those in self._users.items() if not self._slots.gone(group)}
         return Batch(number, version, groups, stats, problems, greedy, credited, forks, users, choices)
-
-    def _observe(self, groups: Sequence[Sequence[Trajectory]]) -> list[Choice]:
-        self._note_dropped()  # those that were withdrawn now
-        if self._curriculum is None:
-            return []
-        return self._curriculum.observe(dict(zip(self._slots.taken, groups, strict=True)))
 
     def _note_dropped(self) -> None:
         for number, reason, siblings in self._slots.dropped():

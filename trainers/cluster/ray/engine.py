@@ -287,7 +287,7 @@ class RayEngine:
             raise
         except errors.RayActorError as error:
             process = f" (process {self.pid})" if self.pid else ""
-            self._die(f"the engine's actor{process} died: {said(error)}")
+            self._dead = self._dead or f"the engine's actor{process} died: {said(error)}"
             raise EngineDeadError(self._dead) from error
         except errors.RayTaskError as error:
             if isinstance(error.cause, EngineError | ValueError):
@@ -302,10 +302,6 @@ class RayEngine:
             await asyncio.sleep(_STATS_S)
             with contextlib.suppress(EngineError):
                 await self._call("nothing")
-
-    def _die(self, why: str) -> None:
-        if self._dead is None:
-            self._dead = why
 
     def _check_alive(self) -> None:
         if self._dead is not None:

@@ -54,9 +54,7 @@ class RayCluster:
         timeline: File for Ray's timeline, written at the end.
         timeout: Seconds to wait for the placement groups.
 
-    Raises:
-        ImportError: There is no Ray here.
-        PlanError: The cluster has not what the plan needs.
+    Raises ImportError: there is no Ray here; PlanError: the cluster has not what the plan needs.
     """
 
     def __init__(

@@ -41,9 +41,8 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             root mean square (``group``), to the batch's mean 0 and deviation 1 (``batch``), or not (``none``).
         **kwargs: As of ``GRPOTrainer``.
 
-    Raises:
-        ValueError: ``textenv_reward`` is missing, or rewards are normalised before they are added up.
-        RuntimeError: This version of TRL has not got what is replaced here.
+    Raises ``ValueError``: ``textenv_reward`` is missing, or rewards are normalised before they are added up;
+    RuntimeError: this version of TRL has not got what is replaced here.
     """
 
     def __init__(self, *args: Any, estimate: Estimate | None = None, **kwargs: Any) -> None:
