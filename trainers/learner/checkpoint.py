@@ -132,10 +132,7 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], object], name: str) -> None:
-        """Wait for the job before, and raise what went wrong in it; else start this one, in a thread of this name.
-
-        The process does not end before the job has.
-        """
+        """Wait for the job before, and raise its error; else start this one, which the process does not end before."""
         self.wait()
 
         def run() -> None:

@@ -35,10 +35,7 @@ def rank_device(device: str | torch.device) -> torch.device:
 
 
 def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
-    """Where shards of parameters, gradients and optimizer states are kept between uses.
-
-    Raises ``ValueError``: to the CPU, where they are on it already.
-    """
+    """Where shards are kept between uses; ``ValueError``: they are to be offloaded to the CPU, and are there."""
     if not offload:
         return OffloadPolicy()
     if device.type == "cpu":
@@ -168,10 +165,7 @@ class Ranks:
         return answer[0]
 
     def first_does(self, job: Callable[[], object]) -> None:
-        """Let the first rank do something that the others wait for.
-
-        Where it fails, the first rank raises what ``job`` raises, and the others RuntimeError.
-        """
+        """Let the first rank do what others wait for; it raises what ``job`` raises, and the others RuntimeError."""
         error = None
         if self.first:
             try:

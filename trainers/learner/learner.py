@@ -401,10 +401,7 @@ class Learner:
         self._export(tokenizer, self.ranks, snapshot=False)(path)
 
     def export_adapter(self, path: str | Path) -> None:
-        """Write the actor's adapter as a folder that peft, vLLM and SGLang load; all ranks call this together.
-
-        Raises ``ValueError``: there is no adapter.
-        """
+        """As :meth:`export_hf`, the adapter alone, for peft, vLLM and SGLang; ``ValueError``: there is none."""
         settings, state = self._need_lora(), self.weights(which="adapter")
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:

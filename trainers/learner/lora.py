@@ -118,10 +118,7 @@ def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor
 
 @torch.no_grad()
 def merge_saved(backbone: Any, settings: LoRASettings) -> None:
-    """Merge ``settings.adapter`` into a backbone, in place: what the actor of a learner with these settings says.
-
-    Raises ``ValueError``: see :func:`saved_pairs`.
-    """
+    """Merge ``settings.adapter`` into a backbone, in place, as the actor begins; raises as :func:`saved_pairs`."""
     for name, (a, b) in saved_pairs(backbone, settings).items():
         weight = backbone.get_submodule(name).weight
         weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), settings.alpha / settings.rank))
@@ -170,10 +167,7 @@ def adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model as it was without its adapters.
-
-    Not by peft's own switch, which also makes parameters stop and start to require gradients: sharded ones must not.
-    """
+    """Without adapters. Not by peft's own switch, which changes what requires gradients: shards must not."""
     layers = [layer for _, layer in adapter_layers(model)]
     for layer in layers:
         layer._disable_adapters = True

@@ -73,10 +73,7 @@ def _norm(gradients: Sequence[Tensor]) -> float:
 
 
 class Optimizer:
-    """AdamW over a model's parameters, sharded or not.
-
-    Its state exists from the start, so that a checkpoint has the same entries at any time.
-    """
+    """AdamW over a model's parameters, sharded or not. All of its state exists from the start, for checkpoints."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
         self.settings = settings

@@ -46,10 +46,7 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """The model of a role (``reference`` does not learn), ready, and how many FLOPs an update of it takes.
-
-        Raises ``ValueError``: it cannot be made so.
-        """
+        """A role's model (``reference`` does not learn), and FLOPs of an update; ``ValueError``: it cannot be made so."""
         outer: Any = source.skeleton()
         learns = role != "reference"
         model: Policy | Critic

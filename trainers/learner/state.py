@@ -80,10 +80,7 @@ class LearnerState:
         return write
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Read what a writer wrote, on any number of ranks, and return the ``extra`` that went with it.
-
-        Raises as :meth:`trainers.learner.Learner.load`.
-        """
+        """Read what a writer wrote, on any number of ranks; returns its ``extra``. Raises as :meth:`.Learner.load`."""
         self._ranks.first_does(lambda: recover(path))
         path = Path(path)
         if not (path / _RECORD).is_file():

@@ -43,10 +43,7 @@ class Forest:
 
 
 def merge(rows: Sequence[NDArray[np.int32]], *, shared: bool = True) -> Forest:
-    """The trees of some sequences, int ``[L]`` each, of one type.
-
-    Where they are not ``shared``, each is a tree of its own, in the order given.
-    """
+    """The trees of sequences, int ``[L]``, of one type; not ``shared``, each is one of its own, in their order."""
     # Any order will do in which those that begin alike are neighbours, the shorter first.
     order = sorted(range(len(rows)), key=lambda number: rows[number].tobytes()) if shared else range(len(rows))
     paths = [_NONE] * len(rows)
