@@ -69,16 +69,11 @@ def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor
 class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
     """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
 
-    Args:
-        arguments: verl's own.
-        max_reply_tokens: At most so many tokens a reply; ``None`` for what is left of ``rollout.response_length``.
-        attempts: How often an episode is played, at most, when a simulator, judge or server gives up.
-        environments: By id, what rows may name and set beyond the environments that ship and their harmless options
-            (docs/security.md).
-        options: verl's own.
-
-    Raises ``ValueError``: a limit below 1, or ``rollout.multi_turn`` limits turns: the environment does, and judges the
-    last. RendererError: the chat template cannot be continued turn by turn; says why.
+    A reply has at most ``max_reply_tokens``; ``None`` is what is left of ``rollout.response_length``. An episode is
+    played at most ``attempts`` times, when a simulator, judge or server gives up. ``environments``, by id, are what
+    rows may name and set beyond the environments that ship and their harmless options (docs/security.md); everything
+    else is verl's own. Raises ``ValueError``: a limit below 1, or ``rollout.multi_turn`` limits turns: the environment
+    does, and judges the last. RendererError: the chat template cannot be continued turn by turn; says why.
     """
 
     def __init__(

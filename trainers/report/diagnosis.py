@@ -49,23 +49,15 @@ class Symptom(NamedTuple):
 
 @dataclass
 class History:
-    """What was measured so far, and what the configuration says.
+    """What was measured so far, and what the configuration says."""
 
-    Attributes:
-        config: The resolved configuration, as nested mappings.
-        train: Of each metric a value for each iteration; NaN where it was not measured.
-        val: The rows of validations, by step.
-        reference: What an environment's scripts earn (``reference/...``), where that was measured.
-        tied: Tasks of the last iteration all of whose episodes earned the same.
-        steps: The iterations of ``train``.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  #: the resolved one, as nested mappings
+    #: Of each metric a value for each iteration; NaN where it was not measured.
     train: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    val: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    reference: dict[str, float] = field(default_factory=dict)
-    tied: Sequence[str] = ()
-    steps: list[int] = field(default_factory=list)
+    val: dict[int, Mapping[str, float]] = field(default_factory=dict)  #: the rows of validations, by step
+    reference: dict[str, float] = field(default_factory=dict)  #: what an environment's scripts earn, where measured
+    tied: Sequence[str] = ()  #: tasks of the last iteration all of whose episodes earned the same
+    steps: list[int] = field(default_factory=list)  #: the iterations of ``train``
 
     def add(self, step: int, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> None:
         """Take a row of metrics."""

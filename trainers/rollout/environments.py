@@ -105,16 +105,10 @@ class Lease:
 class Backend:
     """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
-    Args:
-        spec: How to make one.
-        kind: Where they run.
-        tools: What :func:`tools_of` says of such an environment.
-        workers: At most this many at a time; more leases wait. ``None`` for no limit, and, for processes, one a CPU.
-            Actors must have a limit.
-        make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
-        reset_timeout: Seconds for a reset.
-        step_timeout: Seconds for a step.
-        beside: Another backend, whose ``workers`` are the limit of both. Each keeps those that it made.
+    ``tools`` are what :func:`tools_of` says of such an environment. There are at most ``workers`` at a time; more
+    leases wait. ``None`` is no limit, and, for processes, one a CPU; actors must have a limit. Seconds for making one
+    (for a process: and for starting it), a reset, and a step; ``None`` is no limit. ``beside`` is another backend,
+    whose ``workers`` are the limit of both; each keeps those that it made.
     """
 
     @checked
