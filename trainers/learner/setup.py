@@ -46,7 +46,7 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """A role's model (``reference`` does not learn), and FLOPs of an update; ``ValueError``: it cannot be made so."""
+        """A role's model (``reference`` does not learn), and an update's FLOPs; ``ValueError``: it cannot be had."""
         outer: Any = source.skeleton()
         learns = role != "reference"
         model: Policy | Critic
