@@ -66,7 +66,9 @@ def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, ten
                 file.write(names[0], value)
 
 
-class _Writer(StorageWriter):
+class _InFolder:
+    """What torch asks of both sides, and the folder says already."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -77,11 +79,13 @@ class _Writer(StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return True
 
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+
+class _Writer(_InFolder, StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         return [SavePlan(plan.items, storage_data=rank) for rank, plan in enumerate(plans)]
@@ -138,28 +142,18 @@ class _Writer(StorageWriter):
         seal(self._folder, checksums)
 
 
-class _Reader(StorageReader):
+class _Reader(_InFolder, StorageReader):
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        super().__init__(folder)
         # Here and not when torch asks for it, which would hide what is wrong.
         self._metadata = _index_of(folder / _INDEX)
         self._files: Mapping[MetadataIndex, str] = self._metadata.storage_data
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
 
     def read_metadata(self, *args: Any) -> Metadata:  # type: ignore[override]
         return self._metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         return plans

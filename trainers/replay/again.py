@@ -145,14 +145,11 @@ def _played(then: Trajectory, now: Trajectory, shown: int | None, others: bool) 
 def scores_of(config: PPOConfig) -> Iterator[tuple[dict[str, Score], list[str]]]:
     """Rewards that come later and can be computed again, and the names of those that cannot."""
     with contextlib.ExitStack() as stack:
-        scores: dict[str, Score] = {}
-        if (pool := collection.reward_function_of(config.custom_reward_function)) is not None:
-            stack.callback(pool.close)
-            scores["custom"] = collection.custom_reward(config, pool)
+        scores = collection.own_scores(config, stack)
         others = ["multiturn_reward"] if config.multiturn_reward.enable else []
         if config.reward_model.enable:
             others.append("reward_model")
-        yield scores | collection.penalties(config), others
+        yield scores, others
 
 
 # ------------------------------------------------------------------------------------------------ sampling

@@ -26,8 +26,9 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
@@ -209,7 +210,7 @@ class ModelOptions:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
 
 
-class RewardService:
+class RewardService(AbstractAsyncContextManager["RewardService"]):
     """Scores requests with named models; see the module.
 
     The service closes the ``backends``, by name. What has no ``options`` is asked as its backend recommends
@@ -247,9 +248,6 @@ class RewardService:
         """Give up what waits, and close the backends; safe to call twice."""
         for model in self._models.values():
             await model.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()

@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
@@ -79,7 +79,7 @@ class Batch:
         return [*self.trajectories, *(fork for forks in self.forks for fork in forks), *self.users]
 
 
-class Collector:
+class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
     """Collects episodes for training, and plays others for evaluation.
 
     The engine and the backend stay the caller's: closing the collector closes neither.
@@ -360,9 +360,6 @@ class Collector:
         if self._lag is not None:
             self._lag.stop()
         await _cancel(self._episodes, timeout)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()

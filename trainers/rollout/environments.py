@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from textenvs.env import LARGEST
 from textenvs.lookahead import checked_scores
@@ -102,7 +102,7 @@ class Lease:
             raise EnvError(f"the environment's {method} returned nonsense: {error}", f"{method}_nonsense") from error
 
 
-class Backend:
+class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
     """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
     ``tools`` are what :func:`tools_of` says of such an environment. There are at most ``workers`` at a time; more
@@ -179,9 +179,6 @@ class Backend:
         for worker, watch in self._retired.items():
             worker.kill()
             watch.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
