@@ -44,9 +44,8 @@ class _Body(BaseModel):
 class ChatServer:
     """Serves a folder's model at :attr:`base_url` from a thread of its own, until :meth:`close` or the process ends.
 
-    Raises:
-        ValueError: The model cannot be loaded or served, or its chat template cannot be used.
-        ImportError: aiohttp is missing.
+    Raises ``ValueError``: the model cannot be loaded or served, or its chat template cannot be used; ImportError:
+    aiohttp is missing.
     """
 
     def __init__(self, model: str) -> None:
@@ -60,7 +59,9 @@ class ChatServer:
         self._policy = engine_policy(model, Sampling(), concurrency=_SLOTS)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat-server", daemon=True).start()
-        self._runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0)
+        app = web.Application(client_max_size=2**25)
+        app.router.add_post("/v1/chat/completions", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         self.base_url = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(_START_S)
 
     def close(self) -> None:
@@ -76,11 +77,6 @@ class ChatServer:
     async def _stop(self) -> None:
         await self._runner.cleanup()
         await self._policy.engine.close()
-
-    def _app(self) -> Any:
-        app = self._web.Application(client_max_size=2**25)
-        app.router.add_post("/v1/chat/completions", self._answer)
-        return app
 
     async def _answer(self, request: Any) -> Any:
         try:

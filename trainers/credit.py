@@ -103,7 +103,10 @@ def credit(
         assert values is not None
         assert advantages.value_mask is not None
         columns["returns"] = advantages.returns
-        metrics |= _explained(values[advantages.value_mask], advantages.returns[advantages.value_mask])
+        foreseen, returns = values[advantages.value_mask], advantages.returns[advantages.value_mask]
+        metrics["critic/value_mean"] = float(foreseen.mean())
+        if (variance := float(np.var(returns))) > 0:  # 1: all of it; 0: no more than their mean; below it, less
+            metrics["critic/explained"] = 1.0 - float(np.var(returns - foreseen)) / variance
     if config.algorithm.norm_adv:
         advantages = normalize(advantages)
     columns["advantages"] = advantages.advantages
@@ -287,14 +290,6 @@ def norm_length(config: PPOConfig) -> float | None:
     """What ``seq-mean-token-sum-norm`` divides by, where it is asked for."""
     wanted = config.actor.loss_agg_mode == "seq-mean-token-sum-norm"
     return float(config.rollout.max_response_length) if wanted else None
-
-
-def _explained(values: Floats, returns: Floats) -> dict[str, float]:
-    """How much of the returns' variance the critic had foreseen: 1 is all, 0 no more than their mean, below it less."""
-    metrics = {"critic/value_mean": float(values.mean())}
-    if (variance := float(np.var(returns))) > 0:
-        metrics["critic/explained"] = 1.0 - float(np.var(returns - values)) / variance
-    return metrics
 
 
 def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:

@@ -63,21 +63,15 @@ def play(
 ) -> Iterator[Demonstration]:
     """Let the environment's scripted expert play ``count`` episodes, with careless replies among its turns.
 
-    Args:
-        env: The environment; its hooks ``demonstration`` and ``careless_reply`` play.
-        count: How many episodes.
-        seed: Decides tasks, the demonstrator's randomness and where the mistakes are.
-        mistake_rate: The chance, at each turn, of a careless reply instead of the expert's reply; in [0, 1).
-        mistake_weight: How much the careless replies are imitated, where the expert's replies count 1. At 0 those at
-            the end of an episode are left out of it. Above 0 the policy starts careless: with the odds
-            ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
-        step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
-            thread. ``None`` plays in the calling thread, without a limit.
+    Its hooks ``demonstration`` and ``careless_reply`` play. ``seed`` decides tasks, the demonstrator's randomness and
+    where the mistakes are. ``mistake_rate``, in [0, 1), is the chance, at each turn, of a careless reply instead of the
+    expert's; ``mistake_weight`` how much these are imitated, where the expert's replies count 1. At 0 those at the end
+    of an episode are left out of it. Above 0 the policy starts careless: with the odds ``mistake_weight *
+    mistake_rate`` to ``1 - mistake_rate``. A reset, a reply or a step may take ``step_timeout_s`` seconds; the
+    environment is then left behind in its thread. ``None`` plays in the calling thread, without a limit.
 
-    Raises:
-        ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
-        DemonstrationError: The environment has no such script, is played elsewhere, or called ``sys.exit``.
-        StuckError: It took too long.
+    Raises ``ValueError``: ``mistake_rate`` or ``mistake_weight`` is outside its range; DemonstrationError: the
+    environment has no such script, is played elsewhere, or called ``sys.exit``; StuckError: it took too long.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")

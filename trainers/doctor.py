@@ -23,12 +23,7 @@ from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
 
 
 def examine(folder: Path) -> Doctor:
-    """Read a run from its first iteration on.
-
-    Raises:
-        RecordsError: There is no run.
-        MetricsError: Its metrics cannot be read.
-    """
+    """Read a run from its first iteration on; RecordsError: there is none, MetricsError: its metrics cannot be read."""
     if not folder.is_dir():
         raise RecordsError(f"there is no folder {folder}")
     if not (folder / METRICS_FILE).is_file():

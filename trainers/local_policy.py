@@ -19,16 +19,10 @@ from .rollout.renderer import RendererError
 class LocalPolicy:
     """A causal language model in the embedded engine, with as many conversations at once as are played.
 
-    Args:
-        model: A folder, or a name that transformers finds.
-        temperature: Of sampling; 0 is greedy.
-        max_response_length: Tokens a reply has at most.
-        concurrency: Replies computed at a time.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        chat_template_kwargs: Variables for the chat template, as in training.
-
-    Raises:
-        ValueError: The model cannot be loaded, its chat template cannot be used, or the engine does not serve it.
+    ``model`` is a folder, or a name that transformers finds; ``temperature`` 0 is greedy; a reply has at most
+    ``max_response_length`` tokens; ``concurrency`` replies are computed at a time, on ``device`` (``auto``, ``cpu`` or
+    ``cuda``); ``chat_template_kwargs`` are variables for the chat template, as in training. Raises ``ValueError``: the
+    model cannot be loaded, its chat template cannot be used, or the engine does not serve it.
     """
 
     def __init__(

@@ -54,16 +54,7 @@ from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
 from .config.schema import ActorSection
-from .credit import (
-    RECORDED,
-    credit,
-    critic_loss,
-    explained_of,
-    has_gradient,
-    norm_length,
-    policy_loss,
-    selected_tokens,
-)
+from .credit import RECORDED, credit, critic_loss, explained_of, has_gradient, norm_length, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .learner import Learner
 from .learner.memory import empty_heap
@@ -380,9 +371,7 @@ async def validate(run: Run) -> str | None:
     config = run.config.validation
     began = time.perf_counter()
     sampling = Sampling(
-        temperature=config.temperature,
-        top_p=config.top_p,
-        max_new_tokens=run.config.rollout.max_response_length,
+        temperature=config.temperature, top_p=config.top_p, max_new_tokens=run.config.rollout.max_response_length
     )
     seed = run.config.trainer.seed
     episodes = (
@@ -545,10 +534,7 @@ def again(section: TrainerSection) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     config: PPOConfig = load_config(
-        sys.argv[1:] if argv is None else argv,
-        plan=placed,
-        rehearse=rehearse,
-        check=reward_problems,
+        sys.argv[1:] if argv is None else argv, plan=placed, rehearse=rehearse, check=reward_problems
     )[0]
     disable_progress_bar()  # transformers' own, for every file it reads or writes
     interrupts = Interrupts()

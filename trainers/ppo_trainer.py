@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from transformers.utils.logging import disable_progress_bar
 
@@ -20,7 +20,7 @@ from .run import assemble
 T = TypeVar("T")
 
 
-class PPOTrainer:
+class PPOTrainer(AbstractContextManager["PPOTrainer"]):
     """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run resumes from its folder's checkpoint.
 
     ``config`` are arguments as on the command line, or a ``PPOConfig``; ConfigError says all problems.
@@ -43,9 +43,6 @@ class PPOTrainer:
 
     def close(self) -> None:
         """There is nothing to give back: a run closes its parts when it ends."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -66,18 +66,13 @@ def names() -> dict[str, str]:
 
 
 def make(name: str, config: Any = ()) -> Trainer:
-    """The trainer of this name.
+    """The trainer of this name, one of :func:`names`.
 
-    Args:
-        name: One of :func:`names`.
-        config: What it is to do. ``key=value`` texts as on a command line, or a mapping of keys, nested or dotted, to
-            values; both reach the trainer as a tuple of ``key=value`` texts. Anything else reaches it as it is (a
-            ``PPOConfig``, say).
-
-    Raises:
-        TrainerNotFoundError: Nothing, or more than one thing, has this name, or it cannot be imported or is no trainer.
-        TypeError: A mapping's key is not text, or a value is not JSON.
-        Exception: What the trainer itself says to its configuration.
+    ``config`` is what it is to do. ``key=value`` texts as on a command line, or a mapping of keys, nested or dotted, to
+    values, reach the trainer as a tuple of ``key=value`` texts; anything else as it is (a ``PPOConfig``, say). Raises
+    TrainerNotFoundError: nothing, or more than one thing, has this name, or it cannot be imported or is no trainer;
+    TypeError: a mapping's key is not text, or a value is not JSON; and what the trainer itself says to its
+    configuration.
     """
     made = _target(name)(arguments(config))
     if missing := [each for each in ("fit", "evaluate", "close") if not callable(getattr(made, each, None))]:

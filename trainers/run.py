@@ -53,7 +53,6 @@ from .report.loggers import METRICS_FILE, MetricsError, Reporter, read_jsonl
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
-from .rollout.rewards import Score
 from .rollout.stats import TraceFile
 
 #: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
@@ -148,11 +147,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         stack.callback(trace.close)
     given_up = threading.Event()
     stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
-    scores: dict[str, Score] = {}
-    if (pool := collection.reward_function_of(config.custom_reward_function)) is not None:
-        stack.callback(pool.close)
-        scores["custom"] = collection.custom_reward(config, pool)
-    scores |= collection.penalties(config)
+    scores = collection.own_scores(config, stack)
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
         reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()

@@ -133,13 +133,9 @@ KLController: TypeAlias = FixedKL | AdaptiveKL
 class EntropyBonus:
     """A constant weight; with a ``target``, one that holds the policy's entropy up to it (arXiv 2505.22312, its MAGIC).
 
-    After each batch ``weight <- max(0, weight ± step)``: up where the batch's entropy was below the target, down where
-    it was not. It counts only while the entropy is below.
-
-    Args:
-        weight: Of the bonus, where an adaptive one starts; at least 0.
-        target: Nats a token, above 0; ``None`` keeps the weight constant.
-        step: By how much an adaptive weight moves; above 0.
+    After each batch ``weight <- max(0, weight ± step)``: up where the batch's entropy was below the ``target`` (nats a
+    token, above 0), down where it was not. It counts only while the entropy is below. ``weight`` is at least 0,
+    ``step`` above 0.
     """
 
     def __init__(self, weight: float, target: float | None = None, step: float = 0.005) -> None:

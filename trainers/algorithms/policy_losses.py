@@ -56,10 +56,9 @@ def ppo_clip(
         dual_clip: ``c > 1``: where ``A < 0`` the loss is at most ``-c A``, so that a token that has become much
             likelier cannot dominate (arXiv 1912.09729).
 
-    Returns:
-        The loss, with ``ratio``, ``clipped`` and ``dual_clipped`` (1 where that bound cut the gradient off),
-        ``outside_clip`` (1 outside the clip range, whatever the advantage), and ``approx_kl_k1``, ``approx_kl_k3``:
-        estimates of how far the policy has moved, KL(old, new) (see ``kl.py``).
+    Returns the loss, with ``ratio``, ``clipped`` and ``dual_clipped`` (1 where that bound cut the gradient off),
+    ``outside_clip`` (1 outside the clip range, whatever the advantage), and ``approx_kl_k1``, ``approx_kl_k3``:
+    estimates of how far the policy has moved, KL(old, new) (see ``kl.py``).
     """
     _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
     _check_clip(clip_low, clip_high)
@@ -105,11 +104,7 @@ def gspo(
     ``ratio`` and ``clipped`` are the episode's.
     """
     _same_shape(
-        logprobs=logprobs,
-        old_logprobs=old_logprobs,
-        advantages=advantages,
-        sequence=sequence,
-        importance=importance,
+        logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, sequence=sequence, importance=importance
     )
     _check_clip(clip_low, clip_high)
     log_ratio = _log_ratio(logprobs, old_logprobs)
@@ -469,11 +464,8 @@ def token_weights(
     ``[E + 1]``) say where the episodes of the *global* batch start among its ``N`` action tokens; ``mask`` (bool
     ``[N]``) which count. ``norm_length`` is ``L``, for the last mode alone.
 
-    Returns:
-        float ``[N]``; 0 where the mask is false.
-
-    Raises:
-        ValueError: The mode is unknown, ``norm_length`` is missing, not positive or not used, or the shapes do not fit.
+    Returns float ``[N]``, 0 where the mask is false. Raises ``ValueError``: the mode is unknown, ``norm_length`` is
+    missing, not positive or not used, or the shapes do not fit.
     """
     lengths = np.diff(token_offsets)
     counted: Floats = np.ones(int(token_offsets[-1])) if mask is None else mask.astype(np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,6 @@ from textenvs.options import Judge, resolve
 from ..algorithms.advantages import NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
 from ..cluster.memory import episodes, futures, slots, surplus_groups
 from ..config.learning import AlgorithmSection
-from ..config.reward_model import RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards import FunctionError, FunctionPool
@@ -154,12 +153,15 @@ def trace_of(config: PPOConfig) -> TraceFile | None:
         raise SetupError(f"trainer.trace_file={config.trainer.trace_file}: {error}") from error
 
 
-def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
-    """The processes of a reward function of the user's own, if there is one."""
-    if section.path is None:
-        return None
-    with setup_errors("custom_reward_function: ", FunctionError):
-        return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+def own_scores(config: PPOConfig, stack: ExitStack | AsyncExitStack) -> dict[str, Score]:
+    """Rewards that come later and ask no model: a function of the user's, whose processes ``stack`` ends, penalties."""
+    section, scores = config.custom_reward_function, dict[str, Score]()
+    if section.path is not None:
+        with setup_errors("custom_reward_function: ", FunctionError):
+            pool = FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+        stack.callback(pool.close)
+        scores["custom"] = custom_reward(config, pool)
+    return scores | penalties(config)
 
 
 def redistribution_of(section: AlgorithmSection) -> Redistribution | None:

@@ -97,10 +97,7 @@ def start_early(config: PPOConfig) -> bool:
 
 @contextlib.asynccontextmanager
 async def reward_models_of(
-    config: PPOConfig,
-    plan: Plan,
-    cluster: RayCluster | None = None,
-    learner: Learner | LearnerGroup | None = None,
+    config: PPOConfig, plan: Plan, cluster: RayCluster | None = None, learner: Learner | LearnerGroup | None = None
 ) -> AsyncIterator[RewardModels | None]:
     """The reward models, each of which has scored a conversation; ``None`` where there are none.
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from trainers.engines.base import default_kv_bytes
 
-from ..algorithms.advantages import NEEDS_GREEDY
+from ..algorithms.advantages import NEEDS_CRITIC, NEEDS_GREEDY
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -74,15 +74,12 @@ def available(root: Path = Path("/")) -> int | None:
     The least of ``MemAvailable`` and, for each control group from this process's own upwards, its limit less what it
     uses (page cache that can be dropped does not count as used). ``proc`` and ``sys`` are in ``root``.
     """
-    found = [*_of_machine(root), *_of_groups(root)]
-    return max(0, min(found)) if found else None
-
-
-def _of_machine(root: Path) -> Iterator[int]:
+    found = list(_of_groups(root))
     for line in _read(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
-            yield int(rest.split()[0]) * 1024
+            found.append(int(rest.split()[0]) * 1024)
+    return max(0, min(found)) if found else None
 
 
 def _of_groups(root: Path) -> Iterator[int]:
@@ -160,19 +157,14 @@ def slots(config: PPOConfig) -> int:
 
 
 _GIB = 2**30
-_WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 #: Resident memory of a process with torch and transformers, before there is a model.
 _LIBRARIES = 400 * 2**20
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
 CERTAIN = frozenset(
-    {
-        ("learner", "parameters"),
-        ("learner", "gradients"),
-        ("learner", "optimizer"),
-        ("learner", "weights as loaded"),
-        ("engine", "weights"),
-        ("engine", "weights, keys and values"),
-    }
+    [
+        *(("learner", what) for what in ("parameters", "gradients", "optimizer", "weights as loaded")),
+        *(("engine", what) for what in ("weights", "weights, keys and values")),
+    ]
 )
 
 
@@ -221,8 +213,8 @@ def _of_learner(
     tensor = config.trainer.tensor_parallel_size
     inside = shape.parameters - shape.outside
     held = (inside // tensor + shape.outside) // shards
-    size = _bytes_of_a_number(config.model)
-    trained = 1 + (config.algorithm.adv_estimator in _WITH_CRITIC)
+    size = 2 if config.model.dtype == "bfloat16" else 4
+    trained = 1 + (config.algorithm.adv_estimator in NEEDS_CRITIC)
     frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
     learned, more = held, 0
@@ -252,7 +244,7 @@ def _of_learner(
 def _of_engine(
     config: PPOConfig, shape: ModelShape, device: str, gpus: int, gpu_bytes: int | None
 ) -> Iterator[tuple[str, str, int]]:
-    engine, size = config.engine, _bytes_of_a_number(config.model)
+    engine, size = config.engine, 2 if config.model.dtype == "bfloat16" else 4
     if engine.name == "vllm" and device == "cuda":
         if gpu_bytes is not None:
             yield "engine", "weights, keys and values", int(engine.vllm.gpu_memory_utilization * gpu_bytes)
@@ -296,10 +288,6 @@ def last_of(words: Sequence[str], *names: str) -> str | None:
         if name in names:
             value = rest if equals else "".join(words[at + 1 : at + 2])
     return value
-
-
-def _bytes_of_a_number(model: ModelSection) -> int:
-    return 2 if model.dtype == "bfloat16" else 4
 
 
 def _adapter_parameters(model: ModelSection, shape: ModelShape) -> int:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cluster.memory import Machine, ModelShape, PlanError, estimate, shortages, tight
+from trainers.config.reward_model import RewardModelSection, sections_of
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
-    from trainers.config.reward_model import RewardModelSection
     from trainers.config.running import RunSection
     from trainers.learner.parallel import Parallel
 
@@ -95,7 +96,10 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     """
     cluster, engine = config.cluster, config.engine
     on_ray = cluster.backend == "ray"
-    device: Literal["cpu", "cuda"] = "cuda" if _wants_gpus(config, machine) else "cpu"
+    device = config.model.device
+    if device == "auto":
+        gpus = machine.gpus if cluster.n_gpus_per_node is None else cluster.n_gpus_per_node
+        device = "cuda" if gpus else "cpu"
     per_node = _gpus_per_node(config, machine, device)
     width = engine.tensor_parallel_size
     ranks = 0 if serving else cluster.learner_ranks
@@ -126,18 +130,10 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     seats = (*(learner + engines + scoring if on_ray else ()), *environments)
     pools = tuple(_pools(seats))
     memory: tuple[tuple[str, str, int], ...] = ()
+    here = _ranks(config, machine)
     if shape is not None:
-        memory = tuple(
-            estimate(
-                config,
-                shape,
-                device=device,
-                ranks=_ranks(config, machine),
-                shards=shards,
-                engine_gpus=width,
-                gpu_bytes=machine.gpu_bytes,
-            )
-        )
+        sizes = {"ranks": here, "shards": shards, "engine_gpus": width}
+        memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, **sizes))
     plan = Plan(
         "ray" if on_ray else "local",
         device,
@@ -150,24 +146,22 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         environments,
         rewards,
         memory=memory,
-        notes=() if serving else (*_notes(config), *tight(memory, config, device, _ranks(config, machine), machine)),
+        notes=() if serving else (*_notes(config), *tight(memory, config, device, here, machine)),
     )
     cpus = config.ray_init.num_cpus
     if cpus is not None and plan.cpus > cpus:
         raise PlanError(
             f"ray_init.num_cpus={cpus}, but {_cpus_in_words(plan)}: {plan.cpus:g}. Give Ray at least "
-            f"{_ceil(plan.cpus)}, or take fewer"
+            f"{ceil(plan.cpus)}, or take fewer"
         )
-    for shortage in shortages(memory, config, device, _ranks(config, machine), machine):
+    for shortage in shortages(memory, config, device, here, machine):
         raise PlanError(shortage)
     return plan
 
 
 def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:
     """The reward models that are enabled, by the keys that they are configured under."""
-    sections = {"reward_model": config.reward_model}
-    sections |= {f"reward_models.{name}": section for name, section in config.reward_models.items()}
-    return {key: section for key, section in sections.items() if section.enable}
+    return {key: section for key, section in sections_of(config).items() if section.enable}
 
 
 def reward_workers(section: RewardModelSection) -> int:
@@ -204,12 +198,6 @@ def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
     return next(((key, each) for key, each in reward_models(config).items() if each.enable_resource_pool), None)
 
 
-def _wants_gpus(config: PPOConfig, machine: Machine) -> bool:
-    if config.model.device == "auto":
-        return bool(machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node)
-    return config.model.device == "cuda"
-
-
 def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
     wanted = config.cluster.n_gpus_per_node
     if device == "cpu":
@@ -242,7 +230,8 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
 
 def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, ranks: int, replicas: int) -> None:
     cluster = config.cluster
-    _check_rewards(config, device, width)
+    for key, section in reward_models(config).items():
+        _check_workers(key, section, config, device, width)
     total = cluster.nnodes * per_node
     if device == "cpu":
         if not cluster.colocate and cluster.backend == "local":
@@ -251,7 +240,7 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
     if width > per_node or per_node % width:
         raise PlanError(
             f"engine.tensor_parallel_size={width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays "
-            f"on one machine; {_divisors(per_node)} do"
+            f"on one machine; {', '.join(str(n) for n in range(1, per_node + 1) if per_node % n == 0)} do"
         )
     if ranks > per_node and ranks % per_node:
         raise PlanError(
@@ -286,11 +275,6 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
             f"{said}; cluster.learner_ranks={ranks} and engine.replicas={replicas} of {width} GPUs each need "
             f"{ranks + engines} with cluster.colocate=false; share them (cluster.colocate=true), or take fewer"
         )
-
-
-def _check_rewards(config: PPOConfig, device: str, width: int) -> None:
-    for key, section in reward_models(config).items():
-        _check_workers(key, section, config, device, width)
 
 
 def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, device: str, width: int) -> None:
@@ -387,10 +371,6 @@ def _notes(config: PPOConfig) -> Iterator[str]:
         yield "trainer.default_local_dir must be on a file system that all machines share"
 
 
-def _who(plan: Plan) -> list[str]:
-    return list(dict.fromkeys(who for who, _, _ in plan.memory))
-
-
 # ------------------ in words
 
 
@@ -418,7 +398,7 @@ def describe(plan: Plan) -> str:
         )
     lines += [_rewards_in_words(workers, plan) for workers in plan.rewards]
     each = "GPU" if plan.device == "cuda" else "process"
-    for who in _who(plan):
+    for who in dict.fromkeys(who for who, _, _ in plan.memory):
         rows = [(what, size) for w, what, size in plan.memory if w == who]
         parts = ", ".join(f"{what} {_bytes(size)}" for what, size in rows)
         lines.append(f"memory of the {who}, each {each}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
@@ -444,11 +424,3 @@ def _some(count: int, what: str) -> str:
 
 def _bytes(size: int) -> str:
     return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / 2**20:.1f} MiB"
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
-
-
-def _ceil(number: float) -> int:
-    return int(-(-number // 1))

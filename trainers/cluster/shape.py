@@ -26,7 +26,8 @@ def this_machine() -> Machine:
 def shape_of(section: ModelSection) -> ModelShape | None:
     """The shape of the policy, of its configuration alone; ``None`` where it is not on this disk, or PlanError."""
     if section.path == "tiny":
-        return _counted_tiny(section)
+        with torch.device("meta"):  # no memory, no numbers
+            return _shape(tiny.build_model(section.vocab_size, **section.tiny_shape))
     try:
         path = hub.folder_of(section.path, weights=False)
     except hub.HubError as error:
@@ -42,20 +43,6 @@ def shape_of(section: ModelSection) -> ModelShape | None:
         return _shape(model)
     except Exception:  # loading the model will say what is wrong with it
         return None
-
-
-def _counted_tiny(section: ModelSection) -> ModelShape:
-    with torch.device("meta"):  # no memory, no numbers
-        model = tiny.build_model(
-            section.vocab_size,
-            family=section.family,
-            hidden=section.hidden,
-            intermediate=section.intermediate,
-            layers=section.layers,
-            heads=section.heads,
-            kv_heads=section.kv_heads,
-        )
-    return _shape(model)
 
 
 def _shape(model: Any) -> ModelShape:

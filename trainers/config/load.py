@@ -173,16 +173,11 @@ def load_config(
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program, which ``usage`` names as the user calls it.
 
-    ``--help`` and ``--dry-run`` print and exit with 0; problems are all printed, and end with 2.
-
-    Args:
-        argv: The arguments without the program's name.
-        schema: What may be configured.
-        usage: For ``--help``.
-        plan: From the configuration and the machine of ``--plan-for`` to what would be started where, for
-            ``--dry-run``. A ``ValueError`` of it is a problem of the configuration.
-        rehearse: Likewise: tries what a run does first anyway, as far as that is cheap.
-        check: Finds what only the parts of a run know to be wrong: pairs of a key and what is wrong with it.
+    ``--help`` and ``--dry-run`` print and exit with 0; problems are all printed, and end with 2. ``argv`` is without
+    the program's name. For ``--dry-run``, ``plan`` makes of the configuration and the machine of ``--plan-for`` what
+    would be started where, and ``rehearse`` tries what a run does first anyway, as far as that is cheap; a
+    ``ValueError`` of either is a problem of the configuration. ``check`` finds what only the parts of a run know to be
+    wrong: pairs of a key and what is wrong with it.
     """
     show_help(argv, schema, usage)
     dry_run, whole = "--dry-run" in argv, "--all" in argv

@@ -56,6 +56,12 @@ class ModelSection(Section):
         """What is computed in; a section of no run's says it itself."""
         return self.dtype or "float32"
 
+    @property
+    def tiny_shape(self) -> dict[str, Any]:
+        """Of ``path=tiny``: what :func:`trainers.tiny.build_model` makes it of, but for the vocabulary."""
+        names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
+        return {name: getattr(self, name) for name in names}
+
 
 #: Bytes of the files of a model that is a toy: rounding makes it no faster, and it learns as `tiny` does.
 _SMALL = 20 * 2**20

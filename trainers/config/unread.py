@@ -39,11 +39,7 @@ ENGINE: Reads = {
     "engine.tensor_parallel_size engine.weight_transport": {"engine.name": ("vllm", "sglang")},
     "engine.vllm.": {"engine.name": ("vllm",)},
     "engine.sglang.": {"engine.name": ("sglang",)},
-    "engine.stall_timeout_s": {
-        "engine.name": ("vllm", "sglang"),
-        "engine.replicas": Not(1),
-        "cluster.backend": _RAY,
-    },
+    "engine.stall_timeout_s": {"engine.name": ("vllm", "sglang"), "engine.replicas": Not(1), "cluster.backend": _RAY},
     "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
     "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
     "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
@@ -70,7 +66,7 @@ MODEL: Reads = {
 #: A Ray that runs already has the CPUs that it has.
 RAY: Reads = {"ray_init.num_cpus": {"ray_init.address": (None, "local")}}
 FUNCTION: Reads = {
-    "custom_reward_function.name custom_reward_function.replace": {"custom_reward_function.path": _GIVEN},
+    "custom_reward_function.name custom_reward_function.replace": {"custom_reward_function.path": _GIVEN}
 }
 #: Of `algorithm`, by the estimators that read them.
 ESTIMATORS: Mapping[str, tuple[str, ...]] = {
@@ -140,10 +136,7 @@ PPO: Reads = {
     "cluster.cpus_per_env": {"env.backend": _RAY},
     "ray_init.": {"cluster.backend": _RAY, "env.backend": _RAY},
 }
-SFT: Reads = {
-    **MODEL,
-    "sft.demonstrations sft.mistake_rate sft.mistake_weight": {"sft.files": (None,)},
-}
+SFT: Reads = {**MODEL, "sft.demonstrations sft.mistake_rate sft.mistake_weight": {"sft.files": (None,)}}
 GENERATE: Reads = {**ENGINE, **RAY, "cluster. ray_init.": {"cluster.backend": _RAY}}
 
 

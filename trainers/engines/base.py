@@ -111,41 +111,31 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """The version of the weights that the next token will be computed with."""
-        ...
 
     @property
     def max_context(self) -> int:
         """Prompt and new tokens together may not exceed this."""
-        ...
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """Continue ``token_ids``. Cancelling the awaiting task aborts the request and frees what it held.
 
         Raises RequestError: the request is invalid. EngineDeadError: the engine is gone.
         """
-        ...
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Take new weights.
 
-        Args:
-            weights: A mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
-                out-of-process engines whatever their publisher makes.
-            version: Greater than the current version.
-            mode: ``keep``: requests in flight go on with the new weights (their KV is recomputed); ``wait``: those in
-                flight finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"``
-                and the tokens they have.
-
-        Raises:
-            ValueError: Names or shapes do not fit, or the version does not grow; the old weights then stay.
-            PartialUpdateError: Only a part of the engine took them, and continues without the rest.
-            EngineDeadError: The engine is gone.
+        They are a mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
+        out-of-process engines whatever their publisher makes. ``version`` is greater than the current one. Under the
+        mode ``keep`` requests in flight go on with the new weights (their KV is recomputed); ``wait``: those in flight
+        finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"`` and the tokens
+        they have. Raises ``ValueError``: names or shapes do not fit, or the version does not grow; the old weights then
+        stay. PartialUpdateError: only a part of the engine took them, and continues without the rest. EngineDeadError:
+        the engine is gone.
         """
-        ...
 
     async def release(self, session: str) -> None:
         """Forget what is kept for a session; unknown names are fine."""
-        ...
 
     def stats(self) -> dict[str, float]:
         """Counters since the start, and gauges (:data:`GAUGES`). An engine gives those that it can.
@@ -154,11 +144,9 @@ class Engine(Protocol):
         (requests that lost their work for lack of KV memory); gauges are ``running`` and ``waiting`` (requests), and
         ``kv_use`` (the share of the KV memory that running requests hold, from 0 to 1).
         """
-        ...
 
     async def close(self) -> None:
         """Stop; requests in flight fail with :class:`EngineDeadError`. Safe to call twice."""
-        ...
 
 
 async def probe(engine: Engine) -> int:

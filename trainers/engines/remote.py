@@ -98,10 +98,8 @@ class RemoteEngine(ABC):
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request, if anything.
 
-    Raises:
-        ValueError: The folder is no model, or its sizes do not fit ``max_context``.
-        ImportError: aiohttp is missing.
-        EngineDeadError: The server's program cannot be started.
+    Raises ``ValueError``: the folder is no model, or its sizes do not fit ``max_context``; ImportError: aiohttp is
+    missing; EngineDeadError: the server's program cannot be started.
     """
 
     kind: ClassVar[str]  #: in messages

@@ -49,14 +49,10 @@ log = logging.getLogger("trainers")
 class Replicas:
     """``len(engines)`` engines that serve as one; see :class:`~trainers.engines.base.Engine` for the protocol.
 
-    Cancelling who waits for an update does not withdraw it: it is completed in the background, on all replicas.
-
-    Args:
-        engines: The replicas, with the same weights and version. They are closed with this.
-        restart: From a replica's index to a new engine for its place, as a coroutine or in a thread; without it a lost
-            replica is gone for good. An engine with an older version gets what the last update brought, which must stay
-            unchanged until the next one.
-        limits: How patient to be.
+    They have the same weights and version, and are closed with this. Cancelling who waits for an update does not
+    withdraw it: it is completed in the background, on all replicas. ``restart`` makes of a replica's index a new engine
+    for its place, as a coroutine or in a thread; without it a lost replica is gone for good. An engine with an older
+    version gets what the last update brought, which must stay unchanged until the next one.
     """
 
     def __init__(

@@ -58,8 +58,7 @@ class TorchEngine:
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
 
-    Raises:
-        ValueError: An unsupported model (the message says why), or a size that is not positive.
+    Raises ``ValueError``: an unsupported model (the message says why), or a size that is not positive.
     """
 
     def __init__(

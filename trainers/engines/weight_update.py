@@ -23,15 +23,7 @@ import torch
 
 from trainers.engines.base import EngineError, SourceLostError
 from trainers.engines.server import Client, ServerOptions, error_text
-from trainers.engines.transport import (
-    AdapterSource,
-    Bucket,
-    Receiver,
-    Wants,
-    Weights,
-    WeightSource,
-    source_of,
-)
+from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
 from trainers.engines.weights import HEAD, ChecksumRule, Parameters, SafetensorsFile, Sums
 
 log = logging.getLogger("trainers")

@@ -69,17 +69,11 @@ def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor
 class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
     """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
 
-    Args:
-        arguments: verl's own.
-        max_reply_tokens: At most so many tokens a reply; ``None`` for what is left of ``rollout.response_length``.
-        attempts: How often an episode is played, at most, when a simulator, judge or server gives up.
-        environments: By id, what rows may name and set beyond the environments that ship and their harmless options
-            (docs/security.md).
-        options: verl's own.
-
-    Raises:
-        ValueError: A limit below 1, or ``rollout.multi_turn`` limits turns: the environment does, and judges the last.
-        RendererError: The chat template cannot be continued turn by turn; says why.
+    A reply has at most ``max_reply_tokens``; ``None`` is what is left of ``rollout.response_length``. An episode is
+    played at most ``attempts`` times, when a simulator, judge or server gives up. ``environments``, by id, are what
+    rows may name and set beyond the environments that ship and their harmless options (docs/security.md); everything
+    else is verl's own. Raises ``ValueError``: a limit below 1, or ``rollout.multi_turn`` limits turns: the environment
+    does, and judges the last. RendererError: the chat template cannot be continued turn by turn; says why.
     """
 
     def __init__(
@@ -115,12 +109,10 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         """Play the row's episode; ``sampling_params`` are verl's, for each reply.
 
         ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in ``response_ids``,
-        the end not included), ``textenv`` (how the episode went), and what the server said of its weights.
-
-        Raises:
-            SpecError: The row does not say which episode it is, or its prompt is not how that one opens.
-            EpisodeFailedError: All attempts failed.
-            ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
+        the end not included), ``textenv`` (how the episode went), and what the server said of its weights. Raises
+        SpecError: the row does not say which episode it is, or its prompt is not how that one opens;
+        EpisodeFailedError: all attempts failed; ``ValueError``: the opening is longer than ``rollout.prompt_length``,
+        or leaves no room for a reply.
         """
         about = row.get("extra_info")
         if not isinstance(about, Mapping) or "textenv" not in about:
@@ -334,11 +326,7 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
 
 @register_adv_est("textenv_turn_grpo")
 def textenv_turn_grpo(
-    token_level_rewards: torch.Tensor,
-    response_mask: torch.Tensor,
-    index: Any = None,
-    config: Any = None,
-    **_: Any,
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any = None, config: Any = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
 

@@ -104,12 +104,9 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 class Tree:
-    """Attention of every node of some trees to those above it and itself.
+    """Attention of every node of a forest to those above it and itself, in a row of ``size >= T``.
 
-    Args:
-        forest: With ``T`` nodes; positions behind them see nothing.
-        size: Of the row, at least ``T``.
-        device: Where: FlexAttention on CUDA.
+    Positions behind the ``T`` nodes see nothing. On CUDA it is FlexAttention.
     """
 
     def __init__(self, forest: Forest, size: int, device: torch.device) -> None:
@@ -269,16 +266,11 @@ def _all_to_all(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -
 
 
 def gather_tokens(values: Tensor, where: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
-    """``[total]``: the ranks' numbers, each at its places, on every rank of the group; differentiable.
+    """``[total]``: the ranks' numbers ``[n]``, each at its places, on every rank of the group; differentiable.
 
-    Every rank goes on to compute the same loss from the result, so the gradient of a rank's own numbers is what stands
-    at their places in its own gradient: nothing is summed.
-
-    Args:
-        values: ``[n]``; this rank's.
-        where: int64 ``[n]``; no place is named twice, on any rank.
-        total: How many places there are.
-        group: Whose ranks share the sequence.
+    ``where`` is int64 ``[n]``; no place is named twice, on any rank. Every rank goes on to compute the same loss from
+    the result, so the gradient of a rank's own numbers is what stands at their places in its own gradient: nothing is
+    summed.
     """
     gathered: Tensor = _Gather.apply(values, where, total, group)
     return gathered

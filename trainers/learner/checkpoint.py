@@ -30,22 +30,11 @@ def _aside(path: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def replace_folder(path: str | Path, ranks: Ranks, seal: Callable[[Path], object] = seal) -> Iterator[Path]:
-    """Write a folder that appears at ``path`` whole, or not at all.
+    """Write a folder that appears at ``path`` whole, or not at all, in place of what is there.
 
-    All ranks enter and leave together.
-
-    Args:
-        path: Where the folder will be; what is there is replaced.
-        ranks: Who writes into it.
-        seal: Called with the folder when all else is written; writes its list of checksums.
-
-    Yields:
-        An empty folder to write into.
-
-    Raises:
-        NotADirectoryError: ``path`` is a file.
-        OSError: It cannot be written, for example because the disk is full; the old folder stays.
-        RuntimeError: Another rank failed; the old folder stays.
+    All ranks enter and leave together; they get an empty folder to write into. ``seal`` is called with it when all else
+    is written, and writes its list of checksums. Raises NotADirectoryError: ``path`` is a file; OSError: it cannot be
+    written, for example because the disk is full; RuntimeError: another rank failed. The old folder stays then.
     """
     path = Path(path).absolute()
     partial, previous = _aside(path)
@@ -143,15 +132,7 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], object], name: str) -> None:
-        """Wait for the job before, then start this one.
-
-        Args:
-            job: What to do. The process does not end before it has.
-            name: Of the thread.
-
-        Raises:
-            BaseException: What went wrong in the job before; this one is not started then.
-        """
+        """Wait for the job before, and raise its error; else start this one, which the process does not end before."""
         self.wait()
 
         def run() -> None:
@@ -169,11 +150,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until the job is done.
-
-        Raises:
-            BaseException: What went wrong in it; once.
-        """
+        """Until the job is done; raises what went wrong in it, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -35,12 +35,7 @@ def sha256(path: Path) -> str:
 
 
 def checksums(folder: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The checksums of a folder's files, by their paths in it.
-
-    Args:
-        folder: What to list.
-        known: Checksums of files that need not be read.
-    """
+    """The checksums of a folder's files, by their paths in it; files whose checksums are ``known`` are not read."""
     known = known or {}
     names = sorted(_files(folder))
     missing = [name for name in names if name not in known]
@@ -54,12 +49,7 @@ def seal(folder: Path, known: Mapping[str, str] | None = None) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Compare a folder with its ``checksums.json``.
-
-    Raises:
-        DamagedError: A file differs or is missing.
-        UnlistedFileError: There is a file that is not listed.
-    """
+    """Compare a folder with its ``checksums.json``; raises as :func:`verify_listed` does."""
     file = folder / CHECKSUMS
     try:
         listed = json.loads(file.read_text(encoding="utf-8"))
@@ -73,9 +63,7 @@ def verify(folder: Path) -> None:
 def verify_listed(folder: Path, listed: object) -> None:
     """Compare a folder with a list of checksums, as :func:`checksums` makes it.
 
-    Raises:
-        DamagedError: A file differs or is missing, or this is no such list.
-        UnlistedFileError: There is a file that is not listed.
+    Raises DamagedError: a file differs or is missing, or this is no such list; UnlistedFileError: a file is not listed.
     """
     if not isinstance(listed, dict) or not all(isinstance(value, str) for value in listed.values()):
         raise DamagedError(f"{folder}: its list of checksums is damaged")

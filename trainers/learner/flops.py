@@ -32,17 +32,11 @@ _PEAKS = {
 
 @dataclass(frozen=True)
 class FLOPs:
-    """How many FLOPs an update takes.
+    """How many FLOPs an update takes."""
 
-    Args:
-        per_token: Of the matrices, forward and backward, for each token read.
-        per_square: Of attention, for each squared length of a row.
-        per_output: Of the head, for each position whose output is wanted.
-    """
-
-    per_token: float
-    per_square: float
-    per_output: float
+    per_token: float  #: of the matrices, forward and backward, for each token read
+    per_square: float  #: of attention, for each squared length of a row
+    per_output: float  #: of the head, for each position whose output is wanted
 
     def of(self, tokens: float, squares: float, outputs: float) -> float:
         """FLOPs of so many tokens, the sum of their rows' squared lengths, and so many outputs."""

@@ -20,6 +20,8 @@ from torch.distributed.tensor import DTensor
 from trainers.learner.models import Critic, Policy
 from trainers.learner.parallel import Meshes
 
+Box = tuple[slice, ...]  #: a part of a tensor, along each of its dimensions
+
 
 def rank_device(device: str | torch.device) -> torch.device:
     """The device of this rank, made ready: a GPU without a number becomes the one that torchrun gave this rank."""
@@ -33,11 +35,7 @@ def rank_device(device: str | torch.device) -> torch.device:
 
 
 def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
-    """Where shards of parameters, gradients and optimizer states are kept between uses.
-
-    Raises:
-        ValueError: Offloading to the CPU what is on the CPU.
-    """
+    """Where shards are kept between uses; ``ValueError``: they are to be offloaded to the CPU, and are there."""
     if not offload:
         return OffloadPolicy()
     if device.type == "cpu":
@@ -46,11 +44,7 @@ def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
 
 
 def transformer_layers(model: Policy | Critic) -> list[nn.Module]:
-    """The blocks of a model, in order.
-
-    Raises:
-        ValueError: The model does not say what its layers are.
-    """
+    """The blocks of a model, in order; ``ValueError`` where it does not say what its layers are."""
     backbone: Any = model.lm if isinstance(model, Policy) else model.backbone
     names = set(backbone._no_split_modules or ())
     layers = [module for module in backbone.modules() if type(module).__name__ in names]
@@ -63,10 +57,7 @@ def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: O
     """Shard a model's parameters over the ranks, in place: each layer a group, and one of the rest.
 
     Parameters, gradients and their reduction stay float32, and so does the value head's computation; ``dtype`` is that
-    of the layers.
-
-    Raises:
-        ValueError: The model does not say what its layers are.
+    of the layers. Raises ``ValueError``: the model does not say what its layers are.
     """
     options: dict[str, Any] = {"mesh": meshes.fsdp, "offload_policy": offload or OffloadPolicy()}
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
@@ -86,6 +77,19 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor, sharded or not; the memory is the tensor's own."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def box_of(tensor: Tensor) -> Box:
+    """Which part of the whole tensor this rank has."""
+    if not isinstance(tensor, DTensor):
+        return tuple(slice(0, size) for size in tensor.shape)
+    chunk = tensor.__create_chunk_list__()[0]
+    return tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
+
+
 def tied_names(state: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[str, ...]]:
     """All names of each tensor of a ``state_dict``, by its first one; tied ones are the same object."""
     names: dict[int, list[str]] = {}
@@ -98,11 +102,8 @@ class Ranks:
     """What ranks do together besides sharded models; without meshes, one rank does nothing.
 
     ``number`` of ``count`` is this rank's share of the data. Ranks that share sequences or matrices have the same
-    number, compute the same trajectories, and get the same results.
-
-    Args:
-        meshes: The run's.
-        group: A process group of all ranks, for objects and barriers; the default one by default.
+    number, compute the same trajectories, and get the same results. ``group``, of all ranks, is for objects and
+    barriers; it is the default one by default.
     """
 
     def __init__(self, meshes: Meshes | None, group: dist.ProcessGroup | None = None) -> None:
@@ -121,10 +122,7 @@ class Ranks:
     def apart(self, timeout: timedelta | None = None) -> Ranks:
         """The same ranks over a gloo group of their own, for a thread beside the one that trains.
 
-        All ranks must call this together.
-
-        Args:
-            timeout: Of an operation; ``None`` is torch's own.
+        All ranks must call this together. ``timeout`` is that of an operation; ``None`` is torch's own.
         """
         return Ranks(self.meshes, dist.new_group(backend="gloo", timeout=timeout)) if self.world > 1 else self
 
@@ -149,12 +147,7 @@ class Ranks:
             dist.barrier(group=self.group)
 
     def agree(self, error: BaseException | None = None) -> None:
-        """Until all ranks are here; if one of them has failed, all of them raise.
-
-        Raises:
-            BaseException: ``error``, on the rank that has one.
-            RuntimeError: Another rank has one.
-        """
+        """Until all ranks are here; where one has failed, it raises its ``error``, and the others RuntimeError."""
         if self.world > 1:
             everyone: list[str | None] = [None] * self.world
             mine = None if error is None else f"{type(error).__name__}: {error}"
@@ -172,12 +165,7 @@ class Ranks:
         return answer[0]
 
     def first_does(self, job: Callable[[], object]) -> None:
-        """Let the first rank do something that the others wait for; if it fails, all of them raise.
-
-        Raises:
-            Exception: What ``job`` raises, on the first rank.
-            RuntimeError: The job failed, on the others.
-        """
+        """Let the first rank do what others wait for; it raises what ``job`` raises, and the others RuntimeError."""
         error = None
         if self.first:
             try:

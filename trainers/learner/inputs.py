@@ -29,27 +29,18 @@ PerToken = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is given, and how its outputs become those of the micro-batch.
+    """What a model is given, and how its outputs become those of the micro-batch."""
 
-    Args:
-        input_ids: int64 ``[B, l]``; this and the next three as of :class:`trainers.learner.packing.MicroBatch`.
-        positions: int64 ``[m]``.
-        targets: int64 ``[m]``.
-        index: int64 ``[m]``.
-        attention: More arguments of the backbone: position ids, what attends to what, who shares a sequence.
-        places: int64 ``[m]``; which of the micro-batch's ``total`` wanted positions these are; ``None`` for all.
-        total: Wanted positions of the micro-batch.
-        group: The ranks that have the other pieces.
-    """
-
-    input_ids: Tensor
-    positions: Ints
-    targets: Ints
-    index: Ints
+    input_ids: Tensor  #: int64 ``[B, l]``; this and the next three as of :class:`trainers.learner.packing.MicroBatch`
+    positions: Ints  #: int64 ``[m]``
+    targets: Ints  #: int64 ``[m]``
+    index: Ints  #: int64 ``[m]``
+    #: More arguments of the backbone: position ids, what attends to what, who shares a sequence.
     attention: dict[str, Any]
+    #: int64 ``[m]``; which of the micro-batch's ``total`` wanted positions these are; ``None`` for all.
     places: Tensor | None = None
-    total: int = 0
-    group: dist.ProcessGroup | None = None
+    total: int = 0  #: wanted positions of the micro-batch
+    group: dist.ProcessGroup | None = None  #: the ranks that have the other pieces
 
     def join(self, outputs: Tensor) -> Tensor:
         """``[total]``: the numbers of all wanted positions, from this rank's ``[m]``; differentiable."""
@@ -61,13 +52,10 @@ class Inputs:
 def inputs_of(
     batch: MicroBatch, device: torch.device, sequence: DeviceMesh | None = None, *, varlen: bool = False
 ) -> Inputs:
-    """What this rank's model is given of a micro-batch.
+    """What this rank's model is given of a micro-batch; the ranks of ``sequence`` share every sequence.
 
-    Args:
-        batch: Padded, packed or trees.
-        device: Where the tensors go.
-        sequence: The ranks that share every sequence, if they do.
-        varlen: Where packed sequences start is told by ``cu_seq_lens``, as kernels take it; otherwise they are trees.
+    With ``varlen``, where packed sequences start is told by ``cu_seq_lens``, as kernels take it; otherwise they are
+    trees.
     """
 
     def tensor(array: Any) -> Tensor:
@@ -121,11 +109,7 @@ def split(flat: Floats, offsets: NDArray[np.int64]) -> list[Floats]:
 
 
 class KeptSets:
-    """The sampling masks of some trajectories: the tokens that cuts left, by action token.
-
-    Args:
-        trajectories: ``N`` action tokens in all.
-    """
+    """The sampling masks of some trajectories: the tokens that cuts left, by action token."""
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         nothing = np.zeros(0, np.int64)
@@ -140,13 +124,8 @@ class KeptSets:
     def distinct(self, positions: Ints, targets: Ints, index: Ints) -> tuple[Ints, Ints]:
         """Which of some action tokens are the same token, drawn from the same distribution.
 
-        Args:
-            positions: int64 ``[n]``; of the hidden states that predict them.
-            targets: int64 ``[n]``.
-            index: int64 ``[n]``; their flat indices.
-
-        Returns:
-            int64 ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
+        All are int64 ``[n]``: ``positions`` of the hidden states that predict them, ``targets``, and ``index``, their
+        flat indices. Returns int64 ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
         """
         keys = positions * (int(targets.max(initial=0)) + 1) + targets
         if self._counts[index].any():

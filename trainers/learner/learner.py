@@ -31,15 +31,7 @@ from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
-from trainers.learner.packing import (
-    IDLE,
-    Layout,
-    MicroBatch,
-    Row,
-    action_rows,
-    micro_batches,
-    value_rows,
-)
+from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
 from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
 from trainers.learner.source import Source, sources_of
@@ -94,11 +86,9 @@ class Learner:
             :mod:`trainers.learner.attention` for the families that it is known to fit, else transformers' choice.
         peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
 
-    Raises:
-        ValueError: A model that the learner cannot train rightly (see
-            :meth:`trainers.learner.source.ModelSource.check_head`) or cannot cut as ``parallel`` says (no process
-            group is started then), or a setting outside its range.
-        ModuleNotFoundError: ``lora`` without peft.
+    Raises ``ValueError``: a model that the learner cannot train rightly (see
+    :meth:`trainers.learner.source.ModelSource.check_head`) or cannot cut as ``parallel`` says (no process group is
+    started then), or a setting outside its range; ModuleNotFoundError: ``lora`` without peft.
     """
 
     def __init__(
@@ -208,21 +198,11 @@ class Learner:
         model: Literal["actor", "reference"] = "actor",
         entropy: bool = False,
     ) -> list[Floats] | tuple[list[Floats], list[Floats]]:
-        """Log-probabilities of the action tokens, at the learner's temperature.
+        """Log-probabilities of the action tokens, at the learner's temperature: float32 ``[n_e]`` a trajectory.
 
         Where a trajectory has its sampling mask (``kept_ids``), they are over the tokens that it keeps: of the actor
-        and of the reference, so that both are policies of the same actions.
-
-        Args:
-            trajectories: ``E`` of them.
-            model: Whose.
-            entropy: Return ``(logprobs, entropies)`` instead.
-
-        Returns:
-            ``E`` arrays, float32, with one number an action token.
-
-        Raises:
-            ValueError: There is no reference, or a segment starts with an action token.
+        and of the reference, so that both are policies of the same actions. With ``entropy`` it returns ``(logprobs,
+        entropies)``. Raises ``ValueError``: there is no reference, or a segment starts with an action token.
         """
         policy = self.actor if model == "actor" else self.reference
         if policy is None:
@@ -240,16 +220,10 @@ class Learner:
     def values(self, trajectories: Sequence[Trajectory]) -> tuple[list[Floats], Floats]:
         """The critic's values.
 
-        Args:
-            trajectories: ``E`` of them.
-
-        Returns:
-            ``E`` arrays with the value of the state *before* each action token (the output at the position that
-            predicts it), and float32 ``[E]`` with the value at each trajectory's last token: of a truncated episode
-            that is the state it ended in, to bootstrap from; of a terminated one it means nothing.
-
-        Raises:
-            ValueError: There is no critic, or see :func:`trainers.learner.packing.value_rows`.
+        Returns for each of ``E`` trajectories the values of the states *before* each action token (the output at the
+        position that predicts it), and float32 ``[E]`` with the value at each trajectory's last token: of a truncated
+        episode that is the state it ended in, to bootstrap from; of a terminated one it means nothing. Raises
+        ``ValueError``: there is no critic, or see :func:`trainers.learner.packing.value_rows`.
         """
         critic = self._need_critic()
         offsets = action_offsets(trajectories)
@@ -270,24 +244,19 @@ class Learner:
     ) -> dict[str, Any]:
         """One optimizer step on a mini-batch.
 
-        Args:
-            trajectories: The mini-batch.
-            per_token: What the loss needs for each action token, by name.
-            loss_fn: ``(logprobs [n], entropy [n], batch) -> (loss, sums)`` for a micro-batch; ``loss`` is a *sum* of
-                tokens' terms, weighted for the whole mini-batch. The names below are taken.
-            record: Numbers of each token to return as well, float32 ``[N]``: ``loss_fn``'s by their names, and this
-                forward pass's ``token_logprobs`` and ``token_entropy``.
+        ``per_token`` is what the loss needs for each action token, by name. ``loss_fn`` is ``(logprobs [n],
+        entropy [n], batch) -> (loss, sums)`` for a micro-batch; ``loss`` is a *sum* of tokens' terms, weighted for the
+        whole mini-batch, and the names below are taken. ``record`` names numbers of each token to return as well,
+        float32 ``[N]``: ``loss_fn``'s by their names, and this forward pass's ``token_logprobs`` and ``token_entropy``.
 
-        Returns:
-            ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``,
-            ``tokens`` (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of
-            all ranks), ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
-            :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), ``peak_gib`` (the
-            most memory that this process ever had), and ``loss_fn``'s sums over the mini-batch.
+        Returns ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``tokens``
+        (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of all ranks),
+        ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
+        :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), ``peak_gib`` (the most
+        memory that this process ever had), and ``loss_fn``'s sums over the mini-batch.
 
-        Raises:
-            ValueError: Numbers do not fit the trajectories or are not finite, or there is no action token.
-            FloatingPointError: See :meth:`trainers.learner.optim.Optimizer.step`.
+        Raises ``ValueError``: numbers do not fit the trajectories or are not finite, or there is no action token;
+        FloatingPointError: see :meth:`trainers.learner.optim.Optimizer.step`.
         """
         return self._update_policy(trajectories, per_token, loss_fn, self.temperature, record)
 
@@ -296,12 +265,7 @@ class Learner:
     ) -> dict[str, float]:
         """One optimizer step of the critic; as :meth:`update_actor` with ``loss_fn(values [n], batch)``.
 
-        Returns:
-            As :meth:`update_actor`, without ``entropy``.
-
-        Raises:
-            ValueError: There is no critic, or as :meth:`update_actor`.
-            FloatingPointError: As :meth:`update_actor`.
+        Returns and raises as that does, without ``entropy``. Raises ``ValueError`` also where there is no critic.
         """
         critic = self._need_critic()
         assert self.critic_optimizer is not None
@@ -314,16 +278,8 @@ class Learner:
     def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
         """One optimizer step of the actor towards the action tokens: cross-entropy, at temperature 1.
 
-        Args:
-            trajectories: Token sequences; ``action_mask`` is true on the tokens to learn.
-            weights: Of each such token in the sum that is the loss; by default their mean is taken.
-
-        Returns:
-            As :meth:`update_actor`, and ``nll``: the tokens' mean, whatever the weights.
-
-        Raises:
-            ValueError: As :meth:`update_actor`.
-            FloatingPointError: As :meth:`update_actor`.
+        ``weights`` are of each such token in the sum that is the loss; by default their mean is taken. Returns and
+        raises as :meth:`update_actor`, and ``nll``: the tokens' mean, whatever the weights.
         """
         total = int(action_offsets(trajectories)[-1])
         if weights is None:
@@ -418,10 +374,8 @@ class Learner:
     ) -> WeightStream:
         """The actor's weights of now, for engines; see :class:`~trainers.learner.weight_stream.WeightStream`.
 
-        All ranks call this together.
-
-        Raises:
-            ValueError: There is no adapter; or with ``finite``, a value is not finite.
+        All ranks call this together. Raises ``ValueError``: there is no adapter; or with ``finite``, a value is not
+        finite.
         """
         if which != "weights":
             self._need_lora()
@@ -431,13 +385,7 @@ class Learner:
     def weights(self, *, which: Which = "weights") -> dict[str, Tensor]:
         """Whole tensors by all their names, as copies on the CPU. All ranks call this together; the first has them.
 
-        Args:
-            which: ``weights``: the ``state_dict``, adapters merged, in the model's own naming, as any engine takes it;
-                ``base``: what the adapter stands on, which never changes, in bfloat16 where that loses nothing;
-                ``adapter``: it alone, by peft's names, for engines that have the base.
-
-        Raises:
-            ValueError: There is no adapter.
+        Of which ones see :data:`~trainers.learner.weight_stream.Which`. Raises ``ValueError``: there is no adapter.
         """
         copies: dict[str, Tensor] = {}
         for names, value in self.publication(which, finite=False).read(self.ranks):
@@ -447,20 +395,13 @@ class Learner:
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
 
-        Adapters are merged. All ranks call this together.
-
-        Args:
-            path: The folder.
-            tokenizer: Goes with it; anything with ``save_pretrained``.
+        Adapters are merged. With it goes ``tokenizer``, anything with ``save_pretrained``. All ranks call this
+        together.
         """
         self._export(tokenizer, self.ranks, snapshot=False)(path)
 
     def export_adapter(self, path: str | Path) -> None:
-        """Write the actor's adapter as a folder that peft, vLLM and SGLang load; all ranks call this together.
-
-        Raises:
-            ValueError: There is no adapter.
-        """
+        """As :meth:`export_hf`, the adapter alone, for peft, vLLM and SGLang; ``ValueError``: there is none."""
         settings, state = self._need_lora(), self.weights(which="adapter")
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:
@@ -469,19 +410,13 @@ class Learner:
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None, *, wait: bool = True) -> None:
         """Write everything that the next update depends on: models, optimizers, schedules.
 
-        With it goes torch's random state on the CPU, for what else in the process draws from it; the learner does not.
-        The folder appears whole, replacing any old one: a kill at any moment leaves the old or the new one, and
-        :meth:`load` finds it. What is frozen (a reference, the matrices under adapters) is written once and linked
-        into later checkpoints.
+        With it go torch's random state on the CPU, for what else in the process draws from it (the learner does not),
+        and ``extra``, as JSON, which :meth:`load` returns. The folder appears whole, replacing any old one: a kill at
+        any moment leaves the old or the new one, and :meth:`load` finds it. What is frozen (a reference, the matrices
+        under adapters) is written once and linked into later checkpoints.
 
-        Args:
-            path: The folder.
-            extra: What else a run needs to go on, as JSON; :meth:`load` returns it.
-            wait: Return when all is written. Otherwise return after a copy on the CPU is taken, and write that in a
-                thread, while training goes on.
-
-        Raises:
-            Exception: What went wrong in the thread of the save before this one.
+        Without ``wait`` it returns after a copy on the CPU is taken, and writes that in a thread, while training goes
+        on; the next save, or :meth:`wait_until_saved`, raises what went wrong there.
         """
         if wait:
             self.wait_until_saved()
@@ -491,19 +426,14 @@ class Learner:
             self._background.start(lambda: write(path), "learner-save")
 
     def wait_until_saved(self) -> None:
-        """Until a save in the background is done.
-
-        Raises:
-            Exception: What went wrong in it; once.
-        """
+        """Until a save in the background is done; raises what went wrong in it, once."""
         self._background.wait()
 
     def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
         """The saving half of ``save(wait=False)``, for those who have a thread of their own.
 
-        Returns:
-            Writes the state as it is now, when and in which thread it is called; all ranks call it with the same path,
-            and what was prepared on all of them in the same order.
+        What it returns writes the state as it is now, when and in which thread it is called; all ranks call it with the
+        same path, and what was prepared on all of them in the same order.
         """
         self.wait_until_saved()
         return self._state.writer(extra, self._ranks_apart())
@@ -516,16 +446,10 @@ class Learner:
     def load(self, path: str | Path) -> dict[str, Any]:
         """Go on from what :meth:`save` wrote, on the same or on another number of ranks, cut in another way or not.
 
-        On the CPU, with as many threads and ranks, the next update is the same to the last bit.
-
-        Returns:
-            What :meth:`save` was given as ``extra``.
-
-        Raises:
-            FileNotFoundError: There is no checkpoint at ``path``.
-            DamagedError: A file of it is damaged or missing; nothing was loaded.
-            ValueError: It holds other models or adapters than this learner has, has a file that is not its own, or is
-                of another format.
+        On the CPU, with as many threads and ranks, the next update is the same to the last bit. Returns the ``extra``
+        of :meth:`save`. Raises FileNotFoundError: there is no checkpoint; DamagedError: a file of it is damaged or
+        missing; ``ValueError``: it holds other models or adapters than this learner has, has a file that is not its
+        own, or is of another format. Nothing was loaded then.
         """
         self.wait_until_saved()
         return self._state.load(path)

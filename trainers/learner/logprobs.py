@@ -24,15 +24,10 @@ _LEFT_OUT = -1e30
 
 @dataclass(frozen=True)
 class Kept:
-    """The tokens that each of ``n`` distributions is over.
+    """The tokens that each of ``n`` distributions is over."""
 
-    Args:
-        ids: int64 ``[m]``, on the device of the logits; of one distribution after another.
-        counts: int64 ``[n]``, on the CPU; how many ``ids`` each has. 0: the full vocabulary.
-    """
-
-    ids: Tensor
-    counts: Tensor
+    ids: Tensor  #: int64 ``[m]``, on the device of the logits; of one distribution after another
+    counts: Tensor  #: int64 ``[n]``, on the CPU; how many ``ids`` each has. 0: the full vocabulary.
 
     def restrict(self, logits: Tensor, start: int) -> None:
         """Leave all other tokens out of the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
@@ -75,11 +70,8 @@ def token_logprobs(
             512 MiB elsewhere.
         kept: Where given, the softmax, and with it the entropy, is over these tokens (each target is one of its own).
 
-    Returns:
-        ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats.
-
-    Raises:
-        ValueError: ``temperature`` is not above 0, or ``chunk_size`` is below 1.
+    Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
+    ``temperature`` is not above 0, or ``chunk_size`` is below 1.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")

@@ -28,26 +28,16 @@ _NAME = "default"  #: of the adapter; a model has one
 
 @dataclass(frozen=True)
 class LoRASettings:
-    """Which adapters to train.
+    """Which adapters to train. Raises ``ValueError``: a value outside its range."""
 
-    Args:
-        rank: Of the adapters' matrices.
-        alpha: Adapters are scaled by ``alpha / rank``.
-        target_modules: The last part of the names of the linear layers that get one (``q_proj``, ...), or
-            ``all-linear``: all of them but the head.
-        exclude_modules: Likewise, those that get none.
-        seed: Of the random matrices ``A``; ``B`` starts at 0, so a new adapter changes nothing.
-        adapter: Folder of an adapter that peft saved, to begin with instead of a new one; every rank must see it.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
-
-    rank: int
-    alpha: float = 16.0
+    rank: int  #: of the adapters' matrices
+    alpha: float = 16.0  #: adapters are scaled by ``alpha / rank``
+    #: The last part of the names of the linear layers that get one (``q_proj``, ...), or ``all-linear``: all of them
+    #: but the head.
     target_modules: tuple[str, ...] | str = "all-linear"
-    exclude_modules: tuple[str, ...] = ()
-    seed: int = 0
+    exclude_modules: tuple[str, ...] = ()  #: likewise, those that get none
+    seed: int = 0  #: of the random matrices ``A``; ``B`` starts at 0, so a new adapter changes nothing
+    #: Folder of an adapter that peft saved, to begin with instead of a new one; every rank must see it.
     adapter: str | None = None
 
     def __post_init__(self) -> None:
@@ -74,11 +64,7 @@ class LoRASettings:
 
 
 def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
-    """The last parts of the names of the layers that get an adapter.
-
-    Raises:
-        ValueError: The backbone has no such layer, or none is left.
-    """
+    """The last parts of the names of the layers that get an adapter; ``ValueError``: one is missing, or none left."""
     there = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
     wanted = there if settings.target_modules == "all-linear" else set(settings.target_modules)
     without = set(settings.exclude_modules)
@@ -96,8 +82,7 @@ def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
 def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor, Tensor]]:
     """The matrices ``A`` and ``B`` of ``settings.adapter``, by the layer's name in the backbone; none without.
 
-    Raises:
-        ValueError: The adapter cannot be read, or is another one than the settings say, or of another model.
+    Raises ``ValueError``: the adapter cannot be read, or is another one than the settings say, or of another model.
     """
     if settings.adapter is None:
         return {}
@@ -133,11 +118,7 @@ def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor
 
 @torch.no_grad()
 def merge_saved(backbone: Any, settings: LoRASettings) -> None:
-    """Merge ``settings.adapter`` into a backbone, in place: what the actor of a learner with these settings says.
-
-    Raises:
-        ValueError: See :func:`saved_pairs`.
-    """
+    """Merge ``settings.adapter`` into a backbone, in place, as the actor begins; raises as :func:`saved_pairs`."""
     for name, (a, b) in saved_pairs(backbone, settings).items():
         weight = backbone.get_submodule(name).weight
         weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), settings.alpha / settings.rank))
@@ -146,9 +127,7 @@ def merge_saved(backbone: Any, settings: LoRASettings) -> None:
 def add_adapters(backbone: Any, settings: LoRASettings) -> None:
     """Freeze a backbone and put adapters into its linear layers, in place; the same on every rank.
 
-    Raises:
-        ModuleNotFoundError: peft is not installed.
-        ValueError: The backbone has no such layer, or see :func:`saved_pairs`.
+    Raises ModuleNotFoundError: peft is not installed; ``ValueError``: see :func:`target_names` and :func:`saved_pairs`.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -188,10 +167,7 @@ def adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model as it was without its adapters.
-
-    Not by peft's own switch, which also makes parameters stop and start to require gradients: sharded ones must not.
-    """
+    """Without adapters. Not by peft's own switch, which changes what requires gradients: shards must not."""
     layers = [layer for _, layer in adapter_layers(model)]
     for layer in layers:
         layer._disable_adapters = True

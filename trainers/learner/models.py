@@ -21,12 +21,7 @@ from trainers.learner.logprobs import Kept, token_logprobs
 
 
 class Policy(nn.Module):
-    """Scores tokens with a causal language model.
-
-    Args:
-        lm: It becomes the policy's own.
-        chunk_size: See :func:`trainers.learner.logprobs.token_logprobs`.
-    """
+    """Scores tokens with a causal language model, which becomes the policy's own."""
 
     def __init__(self, lm: PreTrainedModel, chunk_size: int | None = None) -> None:
         super().__init__()
@@ -60,11 +55,7 @@ class Policy(nn.Module):
 
 
 class Critic(nn.Module):
-    """Values states with a backbone and a linear head. It starts at 0 everywhere, whatever the backbone says.
-
-    Args:
-        backbone: A transformers model without a head; it becomes the critic's own.
-    """
+    """Values states with a backbone, which becomes its own, and a linear head, which is 0 everywhere at first."""
 
     def __init__(self, backbone: Any) -> None:
         super().__init__()

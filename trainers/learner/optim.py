@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,32 +17,18 @@ from trainers.learner.fsdp import whole
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How to train one model.
+    """How to train one model. Raises ``ValueError``: a value outside its range."""
 
-    Args:
-        lr: The learning rate after the warm-up.
-        betas: AdamW's decay rates of the two moments.
-        eps: AdamW's.
-        weight_decay: Of matrices; vectors (norms, biases) are not decayed.
-        warmup_steps: The rate rises linearly over this many updates.
-        schedule: ``constant``, or ``cosine``: down to ``min_lr_ratio * lr`` at ``total_steps``, and stay there.
-        total_steps: Updates until the end of the schedule; for ``cosine``.
-        min_lr_ratio: For ``cosine``.
-        grad_clip: The gradient's norm at most; ``None`` for no limit.
-
-    Raises:
-        ValueError: A value outside its range.
-    """
-
-    lr: float = 1e-6
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    warmup_steps: int = 0
+    lr: float = 1e-6  #: the learning rate after the warm-up
+    betas: tuple[float, float] = (0.9, 0.999)  #: AdamW's decay rates of the two moments
+    eps: float = 1e-8  #: AdamW's
+    weight_decay: float = 0.01  #: of matrices; vectors (norms, biases) are not decayed
+    warmup_steps: int = 0  #: the rate rises linearly over this many updates
+    #: ``constant``, or ``cosine``: down to ``min_lr_ratio * lr`` at ``total_steps``, and stay there.
     schedule: Literal["constant", "cosine"] = "constant"
-    total_steps: int | None = None
-    min_lr_ratio: float = 0.0
-    grad_clip: float | None = 1.0
+    total_steps: int | None = None  #: updates until the end of the schedule; for ``cosine``
+    min_lr_ratio: float = 0.0  #: for ``cosine``
+    grad_clip: float | None = 1.0  #: the gradient's norm at most; ``None`` for no limit
 
     def __post_init__(self) -> None:
         checks = (
@@ -87,10 +73,7 @@ def _norm(gradients: Sequence[Tensor]) -> float:
 
 
 class Optimizer:
-    """AdamW over a model's parameters, sharded or not.
-
-    Its state exists from the start, so that a checkpoint has the same entries at any time.
-    """
+    """AdamW over a model's parameters, sharded or not. All of its state exists from the start, for checkpoints."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
         self.settings = settings
@@ -122,30 +105,15 @@ class Optimizer:
         """The live state tensors by parameter name; writing into them is loading."""
         return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
 
-    @property
-    def progress(self) -> dict[str, int]:
-        """What is not a tensor: how far the schedule is."""
-        return {"step_count": self.step_count}
-
-    @progress.setter
-    def progress(self, progress: Mapping[str, int]) -> None:
-        self.step_count = progress["step_count"]
-
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad()
 
     def step(self, what: str) -> dict[str, float]:
-        """Clip, update, forget the gradients.
+        """Clip, update, forget the gradients; returns ``grad_norm`` (before clipping) and ``lr``.
 
-        Args:
-            what: Names the data of this update in the error.
-
-        Returns:
-            ``grad_norm`` (before clipping), ``lr``.
-
-        Raises:
-            FloatingPointError: The gradient is not finite. The parameters and the optimizer's state are as before.
+        ``what`` names the data of this update in the error. Raises FloatingPointError: the gradient is not finite; the
+        parameters and the optimizer's state are as before.
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
         value, lr = _norm(gradients), self.settings.lr_at(self.step_count)
@@ -162,6 +130,6 @@ class Optimizer:
             group["lr"] = lr
         self.step_count += 1  # before it changes anything: who reads meanwhile sees that
         self._adamw.step()
-        torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .rounding
+        torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .cpu
         self.zero_grad()
         return {"grad_norm": value, "lr": lr}

@@ -36,44 +36,26 @@ Layout = Literal["padded", "packed", "trees"]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One token sequence and the ``n`` positions in it whose output is wanted.
+    """One token sequence and the ``n`` positions in it whose output is wanted."""
 
-    Args:
-        tokens: int ``[L]``, ``L >= 1``; what the model reads.
-        positions: int ``[n]``, increasing, below ``L``; where to read the output.
-        targets: int ``[n]``; the token that came next there (0 where none did: a bootstrap value).
-        index: int ``[n]``; where the results go among all results.
-    """
-
-    tokens: NDArray[np.int32]
-    positions: Ints
-    targets: Ints
-    index: Ints
+    tokens: NDArray[np.int32]  #: int ``[L]``, ``L >= 1``; what the model reads
+    positions: Ints  #: int ``[n]``, increasing, below ``L``; where to read the output
+    targets: Ints  #: int ``[n]``; the token that came next there (0 where none did: a bootstrap value)
+    index: Ints  #: int ``[n]``; where the results go among all results
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Rows with ``n`` wanted positions in all.
+    """Rows with ``n`` wanted positions in all."""
 
-    Args:
-        input_ids: int64 ``[B, L]``; padded with 0 on the right. Packed, or trees: ``[1, T]``.
-        positions: int64 ``[n]``; into the flattened outputs. Rows that share tokens share positions.
-        targets: int64 ``[n]``.
-        index: int64 ``[n]``.
-        num_tokens: Of the rows; a token that several rows share counts for each.
-        real: Tokens that the model reads; the rest of ``input_ids`` is padding.
-        squares: The sum of the rows' squared lengths: what attention costs where nothing is shared.
-        forest: What stands in a row that is packed; ``None`` where rows are padded.
-    """
-
-    input_ids: Ints
-    positions: Ints
-    targets: Ints
-    index: Ints
-    num_tokens: int
-    real: int
-    squares: int = 0
-    forest: Forest | None = None
+    input_ids: Ints  #: int64 ``[B, L]``; padded with 0 on the right. Packed, or trees: ``[1, T]``.
+    positions: Ints  #: int64 ``[n]``; into the flattened outputs. Rows that share tokens share positions.
+    targets: Ints  #: int64 ``[n]``
+    index: Ints  #: int64 ``[n]``
+    num_tokens: int  #: of the rows; a token that several rows share counts for each
+    real: int  #: tokens that the model reads; the rest of ``input_ids`` is padding
+    squares: int = 0  #: the sum of the rows' squared lengths: what attention costs where nothing is shared
+    forest: Forest | None = None  #: what stands in a row that is packed; ``None`` where rows are padded
 
 
 _MICRO_BATCH = 16  #: a micro-batch costs about as much time as this part of the tokens that fit into one
@@ -86,10 +68,8 @@ IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, in
 def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
     """The rows that predict every action token; one list a trajectory, without segments that have none.
 
-    The results' flat index is the rank of the token among all action tokens (see ``action_offsets``).
-
-    Raises:
-        ValueError: A segment starts with an action token: nothing could have predicted it.
+    The results' flat index is the rank of the token among all action tokens (see ``action_offsets``). Raises
+    ``ValueError``: a segment starts with an action token, so that nothing could have predicted it.
     """
     offsets = action_offsets(trajectories)
     return [_rows(trajectory, number, int(offsets[number])) for number, trajectory in enumerate(trajectories)]
@@ -99,9 +79,7 @@ def value_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
     """The rows for a critic: the state before every action token, and the last state of each trajectory.
 
     Flat index: the ``N`` action tokens as in :func:`action_rows`, then ``N + e`` for trajectory ``e``'s last token.
-
-    Raises:
-        ValueError: As :func:`action_rows`, or a trajectory has no token.
+    Raises ``ValueError`` as that does, and where a trajectory has no token.
     """
     offsets = action_offsets(trajectories)
     all_rows = []
@@ -142,22 +120,12 @@ def _name(trajectory: Trajectory, number: int) -> str:
 def micro_batches(
     units: Sequence[Sequence[Row]], max_tokens: int, ranks: int = 1, layout: Layout = "padded"
 ) -> list[list[MicroBatch]]:
-    """Cut trajectories into micro-batches of at most ``max_tokens`` tokens, padding included.
+    """Cut trajectories (the rows of each) into micro-batches of at most ``max_tokens`` tokens, padding included.
 
-    The largest stand first: if memory is too small, it shows at once. Equal inputs give equal cuts, so every rank can
-    compute all of them by itself.
-
-    Args:
-        units: The rows of each trajectory; they stay together.
-        max_tokens: Positions of a micro-batch at most. A trajectory that is larger than that stands alone.
-        ranks: How many ranks share the work.
-        layout: How micro-batches are laid out. What packed sequences and trees need of attention is the caller's care.
-
-    Returns:
-        For each rank its micro-batches; the numbers of them may differ.
-
-    Raises:
-        ValueError: ``max_tokens`` is below 1.
+    Returns those of each rank, whose numbers may differ. The rows of a trajectory stay together; one that is larger
+    stands alone. The largest micro-batches come first: if memory is too small, it shows at once. Equal inputs give
+    equal cuts, so every rank can compute all of them by itself. What packed sequences and trees need of attention is
+    the caller's care. Raises ``ValueError``: ``max_tokens`` is below 1.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be at least 1, not {max_tokens}")
@@ -279,11 +247,9 @@ def _fill(whole: Sequence[int], added: Sequence[int], limit: int) -> int:
 def balance(costs: ArrayLike, ranks: int) -> list[list[int]]:
     """Share items out so that the largest share is small: the costliest first, each to the least loaded rank.
 
-    This greedy rule (longest processing time first) is within 4/3 of the best possible (R. Graham, 1969). Equal inputs
-    give equal shares, so every rank can compute all shares by itself.
-
-    Returns:
-        For each rank the indices of its items, in increasing order.
+    This greedy rule (longest processing time first) is within 4/3 of the best possible (R. Graham, 1969). Returns for
+    each rank the indices of its items, in increasing order. Equal inputs give equal shares, so every rank can compute
+    all of them by itself.
     """
     costs = np.asarray(costs, np.float64)
     loads = np.zeros(ranks)

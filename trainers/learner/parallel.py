@@ -26,20 +26,12 @@ FSDPMode = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True)
 class Parallel:
-    """How the ranks share the work.
+    """How the ranks share the work. Raises ``ValueError``: a number below 1."""
 
-    Args:
-        fsdp_size: A model is sharded over so many ranks, and every such group has a copy (HSDP); ``None`` is all ranks.
-        tensor: Tensor parallelism: matrices are cut over so many ranks.
-        sequence: Ulysses sequence parallelism: sequences are cut over so many ranks.
-
-    Raises:
-        ValueError: A number below 1.
-    """
-
+    #: A model is sharded over so many ranks, and every such group has a copy (HSDP); ``None`` is all ranks.
     fsdp_size: int | None = None
-    tensor: int = 1
-    sequence: int = 1
+    tensor: int = 1  #: tensor parallelism: matrices are cut over so many ranks
+    sequence: int = 1  #: Ulysses sequence parallelism: sequences are cut over so many ranks
 
     def __post_init__(self) -> None:
         for name in ("fsdp_size", "tensor", "sequence"):
@@ -48,11 +40,7 @@ class Parallel:
                 raise ValueError(f"{name} must be at least 1, not {value}")
 
     def shape(self, world: int) -> tuple[int, int]:
-        """``(replicas, shards)`` of so many ranks.
-
-        Raises:
-            ValueError: The ranks cannot be cut like that.
-        """
+        """``(replicas, shards)`` of so many ranks; ``ValueError``: they cannot be cut like that."""
         if world % (self.tensor * self.sequence):
             raise ValueError(
                 f"{world} ranks cannot be cut into groups of {self.tensor} (tensor parallelism) times {self.sequence} "
@@ -70,18 +58,13 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Meshes:
-    """The meshes of a run, each a view of all ranks.
+    """The meshes of a run, each a view of all ranks."""
 
-    Args:
-        fsdp: ``(shard)``, or ``(replica, shard)``: what FSDP2 shards over.
-        data: ``(data)``: the ranks that compute different trajectories.
-        sequence: ``(sequence)``: the ranks that share a sequence; ``None`` without sequence parallelism.
-        tensor: ``(tensor)``: the ranks that share a matrix; ``None`` without tensor parallelism.
-    """
-
-    fsdp: DeviceMesh
-    data: DeviceMesh
+    fsdp: DeviceMesh  #: ``(shard)``, or ``(replica, shard)``: what FSDP2 shards over
+    data: DeviceMesh  #: ``(data)``: the ranks that compute different trajectories
+    #: ``(sequence)``: the ranks that share a sequence; ``None`` without sequence parallelism.
     sequence: DeviceMesh | None = None
+    #: ``(tensor)``: the ranks that share a matrix; ``None`` without tensor parallelism.
     tensor: DeviceMesh | None = None
 
 
@@ -91,27 +74,17 @@ def world_size() -> int:
 
 
 def make_meshes(
-    mode: FSDPMode,
-    device: torch.device,
-    dtype: torch.dtype,
-    parallel: Parallel | None = None,
-    needs: str | None = None,
+    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel | None = None, needs: str | None = None
 ) -> Meshes | None:
     """The meshes to compute on, or ``None`` for plain modules.
 
     Starts the process group if there is none: from torchrun's environment, or of this process alone. On CUDA it has
-    gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background.
+    gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background. Modules
+    are plain under ``auto`` on one rank in float32 or on the CPU; mixed precision is FSDP's, or :mod:`.cpu`'s
+    (float32 parameters, cast for use). ``needs`` names what else was asked for that is a part of FSDP2.
 
-    Args:
-        mode: ``auto``: plain modules on one rank in float32 or on the CPU, else sharded; ``always``; ``never``.
-        device: Where the rank computes.
-        dtype: Of the computation. Mixed precision is FSDP's, or :mod:`.rounding`'s (float32 parameters, cast for use).
-        parallel: How the ranks share the work.
-        needs: What else was asked for that is a part of FSDP2.
-
-    Raises:
-        ValueError: ``never`` with several ranks, in bfloat16 on a GPU or with ``needs``, an unknown mode, or ranks that
-            cannot be cut as ``parallel`` says. No process group is started then.
+    Raises ``ValueError``: ``never`` with several ranks, in bfloat16 on a GPU or with ``needs``, an unknown mode, or
+    ranks that cannot be cut as ``parallel`` says. No process group is started then.
     """
     if mode not in ("auto", "always", "never"):
         raise ValueError(f"fsdp must be 'auto', 'always' or 'never', not {mode!r}")
@@ -166,8 +139,7 @@ def _start_process_group(device: torch.device) -> None:
 def check_model(config: Any, parallel: Parallel) -> None:
     """Whether a model can be cut as asked, from its configuration alone.
 
-    Raises:
-        ValueError: Heads or widths are not divisible, or the family is not known to be cut rightly.
+    Raises ``ValueError``: heads or widths are not divisible, or the family is not known to be cut rightly.
     """
     if parallel.tensor > 1 and config.model_type not in FAMILIES:
         raise ValueError(
@@ -182,17 +154,10 @@ def check_model(config: Any, parallel: Parallel) -> None:
 
 
 def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
-    """Whether heads (of queries; of keys and values) and units of a feed-forward layer can be shared out as asked.
-
-    Raises:
-        ValueError: They are not divisible.
-    """
+    """Raises ``ValueError``: heads (of queries, of keys and values) or units of a feed-forward layer do not divide."""
     tensor, sequence = parallel.tensor, parallel.sequence
-    for what, size in (
-        ("attention heads", heads),
-        ("key/value heads", kv_heads),
-        ("feed-forward width", intermediate),
-    ):
+    sizes = {"attention heads": heads, "key/value heads": kv_heads, "feed-forward width": intermediate}
+    for what, size in sizes.items():
         if size % tensor:
             raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
     heads, kv_heads = heads // tensor, kv_heads // tensor

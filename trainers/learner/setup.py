@@ -16,14 +16,12 @@ import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 from trainers.learner.attention import OWN
+from trainers.learner.cpu import compute_rounded, is_faster, use_lean_layers, use_onednn
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
-from trainers.learner.lean import use_lean_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
-from trainers.learner.onednn import is_faster, use_onednn
 from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
-from trainers.learner.rounding import compute_rounded
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
 
@@ -48,11 +46,7 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """The model of a role (``reference`` does not learn), ready, and how many FLOPs an update of it takes.
-
-        Raises:
-            ValueError: It cannot be made so.
-        """
+        """A role's model (``reference`` does not learn), and an update's FLOPs; ``ValueError``: it cannot be had."""
         outer: Any = source.skeleton()
         learns = role != "reference"
         model: Policy | Critic
@@ -98,14 +92,7 @@ class Setup:
 def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
     """The attention that goes with the way sequences are laid out; ``None`` leaves the choice to transformers.
 
-    Args:
-        asked: transformers' name of one.
-        remove_padding: Sequences are packed.
-        parallel: How ranks share them.
-        configs: Of the models.
-
-    Raises:
-        ValueError: Another one was asked for, or a model cannot have it.
+    Raises ``ValueError``: another one was asked for (by transformers' name), or a model cannot have it.
     """
     if parallel.sequence > 1 and asked is not None:
         raise ValueError(
@@ -146,11 +133,7 @@ def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> boo
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
-    """The type to compute in: as asked for, else bfloat16 on a GPU and float32 on the CPU.
-
-    Raises:
-        ValueError: Another one was asked for.
-    """
+    """The type to compute in: as asked, else bfloat16 on a GPU and float32 on the CPU; ``ValueError``: another one."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
     if name not in known:

@@ -18,29 +18,23 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from trainers.hub import check_model_files
+from trainers.learner.fsdp import Box, box_of, local_part
 
 Source = str | Path | PreTrainedModel
 
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _WORDS = 16  #: of the model that a head is tried on
-Where = tuple[slice, ...]
 
 
 class ModelSource:
-    """A causal language model to be made from a folder or name, or as a copy of an object.
+    """A causal language model to be made from a folder or name that transformers loads, or as a copy of an object.
 
-    No code of a folder is run, and no pickle of it is read.
-
-    Args:
-        source: A folder or name that transformers loads, or a model, which stays its owner's.
-
-    Raises:
-        ValueError: See :func:`~trainers.hub.check_model_files`; or a buffer of an object was rounded.
-        OSError: There is no such folder, or it has no configuration.
+    No code of a folder is run, and no pickle of it is read. Raises ``ValueError``: see
+    :func:`~trainers.hub.check_model_files`, or a buffer of an object was rounded; OSError: there is no such folder, or
+    it has no configuration.
     """
 
     def __init__(self, source: Source) -> None:
@@ -59,8 +53,7 @@ class ModelSource:
     def check_files(self) -> None:
         """Look at the headers of a folder's files, without reading any numbers.
 
-        Raises:
-            ValueError: There are none, one is missing, or has another length than its header says.
+        Raises ``ValueError``: there are none, one is missing, or has another length than its header says.
         """
         if self._place is not None:
             files = _files(Path(self._place))
@@ -88,13 +81,10 @@ class ModelSource:
         return model.requires_grad_(True).eval()
 
     def check_head(self) -> None:
-        """Whether this family's logits are a linear map of what its backbone puts out: what the learner computes.
+        """Raise ``ValueError`` where this family does more to its logits than a linear head: it scales or caps them.
 
-        It is tried on a model of the family without layers and with few words, whose head is made to give large
-        numbers: they must come out as they are.
-
-        Raises:
-            ValueError: The family does more to its logits (it scales or caps them).
+        The learner computes a linear map of what the backbone puts out. That is tried on a model of the family without
+        layers and with few words, whose head is made to give large numbers: they must come out as they are.
         """
         small = copy.deepcopy(self.config)
         text = small.get_text_config()
@@ -136,11 +126,8 @@ class ModelSource:
     def fill(self, targets: Iterable[tuple[str, Tensor]]) -> None:
         """Read numbers into tensors, in place: of a sharded one, this rank's piece.
 
-        Args:
-            targets: By the names that the causal language model's ``state_dict`` has; tied ones are the same object.
-
-        Raises:
-            ValueError: The source has no such tensor, or one of another shape.
+        ``targets`` have the names of the causal language model's ``state_dict``; tied ones are the same object. Raises
+        ``ValueError``: the source has no such tensor, or one of another shape.
         """
         names: dict[int, list[str]] = {}
         values: dict[int, Tensor] = {}
@@ -149,20 +136,20 @@ class ModelSource:
             values[id(target)] = target
         read = self._reader(list(names.values()))
         for key, target in values.items():
-            local = target.to_local() if isinstance(target, DTensor) else target
+            local = local_part(target)
             if local.numel():
-                local.copy_(read(names[key], target.shape, _piece(target)))
+                local.copy_(read(names[key], target.shape, box_of(target)))
 
     def __str__(self) -> str:
         return type(self._object).__name__ if self._object is not None else str(self._place)
 
-    def _reader(self, wanted: list[list[str]]) -> Callable[[list[str], torch.Size, Where], Tensor]:
+    def _reader(self, wanted: list[list[str]]) -> Callable[[list[str], torch.Size, Box], Tensor]:
         """Reads a piece of a tensor by one of its names, given the shape that the whole tensor must have."""
         files = {} if self._place is None else _files(Path(self._place))
         if all(any(name in files for name in names) for names in wanted):
             self.plain = True
 
-            def read(names: list[str], shape: torch.Size, where: Where) -> Tensor:
+            def read(names: list[str], shape: torch.Size, where: Box) -> Tensor:
                 name = next(name for name in names if name in files)
                 # Opened for each: what a file has in memory while it is open grows with every piece that is read.
                 with safe_open(files[name], framework="pt") as file:
@@ -174,7 +161,7 @@ class ModelSource:
             return read
         state = (self._object or self._whole()).state_dict()
 
-        def take(names: list[str], shape: torch.Size, where: Where) -> Tensor:
+        def take(names: list[str], shape: torch.Size, where: Box) -> Tensor:
             self._check_shape(names[0], state[names[0]].shape, shape)
             return state[names[0]][where]
 
@@ -198,8 +185,7 @@ class ModelSource:
 def sources_of(actor: Source, critic: Source | bool, reference: Source | bool) -> dict[str, ModelSource]:
     """What each model of a learner is made from; ``True`` is what the actor is made from, ``False`` for none.
 
-    Raises:
-        ValueError: See :class:`ModelSource` and :meth:`ModelSource.check_head`.
+    Raises ``ValueError``: see :class:`ModelSource` and :meth:`ModelSource.check_head`.
     """
     sources = {"actor": ModelSource(actor)}
     for role, asked in (("reference", reference), ("critic", critic)):
@@ -223,14 +209,6 @@ def materialize(model: nn.Module, device: torch.device, parameters: torch.device
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = torch.empty_like(buffer, device=device) if buffer.is_meta else buffer.to(device)
-
-
-def _piece(target: Tensor) -> Where:
-    """Which part of the whole tensor this rank has."""
-    if not isinstance(target, DTensor):
-        return tuple(slice(0, size) for size in target.shape)
-    chunk = target.__create_chunk_list__()[0]
-    return tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
 
 def _files(folder: Path) -> dict[str, Path]:

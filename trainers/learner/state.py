@@ -34,14 +34,7 @@ OTHER_FORMAT = (
 
 
 class LearnerState:
-    """The state of some models and their optimizers.
-
-    Args:
-        models: By name.
-        optimizers: By the name of their model.
-        adapters: What the adapters are, as JSON; ``None`` without.
-        ranks: All ranks.
-    """
+    """The state of some models, by name, and their optimizers; ``adapters`` is what the adapters are, as JSON."""
 
     def __init__(
         self,
@@ -57,21 +50,17 @@ class LearnerState:
         self._frozen = LinkedTensors()
 
     def writer(self, extra: Mapping[str, Any] | None, apart: Ranks | None = None) -> Callable[[str | Path], None]:
-        """How to write the state as it is now.
+        """What writes a folder with the state as it is now, and ``extra`` as JSON.
 
-        Args:
-            extra: Goes with it, as JSON.
-            apart: The writer will be used in another thread while training goes on: take copies of what learns, and
-                talk to the other ranks over these, which nothing else uses at the time (:meth:`Ranks.apart`).
-
-        Returns:
-            Writes a folder; all ranks call it together, with the same path.
+        All ranks call it together, with the same path. With ``apart`` it will be used in another thread while training
+        goes on: it takes copies of what learns, and talks to the other ranks over these, which nothing else uses at the
+        time (:meth:`Ranks.apart`).
         """
         record = {
             "format": _FORMAT,
             "models": sorted(self._models),
             "adapters": self._adapters,
-            "optimizers": {name: optimizer.progress for name, optimizer in self._optimizers.items()},
+            "optimizers": {name: {"step_count": each.step_count} for name, each in self._optimizers.items()},
             "extra": dict(extra or {}),
         }
         text = json.dumps(record, indent=1)
@@ -91,17 +80,7 @@ class LearnerState:
         return write
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Read what a writer wrote, on any number of ranks.
-
-        Returns:
-            The ``extra`` that went with it.
-
-        Raises:
-            FileNotFoundError: There is no checkpoint at ``path``.
-            DamagedError: A file of it is damaged or missing; nothing was loaded.
-            ValueError: It holds other models or adapters than these, has a file that is not its own, or is of another
-                format.
-        """
+        """Read what a writer wrote, on any number of ranks; returns its ``extra``. Raises as :meth:`.Learner.load`."""
         self._ranks.first_does(lambda: recover(path))
         path = Path(path)
         if not (path / _RECORD).is_file():
@@ -127,7 +106,7 @@ class LearnerState:
             self._frozen.remember(path / "frozen", self._ranks)
         torch.set_rng_state(learned["rng"])
         for name, optimizer in self._optimizers.items():
-            optimizer.progress = record["optimizers"][name]
+            optimizer.step_count = record["optimizers"][name]["step_count"]
         extra: dict[str, Any] = record["extra"]
         return extra
 

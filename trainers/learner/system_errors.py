@@ -11,11 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Turn what a library in Rust says of the system, in words (safetensors, tokenizers), into the OSError that it is.
-
-    Raises:
-        OSError: With its errno, and ``path``.
-    """
+    """Turn what a library in Rust says of the system (safetensors, tokenizers) into OSError with errno and ``path``."""
     try:
         yield
     except OSError:

@@ -41,11 +41,7 @@ _FILE_BYTES = 2**28  #: of tensors in a file, about: so much is copied at a time
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Write this rank's pieces, with their checksums; all ranks write together.
-
-    Raises:
-        OSError: On any rank; all ranks raise it.
-    """
+    """Write this rank's pieces, with their checksums; all ranks write together. OSError of any: all raise it."""
     with _without_wrapping():
         dcp.save(dict(tensors), storage_writer=_Writer(folder), process_group=ranks.group, no_dist=ranks.world == 1)
 
@@ -53,24 +49,14 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
 
-    Raises:
-        RuntimeError: A tensor is not there.
-        ValueError: A tensor has another shape, or ``tensors.json`` cannot be read.
+    Raises RuntimeError: a tensor is not there; ``ValueError``: one has another shape, or the index cannot be read.
     """
     with _without_wrapping():
         dcp.load(dict(tensors), storage_reader=_Reader(folder), no_dist=ranks.world == 1)
 
 
 def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, tensors: Iterable[Named]) -> None:
-    """Write a model as a folder that transformers loads, one tensor at a time.
-
-    Args:
-        folder: Exists.
-        lm: The model, whose configuration goes there.
-        tokenizer: Goes with it.
-        stream: Its weights.
-        tensors: What the stream gives.
-    """
+    """Write ``lm`` as a folder that transformers loads, one tensor of its ``stream`` at a time."""
     with system_errors(folder):
         lm.save_pretrained(folder, state_dict={})  # the configuration alone
         tokenizer.save_pretrained(folder)
@@ -80,7 +66,9 @@ def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, ten
                 file.write(names[0], value)
 
 
-class _Writer(StorageWriter):
+class _InFolder:
+    """What torch asks of both sides, and the folder says already."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -91,11 +79,13 @@ class _Writer(StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return True
 
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+
+class _Writer(_InFolder, StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         return [SavePlan(plan.items, storage_data=rank) for rank, plan in enumerate(plans)]
@@ -139,11 +129,7 @@ class _Writer(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         index: dict[str, Any] = {
-            name: {
-                "dtype": str(found.properties.dtype).removeprefix("torch."),
-                "shape": list(found.size),
-                "pieces": [],
-            }
+            name: {"dtype": str(found.properties.dtype).removeprefix("torch."), "shape": list(found.size), "pieces": []}
             for name, found in metadata.state_dict_metadata.items()
             if isinstance(found, TensorStorageMetadata)
         }
@@ -156,28 +142,18 @@ class _Writer(StorageWriter):
         seal(self._folder, checksums)
 
 
-class _Reader(StorageReader):
+class _Reader(_InFolder, StorageReader):
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        super().__init__(folder)
         # Here and not when torch asks for it, which would hide what is wrong.
         self._metadata = _index_of(folder / _INDEX)
         self._files: Mapping[MetadataIndex, str] = self._metadata.storage_data
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
 
     def read_metadata(self, *args: Any) -> Metadata:  # type: ignore[override]
         return self._metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         return plans
@@ -204,11 +180,7 @@ class _Reader(StorageReader):
 
 
 def _index_of(path: Path) -> Metadata:
-    """What ``tensors.json`` says; ``storage_data`` has the file of each piece.
-
-    Raises:
-        DamagedError: It cannot be read.
-    """
+    """What ``tensors.json`` says, or DamagedError; ``storage_data`` has the file of each piece."""
     tensors: dict[str, Any] = {}
     files: dict[MetadataIndex, str] = {}
     try:

@@ -26,21 +26,14 @@ _SMALL = 2**13  #: scores that cost less than another block
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees with ``T`` nodes, made of sequences.
+    """Trees with ``T`` nodes, made of sequences."""
 
-    Args:
-        tokens: int64 ``[T]``.
-        depths: int64 ``[T]``; how many nodes stand above each: a token's position in its sequences.
-        ends: int64 ``[T]``; one past the last node below each.
-        paths: Of each sequence its nodes, int64 ``[L]``, from the root down.
-        branches: Paths with the number of their last nodes that no branch before had. Those of all branches are all
-            nodes, in order.
-    """
-
-    tokens: Ints
-    depths: Ints
-    ends: Ints
-    paths: list[Ints]
+    tokens: Ints  #: int64 ``[T]``
+    depths: Ints  #: int64 ``[T]``; how many nodes stand above each: a token's position in its sequences
+    ends: Ints  #: int64 ``[T]``; one past the last node below each
+    paths: list[Ints]  #: of each sequence its nodes, int64 ``[L]``, from the root down
+    #: Paths with the number of their last nodes that no branch before had. Those of all branches are all nodes, in
+    #: order.
     branches: list[tuple[Ints, int]]
 
     @property
@@ -50,12 +43,7 @@ class Forest:
 
 
 def merge(rows: Sequence[NDArray[np.int32]], *, shared: bool = True) -> Forest:
-    """The trees of some sequences.
-
-    Args:
-        rows: int ``[L]`` each, of one type.
-        shared: Merge them; otherwise each is a tree of its own, in the order given.
-    """
+    """The trees of sequences, int ``[L]``, of one type; not ``shared``, each is one of its own, in their order."""
     # Any order will do in which those that begin alike are neighbours, the shorter first.
     order = sorted(range(len(rows)), key=lambda number: rows[number].tobytes()) if shared else range(len(rows))
     paths = [_NONE] * len(rows)
@@ -87,19 +75,12 @@ def _common(one: NDArray[np.generic], other: NDArray[np.generic]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Pieces of branches that attend together, ``C`` of them, each to its path: query ``i`` sees ``starts + i + 1``.
+    """Pieces of branches that attend together, ``C`` of them, each to its path: query ``i`` sees ``starts + i + 1``."""
 
-    Args:
-        queries: int64 ``[C, Q]``; nodes, padded with 0 on the right.
-        keys: int64 ``[C, K]``; the nodes of the paths, padded likewise.
-        starts: int64 ``[C]``; how many nodes stand above the first query.
-        real: bool ``[C, Q]``; which queries are no padding.
-    """
-
-    queries: Ints
-    keys: Ints
-    starts: Ints
-    real: NDArray[np.bool_]
+    queries: Ints  #: int64 ``[C, Q]``; nodes, padded with 0 on the right
+    keys: Ints  #: int64 ``[C, K]``; the nodes of the paths, padded likewise
+    starts: Ints  #: int64 ``[C]``; how many nodes stand above the first query
+    real: NDArray[np.bool_]  #: bool ``[C, Q]``; which queries are no padding
 
 
 def blocks(forest: Forest) -> list[Block]:
@@ -140,12 +121,7 @@ def _block(pieces: Sequence[tuple[Ints, int]]) -> Block:
 def tiles(ends: Ints, size: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which square tiles of the attention matrix have any ancestor, and which have nothing else.
 
-    Args:
-        ends: int64 ``[T]``; see :class:`Forest`.
-        size: Of a tile.
-
-    Returns:
-        bool ``[N, N]`` each, queries by keys.
+    ``ends`` are as in :class:`Forest`. Returns bool ``[N, N]`` each, queries by keys.
     """
     count = -(-len(ends) // size)
     at = np.arange(count) * size

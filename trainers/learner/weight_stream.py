@@ -13,18 +13,16 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from trainers.engines.base import SupersededError
 from trainers.engines.weights import PREFIX, Named, TensorSpec, compact, is_finite, merge
-from trainers.learner.fsdp import Ranks, tied_names
+from trainers.learner.fsdp import Box, Ranks, box_of, local_part, tied_names
 from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
 from trainers.learner.optim import Optimizer
 
 #: ``weights``: adapters merged; ``base``: what is below them, which never changes; ``adapter``: they alone.
 Which = Literal["weights", "base", "adapter"]
 _SLICE_BYTES = 2**26  # of rows that are sent at once
-Box = tuple[slice, ...]
 
 
 class _Part(NamedTuple):
@@ -38,6 +36,8 @@ class _Part(NamedTuple):
 class WeightStream:
     """The weights of one moment. All ranks make it together, and :meth:`read` it together.
 
+    ``specs`` says what comes, in order; it is the same on every rank.
+
     Args:
         lm: The causal language model, sharded or not, with adapters or without.
         ranks: All ranks.
@@ -45,14 +45,8 @@ class WeightStream:
         dtype: In which ``weights`` leave; ``None`` is the parameters' own. A ``base`` leaves in bfloat16 where that
             loses nothing, an ``adapter`` in float32.
         snapshot: Take copies, so that training may go on meanwhile; on the CPU, because another thread will send them.
-        finite: Refuse values that are not finite.
+        finite: Refuse values that are not finite (``ValueError``).
         optimizer: Of the actor; after its next step, what is no snapshot can be read no more.
-
-    Attributes:
-        specs: What comes, in order; the same on every rank.
-
-    Raises:
-        ValueError: See ``finite``.
     """
 
     def __init__(
@@ -100,7 +94,7 @@ class WeightStream:
                 for rank, (box, _, _) in enumerate(theirs):
                     if all(part.stop > part.start for part in box):
                         owners.setdefault(str(box), (rank, box))
-                local = _local(value)
+                local = local_part(value)
                 if snapshot:  # what is frozen is not copied, but where it is on a GPU
                     wire = kind if value.requires_grad and len(of) == 1 else local.dtype
                     local = local.to("cpu", wire, copy=value.requires_grad)
@@ -113,14 +107,9 @@ class WeightStream:
     def read(self, ranks: Ranks) -> Iterator[Named]:
         """The tensors, to the end on every rank. The first one gets them, where its own part is; the others get none.
 
-        They may be the model's own memory: they are to be read only.
-
-        Args:
-            ranks: All ranks, over the group that they send through.
-
-        Raises:
-            SupersededError: The optimizer has taken a step since, on any rank; raised by this call, or where the step
-                comes between, after the first tensor that it may have changed while it was read.
+        They may be the model's own memory: they are to be read only. ``ranks`` are all, over the group that they send
+        through. Raises SupersededError: the optimizer has taken a step since, on any rank; it comes from this call, or
+        where the step comes between, after the first tensor that it may have changed while it was read.
         """
         self._check()
         return self._read(ranks)
@@ -145,18 +134,9 @@ class WeightStream:
 
 def _known(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, bool]:
     """What the others must know of this rank's part: where it lies, whether bfloat16 has it, whether it is finite."""
-    local = _local(value)
-    if isinstance(value, DTensor):
-        chunk = value.__create_chunk_list__()[0]
-        box = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
-    else:
-        box = tuple(slice(0, size) for size in value.shape)
+    local = local_part(value)
     half = halved and compact(local).dtype == torch.bfloat16
-    return box, half, not finite or is_finite(local)
-
-
-def _local(value: Tensor) -> Tensor:
-    return (value.to_local() if isinstance(value, DTensor) else value).detach()
+    return box_of(value), half, not finite or is_finite(local)
 
 
 def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
@@ -178,11 +158,7 @@ def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
             elif me == 0:
                 assert out is not None
                 target = out[box][cut]
-                got = (
-                    target
-                    if target.is_contiguous()
-                    else torch.empty_like(target, memory_format=torch.contiguous_format)
-                )
+                got = target if target.is_contiguous() else torch.empty(target.shape, dtype=dtype, device=target.device)
                 dist.recv(got, src=owner, group=ranks.group)
                 if got is not target:
                     target.copy_(got)

@@ -11,8 +11,7 @@ from ..cli import Interrupts, leave, run_command
 def parser() -> argparse.ArgumentParser:
     """Of the command's arguments."""
     made = argparse.ArgumentParser(
-        prog="python -m trainers.replay",
-        description="Compute an iteration of a run again, and say what differs first.",
+        prog="python -m trainers.replay", description="Compute an iteration of a run again, and say what differs first."
     )
     made.add_argument("run", metavar="RUN", help="the run's folder")
     made.add_argument("--iteration", type=int, required=True, help="which; its file of episodes must be there")

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from textenvs.records import Episode as Recorded
 from textenvs.records import RecordedRun
@@ -58,18 +57,11 @@ async def play_again(
     others: bool,
     components: Mapping[str, str],
 ) -> tuple[int, list[Difference]]:
-    """Let the environments answer the recorded replies.
+    """Let the environments answer the recorded replies: how many episodes that were, and what first differs in each.
 
-    Args:
-        config: Of the run.
-        tokenizer: Of its model.
-        episodes: Roots, and forks of these.
-        scores: The rewards that come later and can be computed again.
-        others: Whether there are others, whose terms are then left aside.
-        components: Of a mixture, that of each group.
-
-    Returns:
-        How many episodes that were, and the first difference of each that differs, in their order.
+    ``episodes`` are roots, and forks of these; ``scores`` the rewards that come later and can be computed again; with
+    ``others`` there are some that cannot, whose terms are then left aside; ``components`` are those of each group, of a
+    mixture.
     """
     engine = RecordedEngine(episodes, config.engine.max_context)
     renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs)
@@ -153,14 +145,11 @@ def _played(then: Trajectory, now: Trajectory, shown: int | None, others: bool) 
 def scores_of(config: PPOConfig) -> Iterator[tuple[dict[str, Score], list[str]]]:
     """Rewards that come later and can be computed again, and the names of those that cannot."""
     with contextlib.ExitStack() as stack:
-        scores: dict[str, Score] = {}
-        if (pool := collection.reward_function_of(config.custom_reward_function)) is not None:
-            stack.callback(pool.close)
-            scores["custom"] = collection.custom_reward(config, pool)
+        scores = collection.own_scores(config, stack)
         others = ["multiturn_reward"] if config.multiturn_reward.enable else []
         if config.reward_model.enable:
             others.append("reward_model")
-        yield scores | collection.penalties(config), others
+        yield scores, others
 
 
 # ------------------------------------------------------------------------------------------------ sampling
@@ -169,8 +158,7 @@ def scores_of(config: PPOConfig) -> Iterator[tuple[dict[str, Score], list[str]]]
 async def sample_again(run: Run, episodes: Sequence[Trajectory], near: float) -> tuple[str, Difference | None]:
     """Sample each reply behind its recorded context; the tokens are to be the same, and their log-probabilities near.
 
-    Returns:
-        What was computed, in words, and the first difference.
+    Returns what was computed, in words, and the first difference.
     """
     config, version, exact = run.config, run.engine.version, run.config.engine.name == "torch"
     stops = Renderer(run.tokenizer, template_kwargs=config.data.chat_template_kwargs).stop_token_ids
@@ -270,7 +258,7 @@ def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[
             report.note(stage, "left out: the advantages are others")
         return
     offsets = action_offsets(compare.episodes)
-    first = np.array([_any(now.first_step[a:b]) for a, b in itertools.pairwise(offsets)])
+    first = np.array([now.first_step[a] if a < b else -1.0 for a, b in itertools.pairwise(offsets)])
     nothing: Mapping[str, float] = {}
     for step, (old, new) in enumerate(itertools.zip_longest(then, now.steps, fillvalue=nothing)):
         found = compare.first(now.columns, [*_STEPS], _STEPS.__getitem__, first == step, step)
@@ -291,10 +279,6 @@ def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[
         report.note(found.stage, "", found)
 
 
-def _any(values: NDArray[np.floating]) -> float:
-    return float(values[0]) if len(values) else -1.0
-
-
 def _close(a: float | None, b: float | None) -> bool:
     return a is not None and b is not None and bool(np.isclose(a, b, rtol=RELATIVE))
 
@@ -310,11 +294,7 @@ def tokenizer_again(recorded: RecordedRun, config: PPOConfig) -> Any:
 
 
 def checkpoint_before(recorded: RecordedRun, config: PPOConfig, iteration: int) -> Path | None:
-    """The checkpoint that an iteration began from; ``None`` where it began with the model of ``model.path``.
-
-    Raises:
-        ReplayError: It is not there.
-    """
+    """The checkpoint that an iteration began from, or ReplayError; ``None`` where it began with ``model.path``."""
     path = recorded.path / "checkpoints" / f"iteration_{iteration - 1:06d}"
     if path.is_dir():
         try:
@@ -356,17 +336,11 @@ def is_exact(config: PPOConfig) -> bool:
 
 
 async def replay(recorded: RecordedRun, iteration: int, group: str | None = None, near: float | None = None) -> Report:
-    """Compute an iteration again.
+    """Compute an iteration again; with ``group``, its episodes alone are played, sampled and compared.
 
-    Args:
-        recorded: The run, with its folder.
-        iteration: Which.
-        group: Play, sample and compare the episodes of this group alone.
-        near: How far apart the engine's log-probabilities may be; by default what the engine's arithmetic explains.
-
-    Raises:
-        ReplayError: There is no such group, or the file was written before a run could be computed again.
-        RecordsError: The episodes are not there.
+    ``near`` is how far apart the engine's log-probabilities may be; by default what the engine's arithmetic explains.
+    Raises ReplayError: there is no such group, or the file was written before a run could be computed again;
+    RecordsError: the episodes are not there.
     """
     file = recorded.iteration(iteration)
     records = list(file.episodes())
@@ -420,22 +394,19 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
         else:
             report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
-        now = await asyncio.to_thread(learn_again, run, episodes, paid, greedy)
+
+        def learn_again() -> Explained:
+            columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
+            _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
+            return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
+
+        now = await asyncio.to_thread(learn_again)
         if any(each.checksums for each in records):
             learned(report, compare, now, file.info["steps"])
         else:
             for stage in STAGES[STAGES.index("advantage") :]:
                 report.note(stage, "left out: the file does not say what the learner made of the episodes")
     return report
-
-
-def learn_again(
-    run: Run, episodes: Sequence[Trajectory], paid: Sequence[Trajectory], greedy: Mapping[str, float]
-) -> Explained:
-    """Credit and all steps of an iteration, with what became of each token."""
-    columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
-    _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
-    return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
 
 
 def advantages_again(

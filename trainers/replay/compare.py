@@ -78,15 +78,11 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Numbers of tokens, then and now.
+    """Numbers of tokens, then and now: of the ``episodes`` of a batch, with what the run's learner made of them.
 
-    Args:
-        episodes: Of the batch.
-        records: The same, with what the run's learner made of them.
-        chosen: Which of them are compared.
-        exact: Whether they are to be the same to the last bit, by checksums; else nearly.
-        apart: By column, how far numbers were from the recorded ones at most, where they are not to be exact; with what
-            the file rounded.
+    The ``chosen`` ones are compared. ``exact``: they are to be the same to the last bit, by checksums; else nearly.
+    ``apart`` is, by column, how far numbers were from the recorded ones at most, where they are not to be exact; with
+    what the file rounded.
     """
 
     episodes: Sequence[Trajectory]
@@ -101,12 +97,8 @@ class Comparison:
     ) -> Difference | None:  # fmt: skip
         """The first of these columns that differs, in the first episode in which it does.
 
-        Args:
-            columns: float ``[N]`` each, as they are now.
-            names: In this order.
-            stage_of: From a name to the stage that it belongs to.
-            among: bool ``[E]``; the episodes that count.
-            step: For the report.
+        The columns are float ``[N]`` each, as they are now; they are looked at in the order of ``names``, in the
+        episodes that are ``among`` (bool ``[E]``); ``step`` is for the report.
         """
         offsets = action_offsets(self.episodes)
         have = [name for name in names if name in columns]

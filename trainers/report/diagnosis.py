@@ -49,23 +49,15 @@ class Symptom(NamedTuple):
 
 @dataclass
 class History:
-    """What was measured so far, and what the configuration says.
+    """What was measured so far, and what the configuration says."""
 
-    Attributes:
-        config: The resolved configuration, as nested mappings.
-        train: Of each metric a value for each iteration; NaN where it was not measured.
-        val: The rows of validations, by step.
-        reference: What an environment's scripts earn (``reference/...``), where that was measured.
-        tied: Tasks of the last iteration all of whose episodes earned the same.
-        steps: The iterations of ``train``.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  #: the resolved one, as nested mappings
+    #: Of each metric a value for each iteration; NaN where it was not measured.
     train: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    val: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    reference: dict[str, float] = field(default_factory=dict)
-    tied: Sequence[str] = ()
-    steps: list[int] = field(default_factory=list)
+    val: dict[int, Mapping[str, float]] = field(default_factory=dict)  #: the rows of validations, by step
+    reference: dict[str, float] = field(default_factory=dict)  #: what an environment's scripts earn, where measured
+    tied: Sequence[str] = ()  #: tasks of the last iteration all of whose episodes earned the same
+    steps: list[int] = field(default_factory=list)  #: the iterations of ``train``
 
     def add(self, step: int, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> None:
         """Take a row of metrics."""
@@ -136,16 +128,12 @@ class Shift(NamedTuple):
 
 
 def shifts(given: Sequence[float], last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
-    """Compare the last values of a positive metric with the first of the run, and with those just before.
+    """Compare the ``last`` values of a positive metric with the first of the run, and with those just before.
 
-    Medians and median absolute deviations, so that one odd iteration neither hides a shift nor makes one. All of the
-    latest have to be beyond.
-
-    Args:
-        given: A value for each iteration, NaN where it was not measured. Their logarithms are compared.
-        last: How many are the latest.
-        floor: A robust standard deviation is at least this: of few values it may be 0 by accident.
-        least: Values below count as this.
+    ``given`` has a value for each iteration, NaN where it was not measured; values below ``least`` count as that, and
+    logarithms are compared. Medians and median absolute deviations, so that one odd iteration neither hides a shift nor
+    makes one; a robust standard deviation is at least ``floor``, since of few values it may be 0 by accident. All of
+    the latest have to be beyond.
     """
     count = len(given)
     recent = slice(max(0, count - RECENT - last), max(0, count - last))
@@ -214,16 +202,7 @@ class Check:
 
 
 class Doctor:
-    """Says which verdicts begin.
-
-    Args:
-        checks: What to look for.
-        config: The run's resolved configuration, as nested mappings.
-
-    Attributes:
-        findings: All so far.
-        history: What they are made from.
-    """
+    """Says which verdicts begin, of these checks; ``config`` is the run's resolved one, as nested mappings."""
 
     def __init__(self, checks: Iterable[Check], config: Mapping[str, Any]) -> None:
         self.checks = tuple(checks)

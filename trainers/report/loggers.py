@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 
@@ -246,7 +246,7 @@ class TrackioLogger:
         self._run.finish()
 
 
-class Loggers:
+class Loggers(contextlib.AbstractContextManager["Loggers"]):
     """Several loggers as one, fed in their order; a context manager that closes each once, the last opened first."""
 
     def __init__(self, loggers: Iterable[Logger]) -> None:
@@ -263,9 +263,6 @@ class Loggers:
 
     def close(self) -> None:
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -28,10 +28,7 @@ _PANELS: Mapping[str, tuple[_Line, ...]] = {
     "Solved within the turns": _both("solved"),
     "Solved by the first reply": _both("first_reply"),
     "Reward an episode": _both("reward"),
-    "KL, a token": (
-        ("actor/approx_kl_k3", "of an update", _GREEN),
-        ("actor/ref_kl", "to the reference", _PURPLE),
-    ),
+    "KL, a token": (("actor/approx_kl_k3", "of an update", _GREEN), ("actor/ref_kl", "to the reference", _PURPLE)),
     "Entropy, a token": (("actor/entropy", "training", _BLUE),),
     "Turns an episode": _both("turns"),
     "Lengths": (

@@ -58,31 +58,18 @@ SCORERS: Mapping[str, Callable[[str, Any, str | None], float]] = {
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
-    """The score of a reply, by the row's episode or data source; ``ValueError`` where it has neither.
-
-    RuntimeError: the episode's environment failed.
-    """
-    if (episode := _episode_of(extra_info)) is not None:
+    """The score of a reply, by the row's episode or data source. ``ValueError``: neither; RuntimeError: it failed."""
+    extra = extra_info if isinstance(extra_info, Mapping) else {}
+    if (episode := extra.get("textenv")) is not None:
         return _first_turn(EpisodeSpec.from_row(episode, "extra_info"), solution_str)
+    problem = extra.get("problem", extra.get("question"))  # beside the prompt, as verl's rows mostly have it
     for start, scorer in SCORERS.items():
         if str(data_source).startswith(start):
-            return scorer(solution_str, ground_truth, _problem_of(extra_info))
+            return scorer(solution_str, ground_truth, problem if isinstance(problem, str) else None)
     raise ValueError(
         f"no scorer is known for data_source {data_source!r}, and extra_info names no episode of an environment; known "
         f"are {', '.join(SCORERS)}. Give one of your own: custom_reward_function.path=FILE.py"
     )
-
-
-def _problem_of(extra_info: Any) -> str | None:
-    """The problem of a row, where it has one beside its prompt, as verl's rows mostly do."""
-    given = extra_info if isinstance(extra_info, Mapping) else {}
-    found = given.get("problem", given.get("question"))
-    return found if isinstance(found, str) else None
-
-
-def _episode_of(extra_info: Any) -> Any:
-    """The episode of a row for verl; ``None`` for a row of another library."""
-    return extra_info.get("textenv") if isinstance(extra_info, Mapping) else None
 
 
 def _first_turn(spec: EpisodeSpec, reply: str) -> float:

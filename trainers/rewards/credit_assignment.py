@@ -96,14 +96,9 @@ def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Traje
 def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> list[float]:
     """Turn rewards from scores of messages: a message's score belongs to the assistant's turn that led to it.
 
-    A score of the user's turn, or of a tool's, goes to the assistant's message before it, beside that one's own.
-
-    Args:
-        scores: One a message; ``None`` where there is none.
-        roles: The messages' roles.
-
-    Raises:
-        ValueError: The lengths differ, a score is not finite, or one stands before any reply.
+    A score of the user's turn, or of a tool's, goes to the assistant's message before it, beside that one's own. There
+    is one a message, ``None`` where there is none. Raises ``ValueError``: the lengths differ, a score is not finite, or
+    one stands before any reply.
     """
     if len(scores) != len(roles):
         raise ValueError(f"{len(scores)} scores for {len(roles)} messages; each message has one, or None")

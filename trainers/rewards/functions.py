@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class ScoreError(RuntimeError):
         self.cause = cause
 
 
-class FunctionPool:
+class FunctionPool(AbstractContextManager["FunctionPool"]):
     """Processes that compute one function; a context manager that ends them.
 
     ``timeout_s`` is for one call, without the waiting for a process. FunctionError: the function cannot be had; one
@@ -75,9 +76,6 @@ class FunctionPool:
             process.kill()
         self._pool.close()
         self._threads.shutdown(wait=True)
-
-    def __enter__(self) -> FunctionPool:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

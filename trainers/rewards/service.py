@@ -26,8 +26,9 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
@@ -209,7 +210,7 @@ class ModelOptions:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
 
 
-class RewardService:
+class RewardService(AbstractAsyncContextManager["RewardService"]):
     """Scores requests with named models; see the module.
 
     The service closes the ``backends``, by name. What has no ``options`` is asked as its backend recommends
@@ -248,9 +249,6 @@ class RewardService:
         for model in self._models.values():
             await model.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
@@ -265,13 +263,9 @@ def reward_of(
 ) -> Callable[[TurnContext, int], Awaitable[float] | None]:
     """A model as a reward that comes later, for ``Collector(rewards=...)``; scoring starts when it is called.
 
-    Args:
-        service: Where the model is.
-        model: Its name there.
-        per: ``episode``: once, when it is over, the whole conversation; the reward is that of the last turn. ``turn``:
-            after each reply, the conversation up to it; the reward is that turn's.
-        weight: What the score is multiplied by.
-        truth: Finds the task's ground truth, where the model wants it.
+    ``per="episode"``: once, when it is over, the whole conversation; the reward is that of the last turn.
+    ``per="turn"``: after each reply, the conversation up to it; the reward is that turn's. ``weight`` multiplies the
+    score; ``truth`` finds the task's ground truth, where the model wants it.
     """
     if per not in ("episode", "turn"):
         raise ValueError(f"per must be episode or turn, not {per!r}")

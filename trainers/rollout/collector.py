@@ -22,10 +22,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
@@ -79,7 +79,7 @@ class Batch:
         return [*self.trajectories, *(fork for forks in self.forks for fork in forks), *self.users]
 
 
-class Collector:
+class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
     """Collects episodes for training, and plays others for evaluation.
 
     The engine and the backend stay the caller's: closing the collector closes neither.
@@ -198,19 +198,16 @@ class Collector:
         forks = self._slots.taken_forks
         if self._forks is not None:
             self._forks.observe(groups, [fork for each in forks for fork in each])
-        choices = self._observe(groups)
+        self._note_dropped()  # those that were withdrawn now
+        choices = list[Choice]()
+        if self._curriculum is not None:
+            choices = self._curriculum.observe(dict(zip(self._slots.taken, groups, strict=True)))
         stats, problems = self._measured(groups, version, began), self._tally.problems
         self._tally = Stats()
         number, credited = self._slots.batches - 1, self._take_credited()
         users = [user for group in self._slots.taken for user in self._users.pop(group, ())]
         self._users = {group: those for group, those in self._users.items() if not self._slots.gone(group)}
         return Batch(number, version, groups, stats, problems, greedy, credited, forks, users, choices)
-
-    def _observe(self, groups: Sequence[Sequence[Trajectory]]) -> list[Choice]:
-        self._note_dropped()  # those that were withdrawn now
-        if self._curriculum is None:
-            return []
-        return self._curriculum.observe(dict(zip(self._slots.taken, groups, strict=True)))
 
     def _note_dropped(self) -> None:
         for number, reason, siblings in self._slots.dropped():
@@ -221,12 +218,10 @@ class Collector:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
 
         ``version`` is one more than before; replies that ``mode`` aborts go on (``partial``), or their episodes are
-        played again with the same seeds, which does not count against their retries.
-
-        Raises:
-            ValueError: The version does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights.
-                Nothing has changed then, and the update may be tried again.
-            EngineError: The engine failed half-way; collecting stops. (One that lost a part is a warning.)
+        played again with the same seeds, which does not count against their retries. Raises ``ValueError``: the version
+        does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights; nothing has changed then,
+        and the update may be tried again. EngineError: the engine failed half-way; collecting stops. (One that lost a
+        part is a warning.)
         """
         self._check()
         self._slots.check_update(version)
@@ -269,20 +264,14 @@ class Collector:
     ) -> list[Trajectory]:
         """Play tasks beside what is being collected, all with the weights that are out when it begins.
 
+        ``tasks`` are task indices, or the environment's reset options. Returns ``samples`` trajectories a task, which
+        differ in sampling, in the order of ``tasks``; failures are among them, by status. ``seed`` decides all
+        randomness. ``sampling`` and ``backend`` are those of training when left out (of a mixture: of its first
+        component).
+
         An update that comes meanwhile waits until the last episode has ended. The episodes are in no group and no
-        batch. They count for the collector's ``max_running`` and start before those of training; one that fails is not
-        played again.
-
-        Args:
-            tasks: Task indices, or the environment's reset options.
-            samples: Episodes a task; they differ in sampling.
-            sampling: As in training when left out.
-            seed: Decides all randomness.
-            backend: Other environments than those of training (of a mixture: of its first component).
-            max_running: At most this many of them at a time; ``None`` for as many as the collector's own allows.
-
-        Returns:
-            ``samples`` trajectories a task, in the order of ``tasks``; failures are among them, by status.
+        batch. They count for the collector's ``max_running``, at most so many of their own at a time, and start before
+        those of training; one that fails is not played again.
         """
         self._evaluations += 1
         name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
@@ -371,9 +360,6 @@ class Collector:
         if self._lag is not None:
             self._lag.stop()
         await _cancel(self._episodes, timeout)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()

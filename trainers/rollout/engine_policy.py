@@ -30,13 +30,10 @@ class Said:
 
 
 class EnginePolicy:
-    """Conversations with an engine's model, any number at a time.
+    """Conversations with an engine's model, any number at a time, each reply with the weights of that moment.
 
-    Args:
-        engine: What replies, with the weights that it has at that moment.
-        renderer: Turns conversations into tokens; its stop tokens end a reply.
-        sampling: How to sample; its ``seed`` is not used.
-        max_context: Prompt and reply together have at most this many tokens; ``None`` for what the engine can hold.
+    The renderer's stop tokens end a reply; the ``seed`` of ``sampling`` is not used. Prompt and reply together have at
+    most ``max_context`` tokens; ``None`` is what the engine can hold.
     """
 
     def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
@@ -54,14 +51,9 @@ class Speaker:
     async def reply(self, conversation: Messages, tools: Any = None) -> Said:
         """The next words; a reply that a weight update cut is said again from its start, by the new weights.
 
-        Args:
-            conversation: All of it, which begins with the conversation of the call before.
-            tools: Schemas that the chat template is to show, in the first call.
-
-        Raises:
-            NoRoomError: The context is full.
-            RendererError: The conversation does not fit the chat template.
-            EngineError: The engine failed.
+        ``conversation`` is all of it, and begins with that of the call before; the chat template shows ``tools``
+        (schemas) in the first call. Raises NoRoomError: the context is full; RendererError: the conversation does not
+        fit the chat template; EngineError: the engine failed.
         """
         policy = self._policy
         if self._tokens is None:

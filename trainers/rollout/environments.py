@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from textenvs.env import LARGEST
 from textenvs.lookahead import checked_scores
@@ -102,19 +102,13 @@ class Lease:
             raise EnvError(f"the environment's {method} returned nonsense: {error}", f"{method}_nonsense") from error
 
 
-class Backend:
+class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
     """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
-    Args:
-        spec: How to make one.
-        kind: Where they run.
-        tools: What :func:`tools_of` says of such an environment.
-        workers: At most this many at a time; more leases wait. ``None`` for no limit, and, for processes, one a CPU.
-            Actors must have a limit.
-        make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
-        reset_timeout: Seconds for a reset.
-        step_timeout: Seconds for a step.
-        beside: Another backend, whose ``workers`` are the limit of both. Each keeps those that it made.
+    ``tools`` are what :func:`tools_of` says of such an environment. There are at most ``workers`` at a time; more
+    leases wait. ``None`` is no limit, and, for processes, one a CPU; actors must have a limit. Seconds for making one
+    (for a process: and for starting it), a reset, and a step; ``None`` is no limit. ``beside`` is another backend,
+    whose ``workers`` are the limit of both; each keeps those that it made.
     """
 
     @checked
@@ -185,9 +179,6 @@ class Backend:
         for worker, watch in self._retired.items():
             worker.kill()
             watch.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()

@@ -272,20 +272,14 @@ class GroupScheduler:
     ) -> str | None:
         """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
 
-        Args:
-            ticket: From :meth:`start`; each ends once, and one that was withdrawn not at all.
-            trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
-            excused: If unusable, a weight update aborted it: this does not count against its retries.
-            own: If unusable, the episode itself is the cause whatever its status: it is not sampled again as it was.
-            forks: If usable, turn and number of each fork that is to be played. One that fails for good is left out
-                and counted (``forks_lost``).
+        Each ticket of :meth:`start` ends once, and one that was withdrawn not at all. An episode is usable when its
+        status is trainable and it has a token to train on. If it is not: ``excused``, a weight update aborted it, which
+        does not count against its retries; ``own``, it is itself the cause whatever its status, and is not sampled
+        again as it was. If it is: ``forks`` are turn and number of each fork that is to be played; one that fails for
+        good is left out and counted (``forks_lost``).
 
-        Returns:
-            Why its group was dropped now, where it was.
-
-        Raises:
-            ConsecutiveErrorsError: This was one unusable episode too many in a row.
-            FilterExhaustedError: This completed one group without difference in reward too many.
+        Returns why its group was dropped now, where it was. Raises ConsecutiveErrorsError: this was one unusable
+        episode too many in a row; FilterExhaustedError: it completed one group without difference in reward too many.
         """
         if ticket not in self._running:
             raise ValueError(f"{ticket} is not running: it was never started, has ended before, or was withdrawn")

@@ -135,10 +135,7 @@ class _AbortedError(EpisodeError):
 
 
 class Player:
-    """Plays episodes with one engine; any number at a time.
-
-    ``rewards`` come later, by name; see :mod:`trainers.rollout.rewards`.
-    """
+    """Plays episodes with one engine, any number at a time; ``rewards``, by name, come later."""
 
     def __init__(
         self,

@@ -72,11 +72,9 @@ class Futures(Protocol):
     @property
     def rewards(self) -> PendingRewards:
         """Of the episode, one object as long as it is played."""
-        ...
 
     async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
         """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError."""
-        ...
 
 
 Earned: TypeAlias = float | Mapping[str, float]
@@ -97,11 +95,7 @@ class PendingRewards:
     """
 
     def __init__(
-        self,
-        scores: Mapping[str, Score],
-        timeout: float | None,
-        timeline: Timeline,
-        root: PendingRewards | None = None,
+        self, scores: Mapping[str, Score], timeout: float | None, timeline: Timeline, root: PendingRewards | None = None
     ) -> None:
         self._scores, self._timeout, self._timeline, self.root = scores, timeout, timeline, root
         self.needs_futures = any(getattr(score, "needs_futures", False) for score in scores.values())
@@ -188,28 +182,20 @@ Credit = Literal["value", "difference"]
 class MultiturnScore:
     """The multiturn-aware reward as a :data:`Score`, in training alone: futures are played beside the episode.
 
-    Futures are forks (:class:`Futures`), played by the engine's model of that moment. See :mod:`textenvs.lookahead`.
+    Futures are forks (:class:`Futures`), played by the engine's model of that moment. See :mod:`textenvs.lookahead`;
+    the ``lookahead`` is without a policy. They sample by ``sampling``, ``None`` as the episodes do.
 
-    Args:
-        lookahead: How to look ahead; without a policy.
-        credit: ``"value"``: each turn earns its multiturn-aware reward, an estimate of what the whole conversation will
-            be worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns).
-            ``"difference"``: what the turn changed in that estimate; an episode's rewards then sum to the score of the
-            conversation that it became.
-        replace: In place of what the environment pays, not beside it: a term ``environment_not_counted`` takes that
-            away.
-        sampling: How the futures sample; ``None`` as the episodes do.
+    With ``credit="value"`` each turn earns its multiturn-aware reward, an estimate of what the whole conversation will
+    be worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns). With
+    ``"difference"`` it earns what it changed in that estimate; an episode's rewards then sum to the score of the
+    conversation that it became. ``replace``: in place of what the environment pays, not beside it: a term
+    ``environment_not_counted`` takes that away.
     """
 
     needs_futures = True
 
     def __init__(
-        self,
-        lookahead: Lookahead,
-        *,
-        credit: Credit = "value",
-        replace: bool = True,
-        sampling: Sampling | None = None,
+        self, lookahead: Lookahead, *, credit: Credit = "value", replace: bool = True, sampling: Sampling | None = None
     ) -> None:
         if credit not in ("value", "difference"):
             raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")

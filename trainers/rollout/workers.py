@@ -79,7 +79,7 @@ class Worker(ABC):
         healthy, self.healthy = self.healthy, False  # unless it returns
         # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
         self._job = job = self._begin(method, args, kwargs)
-        job.add_done_callback(_mark_as_seen)
+        job.add_done_callback(lambda job: job.cancelled() or job.exception())  # an abandoned call has no waiter
         await asyncio.wait((job,), timeout=timeout)
         if not job.done():
             raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s", f"{method}_timeout")
@@ -105,11 +105,6 @@ class Worker(ABC):
     @abstractmethod
     def kill(self) -> None:
         """End a call that is running, where that is possible."""
-
-
-def _mark_as_seen(job: asyncio.Future[Any]) -> None:
-    if not job.cancelled():
-        job.exception()  # an abandoned call has no waiter
 
 
 def _told(error: BaseException) -> str:

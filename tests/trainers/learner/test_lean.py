@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from trainers.learner.lean import use_lean_layers
+from trainers.learner.cpu import use_lean_layers
 from trainers.tiny import build_model
 
 

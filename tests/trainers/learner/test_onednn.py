@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.learner.onednn import OneDNNLinear, use_onednn
+from trainers.learner.cpu import OneDNNLinear, use_onednn
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 

@@ -85,7 +85,7 @@ def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing():
         step(math.nan)
     assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters()), "the next gradient is not added to it"
-    assert optimizer.progress == {"step_count": 1}
+    assert optimizer.step_count == 1
 
 
 def test_what_is_frozen_is_not_the_optimizers():

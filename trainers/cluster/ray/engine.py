@@ -173,12 +173,9 @@ class RayEngine:
     ) -> RayEngine:
         """Make the actor, and the engine in it; EngineError where it does not start, or what ``make`` raises.
 
-        Args:
-            cluster: Where.
-            replica: Number of the engine: its seat in the plan.
-            make: Ray's reference to a function of no argument that makes the engine, or a coroutine that does.
-            gpus: CUDA numbers of GPUs that it shares with learner ranks.
-            bucket_bytes: Of weights that an embedded engine takes at once.
+        ``replica`` is the engine's number: its seat in the plan. ``make`` is Ray's reference to a function of no
+        argument that makes the engine, or a coroutine that does. ``gpus`` are CUDA numbers of GPUs that it shares with
+        learner ranks; ``bucket_bytes`` of weights are what an embedded engine takes at once.
         """
         ray = cluster.ray
         options = cluster.options(cluster.plan.engines[replica])
@@ -290,7 +287,7 @@ class RayEngine:
             raise
         except errors.RayActorError as error:
             process = f" (process {self.pid})" if self.pid else ""
-            self._die(f"the engine's actor{process} died: {said(error)}")
+            self._dead = self._dead or f"the engine's actor{process} died: {said(error)}"
             raise EngineDeadError(self._dead) from error
         except errors.RayTaskError as error:
             if isinstance(error.cause, EngineError | ValueError):
@@ -305,10 +302,6 @@ class RayEngine:
             await asyncio.sleep(_STATS_S)
             with contextlib.suppress(EngineError):
                 await self._call("nothing")
-
-    def _die(self, why: str) -> None:
-        if self._dead is None:
-            self._dead = why
 
     def _check_alive(self) -> None:
         if self._dead is not None:

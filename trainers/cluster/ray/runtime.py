@@ -46,17 +46,10 @@ def said(error: BaseException) -> str:
 class RayCluster:
     """Ray, and where a plan's actors go there; a context manager. A Ray that this process uses already stays as it is.
 
-    Args:
-        plan: What the run needs.
-        address: Cluster to join; ``None`` is what RAY_ADDRESS says, else a Ray of our own. Never one that merely
-            happens to run on this machine.
-        num_cpus: CPUs of a Ray of our own; ``None`` is what the machine has, or the plan needs, where that is more.
-        timeline: File for Ray's timeline, written at the end.
-        timeout: Seconds to wait for the placement groups.
-
-    Raises:
-        ImportError: There is no Ray here.
-        PlanError: The cluster has not what the plan needs.
+    ``address`` is the cluster to join; ``None`` is what RAY_ADDRESS says, else a Ray of our own, never one that merely
+    happens to run on this machine. Our own has ``num_cpus``; ``None`` is what the machine has, or the plan needs, where
+    that is more. Ray's ``timeline`` is written to that file at the end; ``timeout`` is in seconds, for the placement
+    groups. Raises ImportError: there is no Ray here; PlanError: the cluster has not what the plan needs.
     """
 
     def __init__(

@@ -32,18 +32,13 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """``GRPOTrainer`` with advantages of turns; ``rollout_func`` is a :class:`.TextEnvRollout`.
 
     :func:`.textenv_reward` must be among ``reward_funcs``, as it is, with a weight above 0: its turn rewards are what
-    is credited. What other reward functions give an episode counts to its last turn.
+    is credited. What other reward functions give an episode counts to its last turn. ``estimate`` makes advantages of a
+    batch, an estimator without a critic. ``None`` is ``turn_grpo`` (each turn's reward-to-go against the siblings that
+    reached the turn), scaled as ``scale_rewards`` says: by the group's root mean square (``group``), to the batch's
+    mean 0 and deviation 1 (``batch``), or not (``none``). All else is as of ``GRPOTrainer``.
 
-    Args:
-        *args: As of ``GRPOTrainer``.
-        estimate: From a batch to advantages, an estimator without a critic. ``None`` is ``turn_grpo`` (each turn's
-            reward-to-go against the siblings that reached the turn), scaled as ``scale_rewards`` says: by the group's
-            root mean square (``group``), to the batch's mean 0 and deviation 1 (``batch``), or not (``none``).
-        **kwargs: As of ``GRPOTrainer``.
-
-    Raises:
-        ValueError: ``textenv_reward`` is missing, or rewards are normalised before they are added up.
-        RuntimeError: This version of TRL has not got what is replaced here.
+    Raises ``ValueError``: ``textenv_reward`` is missing, or rewards are normalised before they are added up;
+    RuntimeError: this version of TRL has not got what is replaced here.
     """
 
     def __init__(self, *args: Any, estimate: Estimate | None = None, **kwargs: Any) -> None:

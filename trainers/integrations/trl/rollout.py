@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
@@ -44,7 +44,7 @@ class RolloutError(RuntimeError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TextEnvRollout:
+class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     """Plays the episodes of a dataset for a ``GRPOTrainer``.
 
     The dataset is one of :func:`textenvs.integrations.trl.textenv_dataset`::
@@ -124,9 +124,6 @@ class TextEnvRollout:
         for backend in self._backends.values():
             wait_for(backend.close())  # type: ignore[arg-type]
         self._engine, self._trainer, self._backends = None, None, {}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

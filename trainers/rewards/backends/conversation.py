@@ -16,10 +16,7 @@ Overlong: TypeAlias = Literal["error", "left"]
 Prepared = TypeVar("Prepared")
 
 #: What every reward model must be able to score: it is tried on this before it is relied on.
-PROBE: Messages = (
-    *(user("What is 2 + 2?"), assistant("4.")),
-    *(user("And 3 more?"), assistant("2 + 2 + 3 is 7.")),
-)
+PROBE: Messages = (*(user("What is 2 + 2?"), assistant("4.")), *(user("And 3 more?"), assistant("2 + 2 + 3 is 7.")))
 
 
 def replies(request: ScoringRequest) -> list[int]:

@@ -58,11 +58,7 @@ def keep_weights_loadable() -> None:
         layers.check_cpu_sgl_kernel = lambda *args, **kwargs: False
 
 
-def _install() -> None:
-    gpu_model_runner.Sampler = Sampler
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, Transfer)
-    keep_weights_loadable()
-
-
-_install()
+gpu_model_runner.Sampler = Sampler
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, Transfer)
+keep_weights_loadable()
