@@ -137,7 +137,8 @@ async def _episode(env: TextEnv[Any], heard: Heard, curious: Curious, rng: np.ra
         heard.tries += int(info["metrics"].get("user_tries", 0))
     heard.stop = env.state.stop
     heard.failure = info.get("failure")
-    answered = any(_is_answer(text_of(message)) for message in env.state.messages if message["role"] == "assistant")
+    replies = "\n".join(text_of(message) for message in env.state.messages if message["role"] == "assistant")
+    answered = any(mark in replies for mark in ("####", "<document>", "```"))
     if heard.stop in ("user_left", "gave_up") and not answered:
         heard.errors["early_end"] += 1
 
@@ -187,10 +188,6 @@ def reading_ease(texts: Sequence[str]) -> float | None:
 def _values(text: str, values: Sequence[str]) -> set[str]:
     words = set(re.findall(r"\w+", text))
     return values_in(text) | {value for value in values if value in words}
-
-
-def _is_answer(text: str) -> bool:
-    return "####" in text or "<document>" in text or "```" in text
 
 
 @cache
