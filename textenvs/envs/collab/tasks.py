@@ -170,6 +170,10 @@ _NOT_METADATA = {"prompt", "completion", "split", "single_turn_prompt", "single_
 _NOT_METADATA |= {"single_turn_metadata", "conv_id", "score", "turn_id", "sessions", "rewards", "data_source"}
 
 
+def _whole(reference: str, metadata: Mapping[str, Any]) -> str:
+    return reference
+
+
 @dataclass(frozen=True)
 class Family:
     """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes."""
@@ -184,7 +188,7 @@ class Family:
     #: Makes pieces of a request and its reference, for rows without any.
     split: Callable[[str, str], tuple[Piece, ...]] = split_request
     #: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
-    gold: Callable[[str, Mapping[str, Any]], str] = lambda reference, metadata: reference
+    gold: Callable[[str, Mapping[str, Any]], str] = _whole
 
     def goal(self, task: Task) -> Goal:
         return goal_of(task, self.split)
