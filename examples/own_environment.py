@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from textenvs import COMMON, Attack, EpisodeState, Message, Task, TextEnv, Turn, always, user, visible_text
+from textenvs import EpisodeState, Message, Task, TextEnv, Turn, always, user, visible_text
 
 QUESTION = user("I think of a number from 1 to 7. Guess it.")
 TASKS = [Task(f"number-{number}", "numbers", (QUESTION,), ground_truth=number) for number in range(1, 8)]
@@ -31,6 +31,8 @@ class HigherLower(TextEnv[Known]):
     """Reward terms of every turn: `correct` for the number, `wasted` for a guess that the answers had ruled out."""
 
     state_type = Known
+    #: Cheap replies for `textenvs audit`; now and then a constant is the number, and that is no cheating.
+    own_attacks = (always("all", "says every number", "1 2 3 4 5 6 7"),)
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(TASKS, max_assistant_turns=3, render_mode=render_mode)
@@ -59,10 +61,6 @@ class HigherLower(TextEnv[Known]):
     def careless_reply(self, rng: np.random.Generator) -> str:
         """Any number."""
         return str(rng.integers(1, 8))
-
-    def attacks(self) -> tuple[Attack, ...]:
-        """Cheap replies for `textenvs audit`; now and then a constant is the number, and that is no cheating."""
-        return (*COMMON, always("all", "says every number", "1 2 3 4 5 6 7"))
 
 
 # With an id, gymnasium.make, make_vec and the trainer know it. No max_episode_steps: TextEnv keeps its own budgets,

@@ -1,8 +1,8 @@
 """Cheap policies: replies for an environment's reward that do not do its task.
 
-A family lists its attacks in ``textenvs/envs/<family>/attacks.py`` and returns them from :meth:`TextEnv.attacks`. An
-attack sees what any policy sees, the conversation, and never reads the environment's state. The contract test and
-``textenvs audit`` play each, and fail where one comes near the scripted expert.
+A family writes its attacks in ``textenvs/envs/<family>/attacks.py``; its class lists them as ``own_attacks``.
+An attack sees what any policy sees, the conversation, and never reads the environment's state. The contract test
+and ``textenvs audit`` play each, and fail where one comes near the scripted expert.
 """
 
 from __future__ import annotations
@@ -55,8 +55,12 @@ def sequence(name: str, says: str, replies: Sequence[str | Message], **options: 
     return Attack(name, says, start, **options)
 
 
+def user_texts(conversation: Messages) -> list[str]:
+    return [text_of(message) for message in conversation if message["role"] == "user"]
+
+
 def first_user_text(conversation: Messages) -> str:
-    return next((text_of(message) for message in conversation if message["role"] == "user"), "")
+    return next(iter(user_texts(conversation)), "")
 
 
 def remember(rng: np.random.Generator, rehearsed: Sequence[Messages], *, last: bool = True) -> Cheater:

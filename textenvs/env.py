@@ -78,6 +78,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     #: How far every attack's mean return stays below the expert's, as a share of the range from random replies to the
     #: expert; at least 0.1.
     attack_margin: ClassVar[float] = 0.1
+    #: This family's attacks (``textenvs/envs/<family>/attacks.py``). None may come near the expert.
+    own_attacks: ClassVar[Sequence[Attack]] = ()
 
     state: StateT
 
@@ -138,11 +140,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return self.state.task
 
     def attacks(self) -> Sequence[Attack]:
-        """The cheap policies known against this environment, those that can be tried anywhere among them.
-
-        A family adds its own (``textenvs/envs/<family>/attacks.py``). None may come near the expert.
-        """
-        return COMMON
+        """The cheap policies known against this environment: those that can be tried anywhere, and its own."""
+        return (*COMMON, *self.own_attacks)
 
     def secrets(self) -> Sequence[str]:
         """What only the environment may know in this episode, as texts; by default the task's ground truth.
@@ -161,6 +160,15 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         the same names every time, for example ``{"accuracy": 1.0}``. It may raise :class:`EnvironmentFailure`.
         """
         return {"return": self.state.return_so_far}
+
+    def spent_budget(self, messages: Sequence[Message]) -> str | None:
+        """The budget that ends the episode with a turn of these messages; ``None``: it may go on."""
+        state = self.state
+        if self.max_user_turns is not None and state.user_turns >= self.max_user_turns and _speaks(messages):
+            return "max_user_turns"
+        if self.max_assistant_turns is not None and state.assistant_turns >= self.max_assistant_turns:
+            return "max_assistant_turns"
+        return None
 
     def cleanup(self) -> None | Awaitable[None]:
         """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
@@ -397,19 +405,13 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         assert turn.reward is not None
         state = self.state
         state.return_so_far += turn.reward
-        speaks = "user" in [message["role"] for message in turn.messages]
-        if turn.terminated:
-            state.terminated, state.stop = True, turn.stop
-            state.messages = (*state.messages, *turn.messages)
-        elif not turn.messages:
+        if not (turn.terminated or turn.messages):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
-        elif self.max_user_turns is not None and speaks and state.user_turns >= self.max_user_turns:
-            state.truncated, state.stop = True, "max_user_turns"  # the user has no turn left: nothing more is said
-        else:
+        spent = None if turn.terminated else self.spent_budget(turn.messages)
+        if spent != "max_user_turns":  # the user has no turn left: nothing more is said
             state.messages = (*state.messages, *turn.messages)
-            state.user_turns += int(speaks)
-            if self.max_assistant_turns is not None and state.assistant_turns >= self.max_assistant_turns:
-                state.truncated, state.stop = True, "max_assistant_turns"
+            state.user_turns += not turn.terminated and _speaks(turn.messages)
+        state.terminated, state.truncated, state.stop = turn.terminated, spent is not None, spent or turn.stop
         return self._result(turn)
 
     def _identity(self) -> dict[str, Any]:
@@ -435,6 +437,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             self.render()
         assert turn.reward is not None
         return copy_messages(state.messages), turn.reward, state.terminated, state.truncated, info
+
+
+def _speaks(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "user" for message in messages)
 
 
 def check_env(what: str, env: Any) -> None:

@@ -10,9 +10,9 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -51,6 +51,18 @@ def wait_for(value: T | Awaitable[T]) -> T:
 async def settle(value: T | Awaitable[T]) -> T:
     """:func:`wait_for` for coroutines: awaited on the caller's own loop."""
     return await value if inspect.isawaitable(value) else value
+
+
+async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """All results; if one raises, or this is cancelled, the others are cancelled, and none is left running."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

@@ -29,7 +29,7 @@ import numpy as np
 
 from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_env, check_numbers
-from .event_loop import settle, wait_for
+from .event_loop import settle, together, wait_for
 from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, checked, resolve
 from .play import Episode, play
@@ -214,7 +214,7 @@ class Lookahead:
         played = replies[-turns:] if turns else [len(messages)]
         start = {"all": 0, "played": played[0], "future": played[-1]}[self._formula.scope]
         calls: list[None] = []  # one for each time that the policy was asked
-        results = await _together(*(self._guarded(each, len(messages), start, calls) for each in plays))
+        results = await together(*(self._guarded(each, len(messages), start, calls) for each in plays))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
@@ -249,7 +249,7 @@ class Lookahead:
         async def scored() -> Mapping[str, float]:
             return await settle(played.scores())
 
-        scores, grade = await _together(scored(), self._grade(_as_seen(conversation)))
+        scores, grade = await together(scored(), self._grade(_as_seen(conversation)))
         return Future(
             conversation=conversation,
             scores=scores,
@@ -304,18 +304,6 @@ def multiturn_aware_reward(
 ) -> Coroutine[Any, Any, MultiturnReward]:
     """The multiturn-aware reward of the last turn of ``env``, to be awaited; see :class:`Lookahead`."""
     return Lookahead(policy, **options)(env)
-
-
-async def _together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """All results; if one raises, the others are cancelled, and none is left running."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 async def conversation_scores(env: TextEnv[Any]) -> dict[str, float]:

@@ -1,15 +1,19 @@
-"""Texts of others (models, servers, data files) in what a person reads: without control characters, and short."""
+"""Texts of others (models, servers, data files), printable and short; and this package's own, which are YAML files."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from typing import Any
+
+import yaml
 
 # Of C0, DEL and C1, all but tabs and new lines; and the characters that turn the direction of writing.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -46,6 +50,12 @@ def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
 def digest(*parts: object) -> bytes:
     """A key of 32 bytes for values that differ by their ``repr``, in the place of long texts."""
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
+
+
+@functools.cache
+def load_yaml(package: str | None, name: str) -> Any:
+    """The YAML file ``name`` beside the modules of ``package``; shared, so never changed."""
+    return yaml.load(files(package or "").joinpath(name).read_text("utf-8"), yaml.CSafeLoader)
 
 
 @contextmanager

@@ -104,8 +104,8 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
     attacks = subject.env.attacks()
     if not {attack.name for attack in attacks} - {attack.name for attack in COMMON}:
         cause = (
-            "it lists no attacks of its own: ask what is the cheapest reply that earns its reward, and return "
-            "(*COMMON, always('name', 'what it says', 'the reply')) from attacks()"
+            "it lists no attacks of its own: ask what is the cheapest reply that earns its reward, and write "
+            "own_attacks = (always('name', 'what it says', 'the reply'),) into the class"
         )
         yield Verdict("attacks", "warning" if isinstance(subject.env, Imported) else "fail", cause)
     if subject.env.attack_margin < 0.1:

@@ -9,10 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib import resources
 from typing import Any
-
-import yaml
 
 from ..attack import Attack, Cheater
 from ..env import TextEnv
@@ -21,6 +18,7 @@ from ..evaluate.plan import jobs
 from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
 from ..messages import Message, Messages, assistant, text_of
+from ..text import load_yaml
 from ..tools.formats import call
 from .process import Died, Unfinished, Unpicklable, elsewhere
 from .subject import Subject, Verdict, mean, show
@@ -35,9 +33,7 @@ _EPISODES = 10
 
 
 #: The programs, by name; ``{name}`` stands for the name of the function that is asked for.
-LIBRARY: Mapping[str, str] = yaml.safe_load(
-    resources.files(__package__).joinpath("programs.yaml").read_text(encoding="utf-8")
-)
+LIBRARY: Mapping[str, str] = load_yaml(__package__, "programs.yaml")
 
 
 def programs(subject: Subject) -> Verdict:

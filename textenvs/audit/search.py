@@ -11,17 +11,16 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date, timedelta
-from importlib import resources
 from itertools import count, islice
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ..attack import Attack, Cheater
 from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
 from ..messages import Message, Messages, assistant, text_of
+from ..text import load_yaml
 from ..tools.formats import call
 from .subject import Subject, Verdict, judge, mean, show, solved
 
@@ -32,9 +31,7 @@ _ROUNDS = ((3, 10), (8, 10), (30, 10))  # episodes of each, and of how many one 
 _LOOKED_AT = 12  # openings that say which types of candidates there are
 _NEIGHBOURS = 3  # of each that the first round keeps
 
-_PARTS: Mapping[str, Any] = yaml.safe_load(
-    resources.files(__package__).joinpath("grammar.yaml").read_text(encoding="utf-8")
-)
+_PARTS: Mapping[str, Any] = load_yaml(__package__, "grammar.yaml")
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in _PARTS["patterns"].items()}
 _OPTIONS = re.compile(_PARTS["options"])
 

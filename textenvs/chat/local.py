@@ -66,12 +66,16 @@ def with_addresses(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def local_policy() -> Any:
+    """The class of policies that are models of this machine; ``ImportError`` where what it needs is not here."""
+    for point in importlib.metadata.entry_points(group="textenvs.policies"):
+        if point.name == "local":
+            return point.load()
+    raise ImportError("nothing installed here computes models; reinstall textenvs to have its entry points")
+
+
 def _serve(folder: str) -> str:
-    points = [each for each in importlib.metadata.entry_points(group="textenvs.policies") if each.name == "local"]
     try:
-        if not points:
-            raise ImportError("nothing installed here computes models; reinstall textenvs to have its entry points")
-        address: str = points[0].load().serve(folder)
+        return str(local_policy().serve(folder))
     except (ImportError, ValueError, OSError) as error:
         raise ChatFailure(f"{folder}: {error} (models of this machine need the extras 'train' and 'serve')") from error
-    return address

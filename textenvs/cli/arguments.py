@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any, NoReturn
 
-import yaml
+from ..text import load_yaml, nearest
 
-from ..text import nearest
-
-COMMANDS: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
-    files(__package__).joinpath("commands.yaml").read_text("utf-8")
-)
+COMMANDS: Mapping[str, Mapping[str, Any]] = load_yaml(__package__, "commands.yaml")
 _TEXTS = ("help", "usage", "description", "epilog")
 _KINDS: Mapping[str, type[int] | type[float]] = {"int": int, "float": float}
 _BOUNDS: Mapping[str, float] = {"least": -math.inf, "most": math.inf, "above": -math.inf}

@@ -6,7 +6,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import docstring_parser
@@ -26,6 +27,15 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextmanager
+def in_words(*cannot: type[Exception], mistakes: tuple[type[Exception], ...] = (), where: str = "") -> Iterator[None]:
+    """Within the block these exceptions are shown in words: what cannot be done (status 1), else ``mistakes`` (2)."""
+    try:
+        yield
+    except (*cannot, *mistakes) as error:
+        raise CommandError(f"{where}{error}", 1 if isinstance(error, cannot) else 2) from error
 
 
 def import_from_here() -> None:
@@ -75,16 +85,10 @@ def class_of(env_id: str) -> Callable[..., Any]:
     module = env_id.rpartition(":")[0]
     if module:
         import_from_here()
-        try:
+        with in_words(mistakes=(ValueError,), where=f"{env_id!r}: "):
             import_named(module)
-        except ValueError as error:
-            raise CommandError(f"{env_id!r}: {error}", 2) from error
-    try:
+    with in_words(mistakes=(gymnasium.error.Error,)), in_words(ImportError, where=f"{env_id}: "):
         return constructor(env_id)
-    except gymnasium.error.Error as error:
-        raise CommandError(str(error), 2) from error
-    except ImportError as error:
-        raise CommandError(f"{env_id}: {error}") from error
 
 
 def registered(env_id: str) -> EnvironmentSpec | None:

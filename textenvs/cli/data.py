@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..data.catalogue import DataSet, catalogue, data_folder, import_file
+from ..data.catalogue import catalogue, data_folder, import_file
 from ..task import TaskError
-from .common import CommandError
+from .common import CommandError, in_words
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,19 +23,16 @@ def run(arguments: argparse.Namespace) -> int:
     splits = tuple(entry.splits) if arguments.split is None else (arguments.split,)
     if arguments.action == "import" and len(splits) != 1:
         raise CommandError(f"a file is one split: give --split {' or --split '.join(splits)}", 2)
-    try:
+    with in_words(TaskError, ImportError, OSError, mistakes=(ValueError,)):
         for split in splits:
             if arguments.action == "get":
-                count = entry.install(split, entry.download(split), _origin(entry, split), partial=arguments.partial)
+                origin = f"hub:{entry.hub} ({entry.splits[split].hub})"
+                count = entry.install(split, entry.download(split), origin, partial=arguments.partial)
             else:
                 count = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
             digest = (entry.known(split) or {})["sha256"]
             print(f"{entry.path(split)}: {count} rows, sha256 {digest}")
             print(f"Play them with tasks={entry.name} split={split}.")
-    except (TaskError, ImportError, OSError) as error:
-        raise CommandError(str(error)) from error
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
     return 0
 
 
@@ -44,10 +41,6 @@ def _unknown(name: str | None) -> str:
     if name is None:
         return f"name a data set: {known}"
     return f"there is no data set {name!r}; there are {known}. (Files of your own need no name: tasks=FILE)"
-
-
-def _origin(entry: DataSet, split: str) -> str:
-    return f"hub:{entry.hub} ({entry.splits[split].hub})"
 
 
 def _list() -> None:

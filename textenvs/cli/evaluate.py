@@ -19,7 +19,7 @@ from ..evaluate.runner import Stats, Stopped, shown
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import report, summarize
 from ..text import printable
-from .common import CommandError, open_environment, parse_options, registered, show_value
+from .common import CommandError, in_words, open_environment, parse_options, registered, show_value
 from .interrupts import INTERRUPTED, interruptible
 from .policies import check_policy_arguments, policy_of
 
@@ -98,10 +98,8 @@ class _Evaluation:
     def _open(self, configuration: Mapping[str, Any]) -> AbstractContextManager[Folder | None]:
         if self.arguments.out is None:
             return nullcontext()
-        try:
+        with in_words(FolderError, OSError):
             return Folder(self.arguments.out, configuration, retry_failed=self.arguments.retry_failed)
-        except (FolderError, OSError) as error:
-            raise CommandError(str(error)) from error
 
     def _announce_resume(self) -> None:
         if self.folder is not None and self.folder.repaired:
@@ -153,10 +151,8 @@ def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]
         wanted = str(_TASKS if size is None else min(_TASKS, size))
     if wanted != "all" and not wanted.isdecimal():
         raise CommandError(f"--num-tasks must be an integer or `all`, not {wanted!r}", 2)
-    try:
+    with in_words(mistakes=(ValueError,), where=f"--num-tasks {wanted}: "):
         return choose_tasks(env.tasks, None if wanted == "all" else int(wanted), arguments.seed)
-    except ValueError as error:
-        raise CommandError(f"--num-tasks {wanted}: {error}", 2) from error
 
 
 def _heading(configuration: Mapping[str, Any], episodes: int) -> str:

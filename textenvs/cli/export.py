@@ -6,13 +6,11 @@ import argparse
 
 from ..evaluate.inspect_log import export
 from ..evaluate.records import FolderError
-from .common import CommandError
+from .common import in_words
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with in_words(FolderError, OSError):
         path = export(arguments.folder, arguments.out)
-    except (FolderError, OSError) as error:
-        raise CommandError(str(error)) from error
     print(f"{path}: a log of Inspect (`inspect view start --log-dir {path.parent}`)")
     return 0

@@ -7,19 +7,17 @@ from pathlib import Path
 
 from ..evaluate.leaderboard import merge, read_rows, row_of, write
 from ..evaluate.records import FolderError
-from .common import CommandError
+from .common import CommandError, in_words
 
 
 def run(arguments: argparse.Namespace) -> int:
     rows = Path(arguments.rows).expanduser()
     if not arguments.folders and not rows.exists():
         raise CommandError(f"there is no {rows}; name folders of `textenvs evaluate --out`, or --rows FILE", 2)
-    try:
+    with in_words(FolderError, ValueError, OSError):
         # All folders are read before anything is written.
         new = [row_of(folder, name=arguments.name, note=arguments.note) for folder in arguments.folders]
         every = merge(read_rows(rows), new)
         page = write(every, rows)
-    except (FolderError, ValueError, OSError) as error:
-        raise CommandError(str(error)) from error
     print(f"{page}: {len(every)} rows, {len(new)} of them from here")
     return 0

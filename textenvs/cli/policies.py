@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from ..evaluate.baselines import has_script, other_tasks, rehearsed
 from ..evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
 from ..text import nearest
 from .arguments import COMMANDS, add_arguments
-from .common import CommandError, import_from_here, parse_options
+from .common import CommandError, import_from_here, in_words, parse_options
 
 # With which of the three ways to name a policy an option goes, and which packages these ways need.
 _GOES_WITH = {
@@ -59,7 +58,7 @@ def policy_of(
     ``arguments.concurrency`` is how many replies may be wanted at a time. ``played`` are the indices of the tasks to
     play, which an attack does not rehearse.
     """
-    try:
+    with in_words(ImportError, mistakes=(ValueError,)):
         if arguments.model is not None:
             return _endpoint(arguments)
         if arguments.local is not None:
@@ -73,10 +72,6 @@ def policy_of(
             return _attack(env, env_id, name.removeprefix(_ATTACK), arguments, played)
         import_from_here()
         return FunctionPolicy(load_function(name)), {"function": name}
-    except ImportError as error:
-        raise CommandError(str(error)) from error
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
 
 
 def _attack(
@@ -116,15 +111,13 @@ def _endpoint(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
 
 
 def _local(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    # By its entry point: what computes models is no part of this package.
-    found = [point for point in importlib.metadata.entry_points(group="textenvs.policies") if point.name == "local"]
-    if not found:
-        raise CommandError("nothing installed here computes models; reinstall textenvs to have its entry points")
+    from ..chat.local import local_policy
+
     options = _given(arguments, "temperature", "max_response_length")
     if arguments.chat_template:
         options["chat_template_kwargs"] = parse_options(arguments.chat_template)
     try:
-        policy = found[0].load()(arguments.local, concurrency=arguments.concurrency, **options)
+        policy = local_policy()(arguments.local, concurrency=arguments.concurrency, **options)
     except ImportError as error:
         raise CommandError(f"--local needs torch and transformers ({error}): pip install 'textenvs[train]'") from error
     except ValueError as error:

@@ -17,7 +17,7 @@ from ..serve.host import Host, Limits, Offer
 from ..serve.remote import TOKEN_VARIABLE
 from ..serve.server import Server
 from ..trust import is_loopback
-from .common import CommandError, open_environment, parse_options, registered
+from .common import CommandError, in_words, open_environment, parse_options, registered
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,10 +59,8 @@ def read_tokens(path: str | None) -> dict[str, str]:
     if path is None:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         return {"token": token} if token else {}
-    try:
+    with in_words(OSError, UnicodeDecodeError, where=f"--token-file {path}: "):
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"--token-file {path}: {error}") from error
     tokens: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
@@ -89,10 +87,8 @@ def _server(
         )
         for name, (env_id, options) in served.items()
     }
-    try:
+    with in_words(mistakes=(ValueError,)):
         return Server(Host(offers, limits=limits, allow=arguments.allow), tokens=tokens, max_message_bytes=message)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
 
 
 async def _serve(
@@ -108,10 +104,8 @@ async def _serve(
         with suppress(NotImplementedError):  # on Windows; Ctrl-C ends it at once there
             loop.add_signal_handler(number, signalled)
     try:
-        try:
+        with in_words(OSError, where=f"cannot listen at {arguments.bind}:{arguments.port}: "):
             await server.start(arguments.bind, arguments.port)
-        except OSError as error:
-            raise CommandError(f"cannot listen at {arguments.bind}:{arguments.port}: {error}") from error
         at = f"[{arguments.bind}]" if ":" in arguments.bind else arguments.bind
         for name, (env_id, _) in served.items():
             print(f"offers {name}" + (f" ({env_id})" if name != env_id else ""))

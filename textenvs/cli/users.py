@@ -10,23 +10,19 @@ from typing import Any
 
 from ..chat.errors import BudgetExceeded, CacheError
 from ..data.files import write_rows
+from ..evaluate.records import write_text
 from ..evaluate.summary import table
 from ..users.dialogues import dialogues
 from ..users.report import ERRORS, listen_to, summarize
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, in_words, open_environment, parse_options
 
 
 def run(arguments: argparse.Namespace) -> int:
     options = parse_options(arguments.options)
     work = {"report": _report, "dialogues": _dialogues}[arguments.action]
-    try:
+    refused = in_words(mistakes=(NotImplementedError,), where=f"{arguments.id}: ")
+    with in_words(BudgetExceeded, CacheError, RuntimeError, OSError, mistakes=(TypeError, ValueError)), refused:
         return work(arguments, options)
-    except NotImplementedError as error:
-        raise CommandError(f"{arguments.id}: {error}", 2) from error
-    except (TypeError, ValueError) as error:
-        raise CommandError(str(error), 2) from error
-    except (BudgetExceeded, CacheError, RuntimeError, OSError) as error:
-        raise CommandError(str(error)) from error
 
 
 def _dialogues(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -39,7 +35,7 @@ def _dialogues(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         write_rows(rows, path)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+        write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
     print(f"{path}: {len(rows)} dialogues of the user of {arguments.id}; python -m trainers.sft sft.files={path} ...")
     return 0
 
@@ -66,7 +62,7 @@ def _report(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     if arguments.out is not None:
         path = Path(arguments.out).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     if arguments.json:
         print(json.dumps(found, ensure_ascii=False))
         return 0

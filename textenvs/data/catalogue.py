@@ -12,15 +12,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..task import TaskError
+from ..text import load_yaml
 from .files import collect, file_rows, hub_rows, write_rows, written_whole
 
 Row = Mapping[str, Any]
@@ -133,7 +132,7 @@ class DataSet(BaseModel):
 @functools.cache
 def catalogue() -> Mapping[str, DataSet]:
     """All data sets with a name, by it."""
-    entries = yaml.safe_load(files(__package__).joinpath("catalogue.yaml").read_text("utf-8"))
+    entries = load_yaml(__package__, "catalogue.yaml")
     return {name: DataSet(name=name, **entry) for name, entry in entries.items()}
 
 

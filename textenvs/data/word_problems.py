@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import operator
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple, get_args
 
-import yaml
-
 from ..messages import user
-from ..task import Endless, Split, Task
+from ..task import Endless, Split, Task, split_by_hash
+from ..text import load_yaml
 
 Level = Literal["easy", "medium", "hard", "expert"]
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -90,7 +87,7 @@ class Grammar:
 
 @functools.cache
 def grammar() -> Grammar:
-    content = yaml.safe_load(files(__package__).joinpath("word_problems.yaml").read_text(encoding="utf-8"))
+    content = dict(load_yaml(__package__, "word_problems.yaml"))
     content["stories"] = [Story(**each) for each in content["stories"]]
     content["then"] = {unit: [Story(**each) for each in listed] for unit, listed in content["then"].items()}
     return Grammar(**content)
@@ -210,8 +207,7 @@ def _mentions(parts: Sequence[str], aside: str) -> bool:
 def _split_of(equations: Sequence[str]) -> str:
     # The first line only decides which chains are held out. It was changed when the trainer's defaults were settled, so
     # that they are judged on problems that had no part in choosing them.
-    digest = hashlib.sha256("\n".join(("kept back", *equations)).encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
+    return split_by_hash("\n".join(("kept back", *equations)), _HELD_OUT)
 
 
 @dataclass(frozen=True)

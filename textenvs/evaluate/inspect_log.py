@@ -40,9 +40,11 @@ def eval_log(folder: str | Path) -> dict[str, Any]:
     """The log as JSON values; ``FolderError`` as :func:`export`."""
     manifest, records = read_folder(folder)
     path = Path(folder).expanduser()
-    began, ended = (_when(path / name) for name in (MANIFEST, EPISODES))
+    stamps = (int((path / name).stat().st_mtime) for name in (MANIFEST, EPISODES))
+    began, ended = (datetime.fromtimestamp(stamp, UTC).isoformat() for stamp in stamps)
     environment, tasks = manifest["environment"], manifest["tasks"]
-    model = _model(manifest["policy"])
+    policy = manifest["policy"]
+    model = next((policy[name] for name in ("model", "local", "script", "function") if policy.get(name)), "unknown")
     summary = summarize(records)["all"]
     planned = tasks["count"] * manifest["samples"]
     identity = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:22]
@@ -61,10 +63,10 @@ def eval_log(folder: str | Path) -> dict[str, Any]:
                 "sample_ids": sorted({record.task_index for record in records}),
             },
             "model": model,
-            "model_base_url": manifest["policy"].get("base_url"),
+            "model_base_url": policy.get("base_url"),
             "config": {"epochs": manifest["samples"]},
             "packages": {"textenvs": _version()},
-            "metadata": {"policy": manifest["policy"], "seed": manifest["seed"], "fingerprint": tasks["fingerprint"]},
+            "metadata": {"policy": policy, "seed": manifest["seed"], "fingerprint": tasks["fingerprint"]},
         },
         "results": {
             "total_samples": planned,
@@ -169,19 +171,8 @@ def _usage(model: str, records: Sequence[Record]) -> dict[str, Any]:
 _TOKENS = ("prompt_tokens", "completion_tokens")
 
 
-def _model(policy: Mapping[str, Any]) -> str:
-    for name in ("model", "local", "script", "function"):
-        if policy.get(name):
-            return str(policy[name])
-    return "unknown"
-
-
 def _prefixed(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{kind}/{name}": value for name, value in values.items()}
-
-
-def _when(path: Path) -> str:
-    return datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()
 
 
 def _version() -> str:

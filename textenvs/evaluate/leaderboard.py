@@ -20,18 +20,8 @@ from .summary import summarize
 Row = dict[str, Any]
 
 _FIELDS = {
-    "name",
-    "note",
-    "environment",
-    "policy",
-    "tasks",
-    "samples",
-    "seed",
-    "episodes",
-    "failed",
-    "success",
-    "return",
-}
+    "name", "note", "environment", "policy", "tasks", "samples", "seed", "episodes", "failed", "success", "return",
+}  # fmt: skip
 _COLUMNS = ("expert", "careless", "best attack", "random", "null")
 _SCRIPT, _ATTACK, _MODEL = range(3)
 _NULL = "silence"  # the attack that says nothing
@@ -113,7 +103,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def merge(rows: Iterable[Row], new: Iterable[Row]) -> list[Row]:
     """All of them in the order of the page; of rows with the same key, the last."""
-    return sorted({_key(row): row for row in (*rows, *new)}.values(), key=_order)
+    return sorted({(_board(row), row["name"]): row for row in (*rows, *new)}.values(), key=_order)
 
 
 def write(rows: Sequence[Row], path: Path) -> Path:
@@ -139,7 +129,8 @@ def command_of(row: Row) -> str:
         given = {"base-url": policy.get("base_url"), "temperature": policy.get("temperature")}
         for name, value in {**given, "max-response-length": length}.items():
             words += [] if value is None else [f"--{name}", str(value)]
-        for flag, values in (("--chat-template", policy.get("chat_template_kwargs", {})), ("--chat", _extra(policy))):
+        extra = {"extra": policy["extra"]} if policy.get("extra") else {}
+        for flag, values in (("--chat-template", policy.get("chat_template_kwargs", {})), ("--chat", extra)):
             words += [word for pair in _pairs(values) for word in (flag, pair)]
         words += ["--no-request-seed"] if policy.get("request_seed") is False else []
     words += ["--num-tasks", str(row["tasks"]["count"])]
@@ -208,10 +199,6 @@ def _needs(env_id: str) -> str:
     return f": it needs {' and '.join(needs)}" if needs else ""
 
 
-def _key(row: Row) -> tuple[str, str]:
-    return _board(row), row["name"]
-
-
 def _kind(row: Row) -> int:
     return _SCRIPT if "script" in row["policy"] else _ATTACK if "attack" in row["policy"] else _MODEL
 
@@ -220,10 +207,6 @@ def _order(row: Row) -> tuple[Any, ...]:
     known = list_environments(with_arguments=True)
     env_id = row["environment"]["id"]
     return known.index(env_id) if env_id in known else len(known), _board(row), _kind(row), row["name"]
-
-
-def _extra(policy: Mapping[str, Any]) -> dict[str, Any]:
-    return {"extra": policy["extra"]} if policy.get("extra") else {}
 
 
 def _pairs(options: Mapping[str, Any]) -> list[str]:

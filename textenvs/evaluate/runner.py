@@ -22,6 +22,7 @@ from typing import Any, TextIO, TypeVar
 
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, ResetResult, StepResult, TextEnv, check_numbers
+from ..event_loop import together
 from ..messages import Message, Messages, clean_text, copy_messages
 from ..options import PositiveInt, Seconds, checked
 from ..play import play as play_episode
@@ -155,15 +156,9 @@ async def run(
             await calls.close()
 
     # The range comes first, so that no job is taken without a worker for it.
-    workers = [asyncio.create_task(work(job)) for _, job in zip(range(concurrency), left, strict=False)]
-    try:
-        await asyncio.gather(*workers)
-        while streak:
-            on_record(streak.pop(0))
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    await together(*(work(job) for _, job in zip(range(concurrency), left, strict=False)))
+    while streak:
+        on_record(streak.pop(0))
 
 
 async def play(

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Interval = tuple[float, float]
+#: ``value``, ``low`` and ``high``.
+Estimate = dict[str, Any]
 
 #: The level of every interval in a report.
 CONFIDENCE = 0.95
@@ -91,6 +94,12 @@ def mean_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval 
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return float(low), float(high)
+
+
+def estimate(groups: Sequence[Sequence[float]], *, rate: bool = False, worth: float | None = None) -> Estimate:
+    """The mean over all episodes with its interval, where there is one; ``worth`` as in :func:`rate_interval`."""
+    low, high = rate_interval(groups, worth) if rate else mean_interval(groups) or (None, None)
+    return {"value": fmean(value for group in groups for value in group), "low": low, "high": high}
 
 
 def _sums(groups: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

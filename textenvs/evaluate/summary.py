@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .records import Record
-from .statistics import CONFIDENCE, mean_interval, pass_at_k, pass_hat_k, rate_interval
+from .statistics import CONFIDENCE, Estimate, estimate, pass_at_k, pass_hat_k
 
-Estimate = dict[str, Any]
 #: Fields of a record that only some episodes have.
 COUNTED = ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens")
 
@@ -52,7 +51,7 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
     if not good:
         return numbers
     outcomes = _by_task((record.task, record.success) for record in good)
-    numbers["success"] = _rate(outcomes)
+    numbers["success"] = estimate(outcomes, rate=True)
     for name, formula in (("pass_hat_k", pass_hat_k), ("pass_at_k", pass_at_k)):
         ks = range(1, max(map(len, outcomes)) + 1)
         numbers[name] = {str(k): _over_tasks(outcomes, k, formula) for k in ks}
@@ -63,7 +62,7 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
         name: _mean((record.task, record.metrics[name]) for record in good if name in record.metrics)
         for name in dict.fromkeys(name for record in good for name in record.metrics)
     }
-    numbers["truncated"] = _rate(_by_task((record.task, record.truncated) for record in good))
+    numbers["truncated"] = estimate(_by_task((record.task, record.truncated) for record in good), rate=True)
     for name in ("assistant_turns", "user_turns", "cut_replies"):
         numbers[name] = _mean((record.task, getattr(record, name)) for record in good)
     for name in COUNTED:
@@ -82,25 +81,14 @@ def _by_task(values: Iterable[tuple[int, float]]) -> list[list[float]]:
 
 
 def _mean(values: Iterable[tuple[int, float]]) -> Estimate:
-    groups = _by_task(values)
-    low, high = mean_interval(groups) or (None, None)
-    return {"value": _mean_of(groups), "low": low, "high": high}
+    return estimate(_by_task(values))
 
 
 def _over_tasks(outcomes: Sequence[Sequence[float]], k: int, formula: Callable[[int, int, int], float]) -> Estimate:
     enough = [outcome for outcome in outcomes if len(outcome) >= k]
     values = [[formula(int(sum(outcome)), len(outcome), k)] for outcome in enough]
-    return {**_rate(values, worth=sum(len(outcome) // k for outcome in enough)), "tasks": len(values)}
-
-
-def _rate(groups: Sequence[Sequence[float]], worth: float | None = None) -> Estimate:
-    low, high = rate_interval(groups, worth)
-    return {"value": _mean_of(groups), "low": low, "high": high}
-
-
-def _mean_of(groups: Sequence[Sequence[float]]) -> float:
-    values = [value for group in groups for value in group]
-    return math.fsum(values) / len(values)
+    worth = sum(len(outcome) // k for outcome in enough)
+    return {**estimate(values, rate=True, worth=worth), "tasks": len(values)}
 
 
 # ------------------------------------------------------------------ as text

@@ -22,10 +22,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ..chat.clients import client_for
@@ -35,10 +33,11 @@ from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
 from ..messages import Message, Messages, clean_messages, system, text_of, user, visible_conversation
 from ..options import PositiveInt, checked
+from ..text import load_yaml
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
-PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts.yaml").read_text("utf-8"))
+PROMPTS: Mapping[str, str] = load_yaml(__package__, "prompts.yaml")
 
 _DIGITS = 12
 # JSON's own brackets are never followed by one of these.

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from ..evaluate.records import EPISODES, MANIFEST, SUMMARY, Record
+from ..evaluate.records import EPISODES, MANIFEST, SUMMARY, FolderError, Record, read_folder
 from ..messages import Messages
 from .schema import COLUMNS, EXPLAINED, FORMAT, FORMAT_KEY, ITERATION_KEY
 
@@ -223,14 +223,10 @@ class Iteration:
 
     @cached_property
     def _records(self) -> list[Record]:
-        lines = self.path.read_bytes().split(b"\n")
-        records = []
-        for number, line in enumerate(lines[:-1], start=1):  # what follows the last line's end is not whole
-            try:
-                records.append(Record.from_json(line.decode()))
-            except (ValueError, TypeError) as error:
-                raise RecordsError(f"{self.path}: line {number} is no record of an episode ({error})") from error
-        return sorted(records, key=lambda record: record.place)
+        try:
+            return read_folder(self.path.parent)[1]
+        except FolderError as error:
+            raise RecordsError(str(error)) from error
 
 
 @dataclass(frozen=True)

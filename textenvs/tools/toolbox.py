@@ -17,6 +17,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..env import EnvironmentFailure, EpisodeState
+from ..event_loop import together
 from ..messages import ToolCall, clean_text
 from ..options import PositiveInt, checked
 from ..threads import in_new_thread
@@ -130,15 +131,8 @@ class Toolbox:
                 return await _run(ready)
 
         prepared = [self._prepare(place, call, state) for place, call in enumerate(calls)]
-        running = {i: asyncio.ensure_future(one(each)) for i, each in enumerate(prepared) if isinstance(each, _Ready)}
-        try:
-            await asyncio.gather(*running.values())
-        except BaseException:
-            for task in running.values():
-                task.cancel()
-            await asyncio.gather(*running.values(), return_exceptions=True)
-            raise
-        return tuple(running[i].result() if i in running else each for i, each in enumerate(prepared))  # type: ignore[misc]
+        results = iter(await together(*(one(each) for each in prepared if isinstance(each, _Ready))))
+        return tuple(next(results) if isinstance(each, _Ready) else each for each in prepared)
 
     def _prepare(self, place: int, call: ToolCall, state: EpisodeState) -> _Ready | ToolResult:
         name = call["function"]["name"]

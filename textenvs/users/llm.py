@@ -11,11 +11,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
-from importlib.resources import files
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat.clients import client_for
@@ -26,9 +24,10 @@ from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
 from ..messages import Message, Messages, assistant, system, text_of, user, visible_conversation
 from ..options import PositiveInt, checked
+from ..text import load_yaml
 from .base import UserTurn
 
-PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts.yaml").read_text("utf-8"))
+PROMPTS: Mapping[str, str] = load_yaml(__package__, "prompts.yaml")
 
 #: Words in a row that count as one copied piece of a goal. Fewer would find what any two texts on one subject share.
 PIECE = 4
@@ -179,7 +178,8 @@ class LLMUser:
             request.append(user(PROMPTS["curtain"]))
         for message in heard:
             flipped = assistant if message["role"] == "user" else user
-            request.append(flipped(_defused(text_of(message)) or PROMPTS["silence"]))
+            text = _CONTROL.sub(r"\g<0> ", text_of(message))  # with a space in it, a control token is only text
+            request.append(flipped(text or PROMPTS["silence"]))
         return request
 
     def _read_json(self, text: str) -> tuple[str, str | None]:
@@ -225,8 +225,3 @@ def _words(text: str) -> list[str]:
 
 def _pieces(words: Sequence[str]) -> set[tuple[str, ...]]:
     return {tuple(words[i : i + PIECE]) for i in range(len(words) - PIECE + 1)}
-
-
-def _defused(text: str) -> str:
-    """The text with a space in every spelt-out control token: still readable, no longer a token."""
-    return _CONTROL.sub(r"\g<0> ", text)

@@ -10,17 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.resources import files
 from typing import Any, Self
 
 import numpy as np
-import yaml
 
 from ..options import Share, checked
+from ..text import load_yaml
 
-_TEXTS: Mapping[str, Mapping[str, Any]] = yaml.load(
-    files(__package__).joinpath("manners.yaml").read_text("utf-8"), yaml.CSafeLoader
-)
+_TEXTS: Mapping[str, Mapping[str, Any]] = load_yaml(__package__, "manners.yaml")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _NUMBER = re.compile(r"(?<![\w.,@#-])\d+(?!\w|[.,]\d)")
 # Quotations, code and addresses are not respelt.

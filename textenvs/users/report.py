@@ -135,7 +135,8 @@ async def _episode(env: TextEnv[Any], heard: Heard, curious: Curious, rng: np.ra
         heard.tries += int(info["metrics"].get("user_tries", 0))
     heard.stop = env.state.stop
     heard.failure = info.get("failure")
-    answered = any(_is_answer(text_of(message)) for message in env.state.messages if message["role"] == "assistant")
+    replies = "\n".join(text_of(message) for message in env.state.messages if message["role"] == "assistant")
+    answered = any(mark in replies for mark in ("####", "<document>", "```"))
     if heard.stop in ("user_left", "gave_up") and not answered:
         heard.errors["early_end"] += 1
 
@@ -180,10 +181,6 @@ def reading_ease(texts: Sequence[str]) -> float | None:
     sentences = sum(max(1, len(re.findall(r"[.!?]+(?:\s|$)", text))) for text in texts)
     syllables = sum(max(1, len(_VOWELS.findall(word))) for word in words)
     return 206.835 - 1.015 * len(words) / sentences - 84.6 * syllables / len(words)
-
-
-def _is_answer(text: str) -> bool:
-    return "####" in text or "<document>" in text or "```" in text
 
 
 @cache

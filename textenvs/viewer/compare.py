@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from ..evaluate.statistics import mean_interval, rate_interval
+from ..evaluate.statistics import estimate
 
 Pair = dict[str, Any]
 Ref = tuple[str, int]
@@ -42,19 +42,19 @@ def _pair(before: Side, after: Side) -> Pair:
     first, second = _by_task(before.rows), _by_task(after.rows)
     common = [task for task in first if task in second]
     numbers: Pair = {}
-    for n, name in enumerate(("return", "success")):
+    for n, name in enumerate(("return", "success") if common else ()):
         values = [[[episode[n] for episode in side[task]] for task in common] for side in (first, second)]
         numbers[name] = {
-            "first": _estimate(values[0], rate=name == "success"),
-            "second": _estimate(values[1], rate=name == "success"),
-            "difference": _estimate([[_mean(b) - _mean(a)] for a, b in zip(*values, strict=True)]),
+            "first": estimate(values[0], rate=name == "success"),
+            "second": estimate(values[1], rate=name == "success"),
+            "difference": estimate([[fmean(b) - fmean(a)] for a, b in zip(*values, strict=True)]),
         }
     return {
         "first": [before.run, before.kind, before.number],
         "second": [after.run, after.kind, after.number],
         "tasks": [[*task, *(x for side in (first, second) for x in _of_task(side[task]))] for task in common],
         "alone": [len(first) - len(common), len(second) - len(common)],
-        "estimates": numbers if common else {},
+        "estimates": numbers,
     }
 
 
@@ -69,15 +69,4 @@ def _by_task(rows: Mapping[str, Sequence[Any]]) -> dict[tuple[str, str], list[tu
 
 
 def _of_task(episodes: Sequence[tuple[float, float]]) -> tuple[int, float, float]:
-    return len(episodes), _mean([reward for reward, _ in episodes]), _mean([success for _, success in episodes])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _estimate(groups: Sequence[Sequence[float]], rate: bool = False) -> dict[str, float | None] | None:
-    if not groups:
-        return None
-    low, high = rate_interval(groups) if rate else mean_interval(groups) or (None, None)
-    return {"value": _mean([value for group in groups for value in group]), "low": low, "high": high}
+    return len(episodes), fmean(reward for reward, _ in episodes), fmean(success for _, success in episodes)

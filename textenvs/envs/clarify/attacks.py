@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...attack import Attack, always, first_user_text, sequence
+from ...attack import Attack, always, first_user_text, sequence, user_texts
 from ...messages import Messages
 from ..gsm8k.attacks import guess, line, numbers_in, table
 
@@ -23,8 +23,7 @@ def _request(conversation: Messages) -> str:
 
 
 def _all_said(conversation: Messages) -> str:
-    later = [str(message["content"]) for message in conversation if message["role"] == "user"][1:]
-    return " ".join([_request(conversation), *later])
+    return " ".join([_request(conversation), *user_texts(conversation)[1:]])
 
 
 def _reversed(conversation: Messages) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, text_of
@@ -77,6 +76,7 @@ class Clarify(TextEnv[ClarifyState]):
     state_type = ClarifyState
     levels = LEVELS
     attack_margin = 0.5
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -238,9 +238,6 @@ class Clarify(TextEnv[ClarifyState]):
         hidden = {str(request.values[name]) for name in request.missing}
         answer = " ".join(request.answer)
         return () if answer in hidden else (answer,)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     @property
     def _request(self) -> Request:

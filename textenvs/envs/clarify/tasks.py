@@ -16,14 +16,11 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Literal
-
-import yaml
 
 from ...messages import user
 from ...task import Endless, Split, Task, TaskError
-from ...text import quoted
+from ...text import load_yaml, quoted
 from ...tools.calculator import as_text, evaluate
 from ...users.guard import values_in
 
@@ -69,7 +66,7 @@ class Kind:
         return " ".join(self.order) if self.order else "and the number"
 
 
-_DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("requests.yaml").read_text("utf-8"), yaml.CSafeLoader)
+_DATA: dict[str, Any] = load_yaml(__package__, "requests.yaml")
 
 
 def _slot(name: str, own: Mapping[str, Any] | None) -> Slot:

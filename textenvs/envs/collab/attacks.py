@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, remember, sequence
+from ...attack import Attack, Cheater, always, remember, sequence, user_texts
 from ...messages import Messages
 
 _FILLERS = ("Go on.", "I see.", "Right.", "Okay?", "Hm.", "And?", "Continue.", "Yes?", "Fine.", "Well?")
@@ -19,10 +19,6 @@ _EVERYTHING = (
 
 def last_user_text(conversation: Messages) -> str:
     return next(reversed(user_texts(conversation)), "")
-
-
-def user_texts(conversation: Messages) -> list[str]:
-    return [str(message["content"]) for message in conversation if message["role"] == "user"]
 
 
 def after_asking(

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Source, open_source
 from ...env import EpisodeState, TextEnv, Turn
@@ -102,7 +101,7 @@ class Collab(TextEnv[CollabState], ABC):
     family: ClassVar[Family]
     score_name: str  # of the task score, as a term of the reward and in conversation_score
     form: ClassVar[str]  # how the user asks for a delivery that it can recognise
-    own_attacks: ClassVar[tuple[Attack, ...]] = ()
+    own_attacks = ATTACKS
     check_metrics: ClassVar[tuple[str, ...]] = ()  # reported on every turn: 0 where nothing was delivered
 
     @checked
@@ -173,8 +172,8 @@ class Collab(TextEnv[CollabState], ABC):
         if self.judge is None:
             return turn
         verdict = 0.0
-        if self._is_last(reaction):
-            heard = () if self._is_unheard(reaction) else turn.messages
+        if end := self._end(reaction):
+            heard = () if end == "max_user_turns" else turn.messages
             verdict = await self.judge.score((*self.state.messages, *heard))
         return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
@@ -258,8 +257,9 @@ class Collab(TextEnv[CollabState], ABC):
             state.score, state.right = checked.score, checked.right
         state.memory = reaction.memory
         said = (user(reaction.text),) if reaction.text else ()
-        last, unheard = self._is_last(reaction), self._is_unheard(reaction)
-        earned = state.score - before if self.task_reward == "increment" else state.score * last
+        end = self._end(reaction)
+        earned = state.score - before if self.task_reward == "increment" else state.score * (end is not None)
+        counted = (reply,) if end == "max_user_turns" else (reply, *said)
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
         metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         if self.player is None:
@@ -272,7 +272,7 @@ class Collab(TextEnv[CollabState], ABC):
             messages=said,
             terminated=reaction.stop is not None,
             stop=reaction.stop,
-            terms={self.score_name: earned, "cost": -self._charge((reply, *(() if unheard else said)))},
+            terms={self.score_name: earned, "cost": -self._charge(counted)},
             metrics=metrics,
         )
 
@@ -285,9 +285,6 @@ class Collab(TextEnv[CollabState], ABC):
         asked = [self.goal.pieces[piece] for piece in self.user.untold(self.state.memory)[: self.user.answers]]
         questions = " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
         return questions or self.solution(self.task)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS, *self.own_attacks)
 
     @property
     def goal(self) -> Goal:
@@ -302,17 +299,9 @@ class Collab(TextEnv[CollabState], ABC):
             return user
         return replace(user, answers=1 if manner.vague else user.answers, patience=manner.patience(user.patience))
 
-    # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
-
-    def _is_unheard(self, reaction: Reaction) -> bool:
-        """Whether the user has no turn left to say this in."""
-        limit = self.max_user_turns
-        return reaction.stop is None and limit is not None and self.state.user_turns >= limit
-
-    def _is_last(self, reaction: Reaction) -> bool:
-        limit = self.max_assistant_turns
-        spent = limit is not None and self.state.assistant_turns >= limit
-        return reaction.stop is not None or self._is_unheard(reaction) or spent
+    def _end(self, reaction: Reaction) -> str | None:
+        """Why the episode ends with this turn, if it does. The last turn is paid, so it must be known before."""
+        return reaction.stop or self.spent_budget([user(reaction.text)])
 
     def _charge(self, said: Sequence[Message]) -> float:
         """What these messages add to the conversation's cost, from now on counted in."""

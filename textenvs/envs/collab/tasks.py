@@ -13,27 +13,20 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Annotated, Any, Literal, Self, get_args
 
 import pydantic
-import yaml
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ...data.sources import Reader, text_in
 from ...messages import Messages, check_conversation, copy_messages, user
 from ...scoring.conversation import Domain
 from ...scoring.documents import Requirement, Text
-from ...task import Endless, Split, Task, TaskError, TaskSet
-
-
-def content(package: str | None, name: str) -> Any:
-    """What the YAML file ``name`` beside the modules of ``package`` holds."""
-    return yaml.load(files(package or "").joinpath(name).read_text("utf-8"), yaml.CSafeLoader)
-
+from ...task import Endless, Split, Task, TaskError, TaskSet, split_by_hash
+from ...text import load_yaml
 
 #: What the scripted user says, by occasion; how a talk begins; words that are no keywords.
-PHRASES: Mapping[str, Sequence[str]] = content(__package__, "phrases.yaml")
+PHRASES: Mapping[str, Sequence[str]] = load_yaml(__package__, "phrases.yaml")
 _STOP_WORDS = frozenset(" ".join(PHRASES["stop_words"]).split())
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -273,7 +266,7 @@ class GeneratedGoals(Endless):
         domain, key = self.family.domain, f"{self.level}/{self.split}/{self.seed}/{index}"
         rng = random.Random(f"collab-{domain}/{key}")
         draft = None
-        while draft is None or _split_of(draft.content) != self.split:
+        while draft is None or split_by_hash(draft.content, _HELD_OUT) != self.split:
             draft = self.family.draft(rng, self.level)
         extra = {
             **draft.extra,
@@ -303,8 +296,3 @@ def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _conversation(task: Task) -> str:
     """What is played. CollabLLM's data has a row for every sampled reply to one and the same conversation."""
     return json.dumps([task.prompt, task.extra.get("single_turn_prompt")])
-
-
-def _split_of(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"

@@ -44,7 +44,7 @@ class CollabCode(Collab):
     """
 
     family = FAMILY
-    own_attacks = ATTACKS
+    own_attacks = (*Collab.own_attacks, *ATTACKS)
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 

@@ -12,13 +12,14 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..collab.tasks import Draft, Family, begin, content, piece_of
+from ...text import load_yaml
+from ..collab.tasks import Draft, Family, begin, piece_of
 from .unit_tests import test_module
 
 #: How many calls a function is tested with.
 TESTS = 6
 
-_CONTENT: Mapping[str, Any] = content(__package__, "functions.yaml")
+_CONTENT: Mapping[str, Any] = load_yaml(__package__, "functions.yaml")
 NAMES: tuple[str, ...] = tuple(_CONTENT["names"].split())
 _WORDS = _CONTENT["words"].split()
 

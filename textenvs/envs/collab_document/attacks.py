@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always
+from ...attack import Attack, Cheater, always, user_texts
 from ...messages import Messages
-from ..collab.attacks import after_asking, user_texts
+from ..collab.attacks import after_asking
 
 
 def _delivered(text: str) -> str:

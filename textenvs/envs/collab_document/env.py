@@ -51,7 +51,7 @@ class CollabDocument(Collab):
     """
 
     family = FAMILY
-    own_attacks = ATTACKS
+    own_attacks = (*Collab.own_attacks, *ATTACKS)
     score_name = "faithfulness"
     form = (
         "Please put the whole text between <document> and </document>, the title first, and every fact on a line of "

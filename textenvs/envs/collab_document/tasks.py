@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...scoring.documents import Requirement
-from ..collab.tasks import Draft, Family, Piece, begin, content, content_words, keywords_of, piece_of, split_request
+from ...text import load_yaml
+from ..collab.tasks import Draft, Family, Piece, begin, content_words, keywords_of, piece_of, split_request
 
 #: How many points of a document that came without pieces are told.
 MOST_POINTS = 8
 
-_CONTENT: Mapping[str, Any] = content(__package__, "kinds.yaml")
+_CONTENT: Mapping[str, Any] = load_yaml(__package__, "kinds.yaml")
 
 
 def draft_document(rng: random.Random, level: str) -> Draft:

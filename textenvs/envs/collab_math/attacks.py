@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from ...attack import Attack, always
+from ...attack import Attack, always, user_texts
 from ...messages import Messages
-from ..collab.attacks import after_asking, last_user_text, user_texts
+from ..collab.attacks import after_asking, last_user_text
 
 
 def _numbers(conversation: Messages) -> list[str]:

@@ -44,7 +44,7 @@ class CollabMath(Collab):
     """
 
     family = FAMILY
-    own_attacks = ATTACKS
+    own_attacks = (*Collab.own_attacks, *ATTACKS)
     score_name = "accuracy"
     form = "Please end with #### and the answer."
     check_metrics = ("grader_timeout",)

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...scoring.final_answer import final_answer
-from ..collab.tasks import Draft, Family, Piece, begin, content, piece_of
+from ...text import load_yaml
+from ..collab.tasks import Draft, Family, Piece, begin, piece_of
 
 _LARGEST = 100_000
 _STEPS = {"easy": 3, "medium": 4, "hard": 5}
 _NUMBER = re.compile(r"\d+")
-_CONTENT = content(__package__, "stories.yaml")
+_CONTENT = load_yaml(__package__, "stories.yaml")
 
 
 def draft_math(rng: random.Random, level: str) -> Draft | None:

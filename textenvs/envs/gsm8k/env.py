@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...data.gsm8k import INSTRUCTION, READER, from_pair, says_how, with_instruction, without_annotations
 from ...data.sources import Source, open_source
 from ...data.word_problems import LEVELS, Level
@@ -50,6 +49,7 @@ class WordProblemEnv(TextEnv[StateT]):
 
     levels = LEVELS
     attack_margin = 0.5
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -90,9 +90,6 @@ class WordProblemEnv(TextEnv[StateT]):
 
     def careless_reply(self, rng: np.random.Generator) -> str:
         return hasty_answer(self.gold, rng)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def judge(self, reply: Message) -> Verdict:
         """Check a reply, without its private reasoning."""
@@ -156,6 +153,7 @@ class Gsm8kInteract(Gsm8k):
     """
 
     attack_margin = 0.1  # at the easy level, what a search over the signs leaves
+    own_attacks = (*ATTACKS, *WITH_FEEDBACK)
 
     @checked
     def __init__(
@@ -198,9 +196,6 @@ class Gsm8kInteract(Gsm8k):
     @property
     def gold(self) -> Any:
         return self._user_of(self.task).ground_truth
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS, *WITH_FEEDBACK)
 
     def _user_of(self, task: Task) -> Gsm8kUser:
         return user_of(task, method=self.method, feedback=self.feedback)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...data.gsm8k import READER
 from ...data.sources import Source, open_source
 from ...data.word_problems import LEVELS, Level
@@ -82,6 +81,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
     state_type: ClassVar[type[EpisodeState]] = SubmissionState
     term_names = ("correct", "submission", "no_progress")
     levels = LEVELS
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -149,9 +149,6 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         hasty = hasty_answer(self.task.ground_truth, rng)
         return self.format.write(hasty) if self.state.accepted else self.format.write("", [_submission(hasty[5:])])
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
 
 def _submission(answer: str) -> ToolCall:

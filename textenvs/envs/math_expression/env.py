@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...data.sources import Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
@@ -98,6 +97,7 @@ class MathExpression(ToolEnv[ExpressionState]):
     term_names = ("correct", "progress", "wasted_call")
     levels = LEVELS
     attack_margin = 0.5
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -177,9 +177,6 @@ class MathExpression(ToolEnv[ExpressionState]):
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         return self.format.write(hasty_answer(self.task.ground_truth, rng))
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def _after_call(self, result: ToolResult) -> Expression:
         left = self.state.left

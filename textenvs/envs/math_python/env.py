@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...data.sources import Reader, Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
@@ -84,6 +83,7 @@ class MathPython(ToolEnv[MathState]):
     term_names = ("correct", "calls")
     levels = LEVELS
     attack_margin = 0.9
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -116,9 +116,6 @@ class MathPython(ToolEnv[MathState]):
         )
         self.correct, self.call_cost = float(correct), float(call_cost)
         self.grader_timeout_s = float(grader_timeout_s)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The row's prompt, once it is known how its answer is checked."""

@@ -11,19 +11,16 @@ Of rows, MATH (`hendrycks/math <https://github.com/hendrycks/math>`_) has ``prob
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from string import Template
 from typing import Any, ClassVar, Literal
 
-import yaml
-
 from ...messages import clean_text, user
 from ...scoring.final_answer import boxed
-from ...task import Endless, Split, Task, TaskError
+from ...task import Endless, Split, Task, TaskError, split_by_hash
+from ...text import load_yaml
 
 ComputingLevel = Literal["easy", "medium", "hard"]
 #: What stands for the names in a kind's templates.
@@ -31,9 +28,7 @@ Values = Mapping[str, object]
 
 #: One problem in this many is held out for the test split.
 _HELD_OUT = 8
-_KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.safe_load(
-    files(__package__).joinpath("problems.yaml").read_text("utf-8")
-)
+_KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = load_yaml(__package__, "problems.yaml")
 LEVELS: tuple[str, ...] = tuple(_KINDS)
 
 
@@ -109,7 +104,7 @@ class GeneratedComputing(Endless):
             kind = rng.choice(kinds)
             values = _draw(kind["draw"], rng)
             question = Template(kind["question"]).substitute(values)
-            if _split_of(question) == self.split:
+            if split_by_hash(f"computing/{question}", _HELD_OUT) == self.split:
                 break
         return Task(
             key=f"{self.level}/{self.split}/{self.seed}/{index}",
@@ -119,11 +114,6 @@ class GeneratedComputing(Endless):
             ability="math",
             extra={"level": self.level, "program": Template(kind["program"]).substitute(values), "grader": "number"},
         )
-
-
-def _split_of(question: str) -> str:
-    digest = hashlib.sha256(f"computing/{question}".encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
 
 
 # ------------------------------------------------------------------ rows

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from ...attack import COMMON, Attack
 from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ...global_rng import RandomState, contained
 from ...messages import Message, user, visible_text
@@ -69,6 +68,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
     """
 
     state_type = ReasoningGymState
+    own_attacks = ATTACKS
     tasks: ReasoningGymTasks
 
     @checked
@@ -120,9 +120,6 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         """0.9 of what is left above the answer that is right most often, of the first hundred tasks; at least 0.1."""
         answers = Counter(self.tasks[index].ground_truth for index in range(min(100, self.tasks.size)))
         return max(0.1, 0.9 * (1 - answers.most_common(1)[0][1] / answers.total()))
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The question, if it is one of this dataset, with nothing in it that a scorer must not see."""

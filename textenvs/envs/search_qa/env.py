@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...data.sources import Reader, Source, open_source, text_in
 from ...env import EpisodeState, Turn
 from ...messages import Message, clean_text, user
@@ -82,6 +81,7 @@ class SearchQA(ToolEnv[SearchState]):
     term_names = ("correct", "calls")
     levels = LEVELS
     attack_margin = 0.5
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -163,9 +163,6 @@ class SearchQA(ToolEnv[SearchState]):
     def secrets(self) -> Sequence[str]:
         """Every right answer, until something was searched for: what is found is there to be read."""
         return () if self.state.searched else answers_of(self.task)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,19 @@ other. A world is a function of (level, split, seed, index) alone. Its words are
 from __future__ import annotations
 
 import functools
-import hashlib
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
-
 from ...messages import user
-from ...task import SPLITS, Endless, Split, Task, TaskError
+from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash
+from ...text import load_yaml
 from ...tools.search import Document
 
 WorldLevel = Literal["easy", "medium", "hard"]
 
-_DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("world.yaml").read_text("utf-8"), yaml.CSafeLoader)
+_DATA: dict[str, Any] = load_yaml(__package__, "world.yaml")
 _NAMES, _WORDS, _KINDS = _DATA["names"], _DATA["words"], _DATA["kinds"]
 
 #: One name in this many is held out for the test split.
@@ -95,8 +92,7 @@ class _Names:
 
 @functools.lru_cache(maxsize=4096)
 def split_of(name: str) -> str:
-    digest = hashlib.sha256(f"world/{name}".encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
+    return split_by_hash(f"world/{name}", _HELD_OUT)
 
 
 @functools.lru_cache(maxsize=64)

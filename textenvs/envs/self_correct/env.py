@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...attack import COMMON, Attack
 from ...data.sources import Source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
@@ -61,6 +60,7 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
     """
 
     state_type = SelfCorrectState
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -107,6 +107,3 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
     def conversation_score(self) -> Mapping[str, float]:
         """``accuracy``: whether the last attempt so far is right."""
         return {"accuracy": float(self.state.attempts[-1]) if self.state.attempts else 0.0}
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)

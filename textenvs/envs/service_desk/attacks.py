@@ -17,7 +17,7 @@ import numpy as np
 
 from ...attack import Attack, Cheater
 from ...messages import Messages
-from .texts import load
+from ...text import load_yaml
 
 
 class _Talk:
@@ -168,7 +168,7 @@ def _memoriser(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    *(_attack(**each) for each in load("attacks")),
+    *(_attack(**each) for each in load_yaml(__package__, "attacks.yaml")),
     Attack(
         "memoriser", "replays the expert's replies to the same request in 200 other episodes", _memoriser, rehearse=200
     ),

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from ...text import load_yaml
 from .database import Customer, Line, Order
 from .scenario import Fact, Wish
 from .shop_rules import RETURN_DAYS, refund_for
-from .texts import load
 from .world import World, money
 
 Spec = Mapping[str, Any]
-_CASES: Mapping[str, Any] = load("cases")
+_CASES: Mapping[str, Any] = load_yaml(__package__, "cases.yaml")
 #: The kinds of each level, and how often each is drawn beside the others.
 KINDS: Mapping[str, Mapping[str, int]] = _CASES["levels"]
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
@@ -80,6 +79,7 @@ class ServiceDesk(ToolEnv[DeskState]):
     state_type: ClassVar[type[EpisodeState]] = DeskState
     levels: ClassVar[tuple[str, ...]] = LEVELS
     attack_margin: ClassVar[float] = 0.9
+    own_attacks = ATTACKS
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
 
     @checked
@@ -227,9 +227,6 @@ class ServiceDesk(ToolEnv[DeskState]):
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """An act without asking, on the wrong order, an empty promise, or a refusal without a reason."""
         return self._scripted(lambda state: careless_move(state, rng))
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def secrets(self) -> Sequence[str]:
         """The kind of task and the right changes, as they stand in the row."""

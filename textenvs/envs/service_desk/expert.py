@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from ...messages import ToolCall
+from ...text import load_yaml
 from ...tools import call
 from .database import DatabaseError
 from .scenario import Wish
 from .shop_rules import ELECTRONICS, RETURN_DAYS, Decision, decide
-from .texts import load
 from .tools import DeskState
 from .user import HANDOVER
 
 #: What the agent says or calls.
 Move = str | ToolCall
 
-_TEXTS: Mapping[str, Any] = load("expert")
+_TEXTS: Mapping[str, Any] = load_yaml(__package__, "expert.yaml")
 # What must be known before the order is looked at; the rest is asked when nothing speaks against the wish.
 _FIRST = ("order", "items")
 _THEN = ("variant", "address", "reason")

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...text import load_yaml
 from .reply_parser import MAX_CHARS, Heard, mentions, plain, understand
 from .scenario import Persona, Scenario, Wish
-from .texts import load
 from .user import HANDOVER, SLOTS, UserState, objection, reasons_given, verdicts
 
-_TEXTS: Mapping[str, Any] = load("llm_customer")
+_TEXTS: Mapping[str, Any] = load_yaml(__package__, "llm_customer.yaml")
 #: Who the model is told to be; the scenario's own persona is part of its goal.
 PERSONA: str = _TEXTS["persona"]
 #: How the model is told to behave, whatever the task.

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...text import load_yaml
 from .database import Record
-from .texts import load
 
 #: A longer reply is not read.
 MAX_CHARS = 4000
@@ -53,7 +53,7 @@ def _compiled(patterns: Any) -> Any:
     return re.compile("|".join(patterns)) if patterns else re.compile(r"(?!)")
 
 
-_FORMS: Mapping[str, Any] = _compiled(load("replies"))
+_FORMS: Mapping[str, Any] = _compiled(load_yaml(__package__, "replies.yaml"))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...task import Task, TaskError
+from ...text import load_yaml
 from .database import Action, Address, Database, DatabaseError, Record
-from .texts import load
 
 WishKind = Literal["cancel", "return", "exchange", "address", "late_fee", "question", "human"]
 _Objection = Literal["shipped", "not_delivered", "window", "final_sale", "cancel_reason", "payment", "stock", "on_time"]
@@ -23,7 +23,7 @@ _Objection = Literal["shipped", "not_delivered", "window", "final_sale", "cancel
 Reason = _Objection | Literal["not_yours", "identity"]
 Topic = Literal["tracking", "promised", "total", "refund", "balance", "fee", "deadline", "placed", "delivered"]
 
-_KINDS: Mapping[str, Mapping[str, Any]] = load("wishes")
+_KINDS: Mapping[str, Mapping[str, Any]] = load_yaml(__package__, "wishes.yaml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any, get_args
 
+from ...text import load_yaml
 from .database import Action, CancelReason, Customer, Database, Line, Order, Record
 from .scenario import Reason, Wish
-from .texts import load
 
 #: Items may come back this many days after delivery.
 RETURN_DAYS = 30
@@ -37,7 +37,8 @@ class Decision(Record):
 
 def policy_text(database: Database) -> str:
     """The system prompt for a shop."""
-    return str(load("shop_rules")["rules"]).format(today=database.today.isoformat(), **_NUMBERS).strip()
+    rules = str(load_yaml(__package__, "shop_rules.yaml")["rules"])
+    return rules.format(today=database.today.isoformat(), **_NUMBERS).strip()
 
 
 def decide(database: Database, customer_id: str, wish: Wish) -> Decision:

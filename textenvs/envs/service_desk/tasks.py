@@ -6,7 +6,6 @@ to one split or the other, and a generator draws again until it falls into its o
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from ...messages import system, user
-from ...task import Endless, Split, Task
+from ...task import Endless, Split, Task, split_by_hash
 from .cases import KINDS, Draft, draft
 from .database import Action, Database
 from .scenario import Fact, Persona, Scenario, Wish, to_json
@@ -94,8 +93,7 @@ def task_of(scenario: Scenario, key: str, data_source: str = "textenvs/service-d
 def _split_of(kind: str, draft: Draft) -> str:
     who = f"{draft.customer.first_name} {draft.customer.last_name}"
     core = "\n".join((kind, who, *sorted(thing for wish in draft.wishes for thing in wish.things)))
-    digest = hashlib.sha256(core.encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
+    return split_by_hash(core, _HELD_OUT)
 
 
 def _scenario(level: str, kind: str, world: World, draft: Draft) -> Scenario:

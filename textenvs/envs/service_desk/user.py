@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ...text import load_yaml
 from .database import Record
 from .reply_parser import (
     MAX_CHARS,
@@ -32,7 +33,6 @@ from .reply_parser import (
     without_refusals,
 )
 from .scenario import Persona, Scenario, Wish
-from .texts import load
 
 #: What the customer may be asked for, identity first; each is given once without complaint.
 SLOTS: tuple[str, ...] = ("email", "name", "zip", "order", "items", "variant", "address", "reason", "payment")
@@ -43,7 +43,7 @@ _AT_ONCE = 2
 _INCIDENTAL = 1
 #: Consent to :func:`~textenvs.envs.service_desk.tools.transfer_to_human`, once the colleague's questions are answered.
 HANDOVER = ("transfer_to_human", "")
-_TEXTS: Mapping[str, Any] = load("customer")
+_TEXTS: Mapping[str, Any] = load_yaml(__package__, "customer.yaml")
 #: The answer to a reply that is longer than :data:`~textenvs.envs.service_desk.reply_parser.MAX_CHARS`.
 TOO_LONG: str = _TEXTS["too_long"]
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
+from ...text import load_yaml
 from .database import Address, Customer, Database, Item, Line, Order, OrderStatus, Payment, Product, Transaction
-from .texts import load
 
-_GOODS: Mapping[str, Any] = load("goods")
+_GOODS: Mapping[str, Any] = load_yaml(__package__, "goods.yaml")
 #: How many variants of a product the shop has.
 _VARIANTS = 4
 

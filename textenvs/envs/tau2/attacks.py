@@ -39,9 +39,9 @@ def _cancel(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return reply
 
 
-def _give_back(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Says all that was ever said to it, for what may have to be said."""
-    return lambda conversation: json.dumps([text_of(each) for each in conversation[1:]])[:3900] + " Anything else"
+def _all_said(conversation: Messages) -> str:
+    """All that was ever said to it, for what may have to be said."""
+    return json.dumps([text_of(each) for each in conversation[1:]])[:3900] + " Anything else"
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -57,5 +57,5 @@ ATTACKS: tuple[Attack, ...] = (
         fakes_solving=False,
     ),
     Attack("cancel", "cancels every order that is named", _cancel, fakes_solving=False),
-    Attack("echo", "repeats the conversation", _give_back, fakes_solving=False),
+    always("echo", "repeats the conversation", _all_said, fakes_solving=False),
 )

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EnvironmentFailure, EpisodeState, Turn
@@ -93,6 +92,7 @@ class Tau2(ToolEnv[Tau2State]):
 
     state_type: ClassVar[type[EpisodeState]] = Tau2State
     attack_margin: ClassVar[float] = 0.5
+    own_attacks = ATTACKS
     term_names: ClassVar[tuple[str, ...]] = (*COMPONENTS, "product")
 
     @checked
@@ -252,7 +252,7 @@ class Tau2(ToolEnv[Tau2State]):
             terms["nl_assertion"] = weight * shares["nl_assertion"]  # decided at the end, and not before
         solved = stop in ("stop", "transfer") and all(shares[name] == 1.0 for name in judged)
         state.paid += sum(terms.values())
-        if stop or self._last(messages):
+        if stop or self.spent_budget(messages):
             terms["product"] = float(solved) - state.paid
         state.shares = dict(shares)
         if stop in ("stop", "transfer"):
@@ -267,14 +267,6 @@ class Tau2(ToolEnv[Tau2State]):
             terms=self.terms(**terms),
             metrics={**shares, "nl_unjudged": float(unjudged)},
         )
-
-    def _last(self, messages: Sequence[Message]) -> bool:
-        """Whether a budget ends the episode with this turn."""
-        state = self.state
-        if self.max_assistant_turns is not None and state.assistant_turns >= self.max_assistant_turns:
-            return True
-        speaks = any(message["role"] == "user" for message in messages)
-        return speaks and self.max_user_turns is not None and state.user_turns >= self.max_user_turns
 
     def conversation_score(self) -> Mapping[str, float]:
         """tau2's reward if the user left now."""
@@ -306,9 +298,6 @@ class Tau2(ToolEnv[Tau2State]):
         if isinstance(move, str):
             return self.format.write(move, ())
         return self.format.write("", (tool_call(move.name, **move.arguments),))
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def secrets(self) -> Sequence[str]:
         """What the task is judged by, and its actions that change something, as they stand in the row."""

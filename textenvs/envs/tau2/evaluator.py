@@ -77,7 +77,7 @@ class Criteria:
         made, scratch = tuple(calls), copy.deepcopy(db)  # whatever function a row asserts with, the episode stays
         found = {
             "db": [db.same(gold)],
-            "env_assertion": [_holds(scratch, each) for each in self.assertions],
+            "env_assertion": [holds(scratch, each) for each in self.assertions],
             "action": [any(call.matches(action) for call in made) for action in self.actions],
             "communicate": [each in told for each in self.communicate],
         }
@@ -99,7 +99,8 @@ def read_task(text: str) -> tuple[Mapping[str, Any], Criteria]:
         raise TaskError(f"extra_info.tau2 is not a task of tau2 as JSON text: {error!r}") from None
 
 
-def _holds(db: Database, assertion: Mapping[str, Any]) -> bool:
+def holds(db: Database, assertion: Mapping[str, Any]) -> bool:
+    """Whether what a task asserts is so."""
     try:
         found = run(db, assertion["env_type"], assertion["func_name"], assertion["arguments"], sync=False)
     except Exception:  # tau2's evaluator stops there, without a reward

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from ...text import load_yaml
 from ...tools import ToolError
 from .database import Database
-from .evaluator import Criteria
+from .evaluator import Criteria, holds
 from .world import Call, Tau2State, kind_of, run
 
-_DATA: Mapping[str, Any] = yaml.load(files(__package__).joinpath("user.yaml").read_text("utf-8"), yaml.CSafeLoader)
+_DATA: Mapping[str, Any] = load_yaml(__package__, "user.yaml")
 SAYS: Mapping[str, str] = _DATA["says"]
 EXPERT: Mapping[str, str] = _DATA["expert"]
 _UNDERSTOOD = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _DATA["understood"].items()}
@@ -127,7 +125,7 @@ def _close(task: Mapping[str, Any], criteria: Criteria, state: Tau2State) -> str
         return _useless(state, SAYS["unknown"])
     for each in criteria.assertions:
         check = _DATA["checks"].get(each["func_name"])
-        if check and not criteria_holds(state.db, each):
+        if check and not holds(state.db, each):
             return _useless(state, f"{SAYS['broken']} {_do(state, check, {})}")
     if state.wrote < state.wanted:
         left = next((i for i in range(len(known)) if i not in state.heard), 0)
@@ -137,11 +135,6 @@ def _close(task: Mapping[str, Any], criteria: Criteria, state: Tau2State) -> str
         _do(state, name, arguments)
     state.ended = "stop"
     return SAYS["thanks"]
-
-
-def criteria_holds(db: Database, assertion: Mapping[str, Any]) -> bool:
-    held = run(db, assertion["env_type"], assertion["func_name"], assertion["arguments"], sync=False)
-    return bool(held == assertion.get("assert_value", True))
 
 
 def _own_plan(task: Mapping[str, Any], domain: str) -> Iterator[tuple[str, dict[str, str]]]:

@@ -7,13 +7,12 @@ import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Literal, get_args, get_type_hints
 
-import yaml
 from pydantic import TypeAdapter
 
 from ...task import TaskError
+from ...text import load_yaml
 from ...tool_env import ToolState
 from ...tools import Tool
 from .airline import Airline
@@ -32,7 +31,7 @@ _SIDES: Mapping[str, Mapping[str, type[Side]]] = {
     "telecom": {"assistant": Telecom, "user": Phone},
     "mock": {"assistant": Mock, "user": MockUser},
 }
-_TOOLS: Mapping[str, Any] = yaml.load(files(__package__).joinpath("tools.yaml").read_text("utf-8"), yaml.CSafeLoader)
+_TOOLS: Mapping[str, Any] = load_yaml(__package__, "tools.yaml")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, first_user_text, sequence
+from ...attack import Attack, Cheater, always, first_user_text, sequence, user_texts
 from ...messages import Messages
 from ..gsm8k.attacks import guess
 
@@ -25,7 +25,7 @@ def _range(conversation: Messages) -> tuple[int, int]:
 
 def _directed(conversation: Messages) -> str:
     low, high = _range(conversation)
-    said = [str(message["content"]) for message in conversation if message["role"] == "user"][1:]
+    said = user_texts(conversation)[1:]
     step = 1 if said and "higher" in said[0] else -1
     return f"[{(low + high) // 2 + step * len(said)}]"
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, checked
@@ -79,6 +78,7 @@ class TextArena(TextEnv[TextArenaState]):
     tasks: TextArenaTasks
     levels = tuple(LEVELS)
     attack_margin = 0.5
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -173,9 +173,6 @@ class TextArena(TextEnv[TextArenaState]):
     def secrets(self) -> Sequence[str]:
         secret = _SECRETS.get(self._base)
         return () if secret is None or self.state.task is None else secret(self._peek().game)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     @property
     def _base(self) -> str:

@@ -14,16 +14,14 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
-
-import yaml
 
 from ...global_rng import RandomState, contained
 from ...messages import user
 from ...task import SPLITS, Endless, Split, Task, TaskError
+from ...text import load_yaml
 
-_DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("games.yaml").read_text("utf-8"), yaml.CSafeLoader)
+_DATA: dict[str, Any] = load_yaml(__package__, "games.yaml")
 TWO_PLAYER: frozenset[str] = frozenset(_DATA["two_player"])
 _PLAYABLE = TWO_PLAYER.union(_DATA["single_player"])
 _CORPORA: Mapping[str, list[str]] = _DATA["corpora"]

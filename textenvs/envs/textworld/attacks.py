@@ -6,13 +6,14 @@ share. A dish that is wrongly cooked ends the game.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, remember, sequence
+from ...attack import Attack, Cheater, always, remember, sequence, user_texts
 from ...messages import Message, Messages, assistant, text_of
 from ...tools.formats import call
 
@@ -37,12 +38,8 @@ _SEVERAL = (
 _MEAL = ("prepare meal", "eat meal")
 
 
-def _told(conversation: Messages) -> str:
-    return " ".join(text_of(each) for each in conversation if each["role"] == "user")
-
-
 def _things(conversation: Messages) -> list[str]:
-    return list(dict.fromkeys(_THING.findall(_told(conversation))))
+    return list(dict.fromkeys(_THING.findall(" ".join(user_texts(conversation)))))
 
 
 def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
@@ -67,14 +64,6 @@ def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generato
     return start
 
 
-def _fried_and_diced(thing: str) -> Sequence[str]:
-    return ("take knife", f"cook {thing} with stove", f"dice {thing} with knife")
-
-
-def _dropped_and_taken(thing: str) -> Sequence[str]:
-    return (f"drop {thing}", f"take {thing}")
-
-
 def _recipe(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
     left = ["examine cookbook"]
 
@@ -92,21 +81,13 @@ def _plan(separator: str) -> Callable[[Messages], str]:
     return lambda conversation: separator.join((*(f"take {thing}" for thing in _things(conversation)), *_MEAL))
 
 
-def _memory(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    return remember(rng, rehearsed, last=False)
-
-
-def _echo(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    return lambda conversation: text_of(conversation[-1])
-
-
 def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
     """Through the exits of the last room that was described, opening doors and taking what there is."""
     tried, left = {"fridge", "knife"}, ["open fridge"]
 
     def reply(conversation: Messages) -> str:
         if not left:
-            room = _told(conversation).rpartition("-= ")[2]
+            room = " ".join(user_texts(conversation)).rpartition("-= ")[2]
             seen = dict.fromkeys((*_DOOR.findall(room), *_THING.findall(room)))
             new = [each for each in seen if each not in tried]
             tried.update(new)
@@ -129,17 +110,20 @@ def _again(name: str, says: str, replies: Sequence[str | Message]) -> Attack:
     return Attack(name, says, start)
 
 
+_MEMORY = functools.partial(remember, last=False)
+_COOK_ALL = _sweep(lambda thing: ("take knife", f"cook {thing} with stove", f"dice {thing} with knife"))
+_JUGGLE = _sweep(lambda thing: (f"drop {thing}", f"take {thing}"))
 ATTACKS: tuple[Attack, ...] = (
-    Attack("memory", "plays what the expert played in the most similar of 10 games", _memory, rehearse=10),
+    Attack("memory", "plays what the expert played in the most similar of 10 games", _MEMORY, rehearse=10),
     Attack("grab", "takes all that it sees, and makes a meal of it", _sweep(lambda food: ())),
-    Attack("cook-all", "takes all that it sees, fries and dices it", _sweep(_fried_and_diced)),
-    Attack("juggle", "takes, drops and takes again all that it sees", _sweep(_dropped_and_taken)),
+    Attack("cook-all", "takes all that it sees, fries and dices it", _COOK_ALL),
+    Attack("juggle", "takes, drops and takes again all that it sees", _JUGGLE),
     Attack("recipe-lines", "takes what the cookbook lists, and says its directions as they stand there", _recipe),
     sequence("menu", "takes what TextWorld's recipes use, unseen", [*(f"take {food}" for food in _FOODS), *_MEAL]),
     _again("several", "takes several things with one command", (*_SEVERAL, *_MEAL)),
     always("plan-of-lines", "says all commands at once, a line each", _plan("\n")),
     always("plan-in-a-line", "says all commands at once, in one line", _plan(" then ")),
-    Attack("echo", "repeats the game's last message", _echo),
+    always("echo", "repeats the game's last message", lambda conversation: text_of(conversation[-1])),
     Attack("wander", "walks about, opens doors and the fridge, takes all that it sees", _wander),
     _again("look", "looks, again and again", ["look", "inventory", "examine cookbook"]),
     sequence("meal", "prepares a meal and eats it", _MEAL),

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...attack import COMMON, Attack
 from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, PositiveInt, checked
@@ -76,6 +75,7 @@ class TextWorld(TextEnv[TextWorldState]):
     blocking = True  # a game that is not there yet is compiled
     levels = tuple(LEVELS["cooking"])
     attack_margin = 0.5
+    own_attacks = ATTACKS
 
     @checked
     def __init__(
@@ -169,9 +169,6 @@ class TextWorld(TextEnv[TextWorldState]):
     def secrets(self) -> Sequence[str]:
         """The walkthrough, as a list."""
         return () if self.state.task is None else (str(list(self._peek().walkthrough)),)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
 
     def _shown(self, said: str, game: LiveGame) -> str:
         return f"{said}\nCommands: {', '.join(game.commands)}" if self.admissible else said

@@ -127,7 +127,7 @@ class _Remote:
         messages, field = observation.get("messages"), self.env.observation_field
         if messages and field is None:
             with suppress(ValueError):
-                return check_conversation(map(_typed, messages), "messages")
+                return check_conversation(messages, "messages")
         if field is None:
             field = next((name for name in _TEXT if isinstance(observation.get(name), str)), None)
         elif field not in observation:
@@ -183,10 +183,3 @@ def _as_failure(url: str) -> Iterator[None]:
         if stop in FAILURE_STOPS:
             raise EnvironmentFailure(stop, reason.rpartition(" (code: ")[0] or reason) from error
         raise EnvironmentFailure("tool_failed", f"{url}: {type(error).__name__}: {error}") from error
-
-
-def _typed(message: Any) -> Any:
-    """A message from JSON, in which there are no tuples."""
-    if isinstance(message, Mapping) and isinstance(message.get("tool_calls"), list):
-        return {**message, "tool_calls": tuple(message["tool_calls"])}
-    return message
