@@ -1,6 +1,6 @@
 """Does a policy that was trained with one kind of user serve another, and does one that was trained with all?
 
-    python -m benchmarks.user_transfer [--seeds 0,1] [--minutes M] [--user JSON] [--report]
+    python -m benchmarks.user_transfer [--seeds 0,1,2] [--minutes M] [--user JSON] [--report]
 
 Users are the scripted ones of `collab-math` in five manners, and with `--user` (a mapping as the environment's option
 `user` takes it) a language model. From one start, a tiny policy is trained by PPO on each family, and on the five, with
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .report import draw, outcomes, summary, table
-from .runs import MODEL, POPULATION, START, TRAINED, UNSEEN, model_of, score, train
+from .runs import MODEL, POPULATION, SETTINGS, START, TRAINED, UNSEEN, model_of, score, train
 
 ROOT = Path(__file__).parents[2]
 Work = tuple[str, int, str | None]  # a policy, its seed, and the user that it meets, or None: to be trained
@@ -40,7 +40,7 @@ def main() -> None:
     """Do what is missing, then print and draw what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0, 1], metavar="N,N"
+        "--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0, 1, 2], metavar="N,N,N"
     )
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--user", type=json.loads, metavar="JSON", help='{"model": ..., "base_url": ...}')
@@ -50,9 +50,13 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     kept: dict[str, Any] = {"machine": f"{platform.machine()}, CPU, one thread", "python": platform.python_version()}
-    kept |= {"trained": [], "cells": []}
+    kept |= {"settings": SETTINGS, "trained": [], "cells": []}
     if options.results.exists():
         kept |= json.loads(options.results.read_text())
+    if kept["settings"] != SETTINGS:
+        raise SystemExit(
+            f"{options.results} is of other settings ({kept['settings']}, now {SETTINGS}): remove it first"
+        )
     families = (*TRAINED, MODEL) if options.user else TRAINED
     ends = time.monotonic() + 60 * options.minutes
     for policy, seed, user in () if options.report else work(options.seeds, families):
@@ -71,7 +75,7 @@ def main() -> None:
             kept["cells"].append({"policy": policy, "seed": seed, "user": user, **score(model, user, options.user)})
         print(*[policy, seed, user or "trained"], flush=True)
         lists = {name: ",\n".join(json.dumps(each) for each in kept[name]) for name in ("trained", "cells")}
-        start = json.dumps({name: kept[name] for name in ("machine", "python")})[:-1]
+        start = json.dumps({name: kept[name] for name in ("machine", "python", "settings")})[:-1]
         partial = options.results.with_suffix(".new")  # a kill leaves the old file
         partial.write_text(f'{start}, "trained": [\n{lists["trained"]}\n], "cells": [\n{lists["cells"]}\n]}}\n')
         partial.replace(options.results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import shutil
@@ -52,6 +53,10 @@ _READ = (
 )
 
 
+#: Of what is above: policies and results of other settings are not taken for these.
+SETTINGS = hashlib.sha256(repr((ENV, ITERATIONS, _COMMON, _IMITATE, _READ)).encode()).hexdigest()[:8]
+
+
 def kwargs_of(family: str, user: Mapping[str, Any] | None) -> dict[str, Any]:
     """Options of the environment with users of a family."""
     return {"user": dict(user or {})} if family == MODEL else {"manner": family}
@@ -92,7 +97,7 @@ def train(
 
 
 def model_of(name: str, seed: int, folder: Path) -> Path:
-    return folder / f"{name}-{seed}"
+    return folder / SETTINGS / f"{name}-{seed}"
 
 
 def _environments(families: Sequence[str], user: Mapping[str, Any] | None) -> list[str]:

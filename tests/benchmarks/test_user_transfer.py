@@ -90,16 +90,19 @@ def test_it_resumes_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         command.main()
     command.main()
-    assert len(done) == len(set(done)) == 13 * (1 + len(runs.TRAINED) + len(runs.UNSEEN))
+    assert len(done) == len(set(done)) == 19 * (1 + len(runs.TRAINED) + len(runs.UNSEEN))
     assert ("population", 1, runs.TRAINED) in done
     kept = json.loads(results.read_text())
-    assert (len(kept["trained"]), len(kept["cells"])) == (13, 91)
+    assert (len(kept["trained"]), len(kept["cells"])) == (19, 133)
     assert (tmp_path / "a.png").stat().st_size > 1000
     assert "at most 5 points lost by the population: kept" in capsys.readouterr().out
     before = len(done)
     monkeypatch.setattr("sys.argv", ["x", *words[2:], "--policies", str(tmp_path / "elsewhere")])
     command.main()
     assert len(done) == before  # all cells are known; policies that are gone are not trained again
+    results.write_text(json.dumps(kept | {"settings": "others"}))
+    with pytest.raises(SystemExit, match=r"results\.json is of other settings"):
+        command.main()
 
 
 def test_a_policy_is_trained_kept_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +113,7 @@ def test_a_policy_is_trained_kept_and_played(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(runs, name, (*getattr(runs, name), *short, *more))
     monkeypatch.setattr(runs, "ITERATIONS", 1)
     assert runs.train("vague", 1, ["vague"], None, tmp_path)["sampled_tokens"] > 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["imitation-0", "start-0", "vague-1"]
+    assert sorted(path.name for path in (tmp_path / runs.SETTINGS).iterdir()) == ["imitation-0", "start-0", "vague-1"]
     monkeypatch.setattr(runs, "jobs", lambda tasks, samples, seed: command_jobs(list(tasks)[:8], samples, seed))
     first, again = (runs.score(runs.model_of("vague", 1, tmp_path), "wordy", None) for _ in range(2))
     assert first == again

@@ -72,3 +72,24 @@ def test_every_option_of_an_environment_is_checked(env_id):
     for name in options_of(type(env))[0].keys() - {"render_mode"}:  # which Gymnasium itself looks at
         with pytest.raises((ValueError, TypeError), match=name):
             textenvs.make(env_id, **{name: object()})
+
+
+@pytest.mark.parametrize(
+    ("env_id", "option", "value"),
+    [
+        ("textenv/clarify", "wrong", 0.5),
+        ("textenv/clarify", "question", 0.1),
+        ("textenv/gsm8k-interact", "extra_turn", 0.1),
+        ("textenv/gsm8k-interact", "max_assistant_turns", 0),
+        ("textenv/service-desk", "success", 0),
+        ("textenv/service-desk", "turn", 0.1),
+        ("textenv/search-qa", "call_cost", 0.1),
+        ("textenv/search-qa", "correct", 0),
+        ("textenv/math-python", "call_cost", 0.1),
+        ("textenv/collab-math", "token_rate", -1.0),
+        ("textenv/collab-math", "answers", 0),
+    ],
+)
+def test_a_cost_pays_nothing_and_a_reward_costs_nothing(env_id, option, value):
+    with pytest.raises(ValueError, match=f"{option} should be (greater|less) than"):
+        textenvs.make(env_id, **{option: value})

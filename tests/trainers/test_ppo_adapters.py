@@ -95,6 +95,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.parametrize("publish", ["merged", "adapter"])
 def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
     """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
+    ray = pytest.importorskip("ray")
+    ray.shutdown()  # that of other tests: this run starts its own
     model, adapter = started
     shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
     options = [each for each in OPTIONS if each.partition("=")[0] not in shape]
@@ -133,6 +135,8 @@ def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Pa
 @pytest.mark.xdist_group("ray")
 def test_two_ranks_begin_with_a_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
     """Each has its shard of it: together they have the weights that one process has, and learn from there."""
+    ray = pytest.importorskip("ray")
+    ray.shutdown()  # that of other tests: this run starts its own
     model, adapter = started
     shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
     options = [each for each in OPTIONS if each.partition("=")[0] not in shape]

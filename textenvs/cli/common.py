@@ -22,7 +22,7 @@ _LITERALS = {"None": None, "True": True, "False": False}
 
 
 class CommandError(Exception):
-    """A mistake of the user (status 2) or of the outside world (1), in words; shown without a traceback."""
+    """A mistake of the user (status 2) or of the outside world (1), shown without a traceback."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -30,8 +30,10 @@ class CommandError(Exception):
 
 
 @contextmanager
-def in_words(*cannot: type[Exception], mistakes: tuple[type[Exception], ...] = (), where: str = "") -> Iterator[None]:
-    """Within the block these exceptions are shown in words: what cannot be done (status 1), else ``mistakes`` (2)."""
+def expected_errors(
+    *cannot: type[Exception], mistakes: tuple[type[Exception], ...] = (), where: str = ""
+) -> Iterator[None]:
+    """Within the block these exceptions are shown without a traceback: status 1, or 2 for ``mistakes``."""
     try:
         yield
     except (*cannot, *mistakes) as error:
@@ -85,9 +87,9 @@ def class_of(env_id: str) -> Callable[..., Any]:
     module = env_id.rpartition(":")[0]
     if module:
         import_from_here()
-        with in_words(mistakes=(ValueError,), where=f"{env_id!r}: "):
+        with expected_errors(mistakes=(ValueError,), where=f"{env_id!r}: "):
             import_named(module)
-    with in_words(mistakes=(gymnasium.error.Error,)), in_words(ImportError, where=f"{env_id}: "):
+    with expected_errors(mistakes=(gymnasium.error.Error,)), expected_errors(ImportError, where=f"{env_id}: "):
         return constructor(env_id)
 
 

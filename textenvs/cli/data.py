@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..data.catalogue import catalogue, data_folder, import_file
 from ..task import TaskError
-from .common import CommandError, in_words
+from .common import CommandError, expected_errors
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     splits = tuple(entry.splits) if arguments.split is None else (arguments.split,)
     if arguments.action == "import" and len(splits) != 1:
         raise CommandError(f"a file is one split: give --split {' or --split '.join(splits)}", 2)
-    with in_words(TaskError, ImportError, OSError, mistakes=(ValueError,)):
+    with expected_errors(TaskError, ImportError, OSError, mistakes=(ValueError,)):
         for split in splits:
             if arguments.action == "get":
                 origin = f"hub:{entry.hub} ({entry.splits[split].hub})"

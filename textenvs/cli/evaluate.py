@@ -19,7 +19,7 @@ from ..evaluate.runner import Stats, Stopped, shown
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import report, summarize
 from ..text import printable
-from .common import CommandError, in_words, open_environment, parse_options, registered, show_value
+from .common import CommandError, expected_errors, open_environment, parse_options, registered, show_value
 from .interrupts import INTERRUPTED, interruptible
 from .policies import check_policy_arguments, policy_of
 
@@ -98,7 +98,7 @@ class _Evaluation:
     def _open(self, configuration: Mapping[str, Any]) -> AbstractContextManager[Folder | None]:
         if self.arguments.out is None:
             return nullcontext()
-        with in_words(FolderError, OSError):
+        with expected_errors(FolderError, OSError):
             return Folder(self.arguments.out, configuration, retry_failed=self.arguments.retry_failed)
 
     def _announce_resume(self) -> None:
@@ -151,7 +151,7 @@ def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]
         wanted = str(_TASKS if size is None else min(_TASKS, size))
     if wanted != "all" and not wanted.isdecimal():
         raise CommandError(f"--num-tasks must be an integer or `all`, not {wanted!r}", 2)
-    with in_words(mistakes=(ValueError,), where=f"--num-tasks {wanted}: "):
+    with expected_errors(mistakes=(ValueError,), where=f"--num-tasks {wanted}: "):
         return choose_tasks(env.tasks, None if wanted == "all" else int(wanted), arguments.seed)
 
 

@@ -6,11 +6,11 @@ import argparse
 
 from ..evaluate.inspect_log import export
 from ..evaluate.records import FolderError
-from .common import in_words
+from .common import expected_errors
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with in_words(FolderError, OSError):
+    with expected_errors(FolderError, OSError):
         path = export(arguments.folder, arguments.out)
     print(f"{path}: a log of Inspect (`inspect view start --log-dir {path.parent}`)")
     return 0

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ..evaluate.leaderboard import merge, read_rows, row_of, write
 from ..evaluate.records import FolderError
-from .common import CommandError, in_words
+from .common import CommandError, expected_errors
 
 
 def run(arguments: argparse.Namespace) -> int:
     rows = Path(arguments.rows).expanduser()
     if not arguments.folders and not rows.exists():
         raise CommandError(f"there is no {rows}; name folders of `textenvs evaluate --out`, or --rows FILE", 2)
-    with in_words(FolderError, ValueError, OSError):
+    with expected_errors(FolderError, ValueError, OSError):
         # All folders are read before anything is written.
         new = [row_of(folder, name=arguments.name, note=arguments.note) for folder in arguments.folders]
         every = merge(read_rows(rows), new)

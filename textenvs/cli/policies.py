@@ -12,7 +12,7 @@ from ..evaluate.baselines import has_script, other_tasks, rehearsed
 from ..evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
 from ..text import nearest
 from .arguments import COMMANDS, add_arguments
-from .common import CommandError, import_from_here, in_words, parse_options
+from .common import CommandError, expected_errors, import_from_here, parse_options
 
 # With which of the three ways to name a policy an option goes, and which packages these ways need.
 _GOES_WITH = {
@@ -58,7 +58,7 @@ def policy_of(
     ``arguments.concurrency`` is how many replies may be wanted at a time. ``played`` are the indices of the tasks to
     play, which an attack does not rehearse.
     """
-    with in_words(ImportError, mistakes=(ValueError,)):
+    with expected_errors(ImportError, mistakes=(ValueError,)):
         if arguments.model is not None:
             return _endpoint(arguments)
         if arguments.local is not None:
@@ -116,8 +116,9 @@ def _local(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
     options = _given(arguments, "temperature", "max_response_length")
     if arguments.chat_template:
         options["chat_template_kwargs"] = parse_options(arguments.chat_template)
+    load = local_policy()
     try:
-        policy = local_policy()(arguments.local, concurrency=arguments.concurrency, **options)
+        policy = load(arguments.local, concurrency=arguments.concurrency, **options)
     except ImportError as error:
         raise CommandError(f"--local needs torch and transformers ({error}): pip install 'textenvs[train]'") from error
     except ValueError as error:

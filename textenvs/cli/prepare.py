@@ -14,7 +14,7 @@ from ..data.gsm8k import READER, problem_with, with_instruction
 from ..data.sources import read_source
 from ..scoring.gsm8k import score
 from ..task import SPLITS, Rows, Task, TaskError
-from .common import CommandError, in_words
+from .common import CommandError, expected_errors
 
 #: How many rejected rows are listed, of each file.
 _LISTED = 50
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (folder / f"{splits[0]}.parquet").resolve() == Path(arguments.source).expanduser().resolve():
             raise CommandError(f"{arguments.source} would be replaced by what is written; name another folder", 2)
     bad: dict[str, list[str]] = {split: [] for split in splits}
-    with in_words(TaskError, ImportError, OSError, mistakes=(ValueError,)):
+    with expected_errors(TaskError, ImportError, OSError, mistakes=(ValueError,)):
         read = {split: read_source(arguments.source, _CHECKED, split, bad[split]) for split in splits}
         for split, rejected in bad.items():
             if rejected:

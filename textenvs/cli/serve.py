@@ -17,7 +17,7 @@ from ..serve.host import Host, Limits, Offer
 from ..serve.remote import TOKEN_VARIABLE
 from ..serve.server import Server
 from ..trust import is_loopback
-from .common import CommandError, in_words, open_environment, parse_options, registered
+from .common import CommandError, expected_errors, open_environment, parse_options, registered
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def read_tokens(path: str | None) -> dict[str, str]:
     if path is None:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         return {"token": token} if token else {}
-    with in_words(OSError, UnicodeDecodeError, where=f"--token-file {path}: "):
+    with expected_errors(OSError, UnicodeDecodeError, where=f"--token-file {path}: "):
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     tokens: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
@@ -87,7 +87,7 @@ def _server(
         )
         for name, (env_id, options) in served.items()
     }
-    with in_words(mistakes=(ValueError,)):
+    with expected_errors(mistakes=(ValueError,)):
         return Server(Host(offers, limits=limits, allow=arguments.allow), tokens=tokens, max_message_bytes=message)
 
 
@@ -104,7 +104,7 @@ async def _serve(
         with suppress(NotImplementedError):  # on Windows; Ctrl-C ends it at once there
             loop.add_signal_handler(number, signalled)
     try:
-        with in_words(OSError, where=f"cannot listen at {arguments.bind}:{arguments.port}: "):
+        with expected_errors(OSError, where=f"cannot listen at {arguments.bind}:{arguments.port}: "):
             await server.start(arguments.bind, arguments.port)
         at = f"[{arguments.bind}]" if ":" in arguments.bind else arguments.bind
         for name, (env_id, _) in served.items():

@@ -14,14 +14,14 @@ from ..evaluate.records import write_text
 from ..evaluate.summary import table
 from ..users.dialogues import dialogues
 from ..users.report import ERRORS, listen_to, summarize
-from .common import CommandError, in_words, open_environment, parse_options
+from .common import CommandError, expected_errors, open_environment, parse_options
 
 
 def run(arguments: argparse.Namespace) -> int:
     options = parse_options(arguments.options)
     work = {"report": _report, "dialogues": _dialogues}[arguments.action]
-    refused = in_words(mistakes=(NotImplementedError,), where=f"{arguments.id}: ")
-    with in_words(BudgetExceeded, CacheError, RuntimeError, OSError, mistakes=(TypeError, ValueError)), refused:
+    refused = expected_errors(mistakes=(NotImplementedError,), where=f"{arguments.id}: ")
+    with expected_errors(BudgetExceeded, CacheError, RuntimeError, OSError, mistakes=(TypeError, ValueError)), refused:
         return work(arguments, options)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..records import RecordsError
 from ..text import printable
 from ..viewer import Document, write_page
-from .common import CommandError, in_words, open_environment
+from .common import CommandError, expected_errors, open_environment
 from .policies import check_policy_arguments, given_policy, policy_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _serve(document: Document, arguments: argparse.Namespace) -> int:
     from ..viewer.server import ViewServer
 
     model = _policy(arguments) if given_policy(arguments) else None
-    with in_words(OSError, where=f"cannot listen at 127.0.0.1:{arguments.port}: "):
+    with expected_errors(OSError, where=f"cannot listen at 127.0.0.1:{arguments.port}: "):
         server = ViewServer(document, open_environment, model, port=arguments.port or 0, trusted=arguments.trust)
     return _until_interrupted(server, arguments.no_open)
 

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from ..event_loop import settle
-from ..messages import Message, Messages, clean_text, text_of, visible_conversation
-from .guard import values_in
+from ..messages import Message, Messages, clean_text, visible_conversation, visible_text
+from .guard import numbers_in
 
 GoalT = TypeVar("GoalT")
 GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
@@ -70,17 +70,33 @@ class UserView:
     values: Sequence[str] = ()  # words that state a fact, beside numbers, true or not
 
     def foreign(self, text: str) -> bool:
-        """Whether a message states a value that is neither the goal's nor one that the assistant named."""
-        heard = " ".join(text_of(message) for message in self.talk if message["role"] == "assistant")
-        return bool(self._stated(text) - self._stated(f"{self.goal} {heard}"))
+        """Whether a message states a value that neither the goal, the opening nor the assistant states."""
+        return bool(self._foreign(text))
 
     def contradicts(self, text: str) -> bool:
-        """Whether it does, and states none of the goal's values, as who corrects itself would."""
-        return self.foreign(text) and not self._stated(text) & self._stated(self.goal)
+        """Whether it does, and does not correct itself: no value of the goal follows."""
+        foreign = self._foreign(text)
+        own = self._stated(self.goal)
+        return bool(foreign) and not any(
+            value in own for value, place in self._stated(text).items() if place > foreign[-1]
+        )
 
-    def _stated(self, text: str) -> set[str]:
-        words = set(re.findall(r"\w+", text))
-        return values_in(text) | {value for value in self.values if value in words}
+    def _foreign(self, text: str) -> list[int]:
+        """Where it states such values, in order."""
+        heard = [self.goal]
+        for message in self.talk:
+            if message["role"] == "assistant" or len(heard) == 1:  # what the user says later may be what it made up
+                heard.append(visible_text(message))
+        known = {value for each in heard for value in self._stated(each)}
+        if re.search(r"\bone\b", " ".join(heard).lower()):
+            known.add("1")
+        return sorted(place for value, place in self._stated(text).items() if value not in known)
+
+    def _stated(self, text: str) -> dict[str, int]:
+        """The values in a text, and where each stands last."""
+        lowered = {value.lower() for value in self.values}
+        words = {m[0]: m.start() for m in re.finditer(r"\w+", text.lower()) if m[0] in lowered}
+        return words | numbers_in(text)
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,7 @@ class Entitled:
     problem: Callable[[str], str | None]  # what is wrong with a message that tells too much; else ``None``
 
     def guard(self, view: UserView) -> Callable[[str], str | None]:
-        """What is wrong with a message of a model that plays the user: it tells too much, or what is not so."""
+        """What is wrong with a message of a model that plays the user: it tells too much, or states a false value."""
 
         def wrong(text: str) -> str | None:
             return self.problem(text) or ("it states a value that is not yours" if view.contradicts(text) else None)

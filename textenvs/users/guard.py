@@ -1,4 +1,4 @@
-"""Which values a message states, to see whether a user told what it was not asked for."""
+"""Which values a message states, to see whether a user told what it was not asked for, or what is false."""
 
 from __future__ import annotations
 
@@ -18,4 +18,25 @@ def values_in(text: str) -> set[str]:
     found = set(_NUMBER.findall(text))
     for tens, unit, small in _WORD.findall(text.lower()):
         found.add(str(_TENS[tens] + _UNITS.get(unit, 0) if tens else _UNITS[small]))
+    return found
+
+
+#: A list's marker; a number in digits; one in words. Numbers with hundreds and more in words are left to the reader.
+_MARKER = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
+_LARGE = re.compile(
+    rf"\b(?:(?:{'|'.join((*_SMALL, *_TENS, 'a', 'and'))})[ -])*(?:hundred|thousand|million|dozen)s?\b[a-z -]*", re.I
+)
+
+
+def numbers_in(text: str) -> dict[str, int]:
+    """The numbers in ``text`` in one form ("1,200" is 1200, "4.50" is 4.5, "nine" is 9), and where each stands last."""
+    for left_out in (_MARKER, _LARGE):
+        text = left_out.sub(lambda found: " " * len(found[0]), text)
+    found: dict[str, int] = {}
+    for match in _NUMBER.finditer(text):
+        plain = re.sub(r",(?=\d{3}(?!\d))", "", match[0])
+        found[plain.rstrip("0").rstrip(".") if "." in plain else plain] = match.start()
+    for match in _WORD.finditer(text.lower()):
+        for value in values_in(match[0]):
+            found[value] = max(match.start(), found.get(value, -1))
     return found

@@ -60,8 +60,8 @@ class LLMUser:
     """A user played by the model that ``model`` names. Plain data: it can be copied, pickled and shared.
 
     Its metrics are ``user_tries`` (how often the model was asked), ``user_refused`` (how many of its messages told too
-    much, and were not said) and ``user_leak`` (the share of the goal that it has given away word by word so far, in all
-    its messages together).
+    much or stated a false value, and were not said) and ``user_leak`` (the share of the goal that it has given away
+    word by word so far, in all its messages together).
     """
 
     model: SpecLike

@@ -49,7 +49,7 @@ class Heard:
 
     errors: Counter[str] = field(default_factory=Counter)  # messages, by name of :data:`ERRORS`
     corrected: int = 0  # messages that state another value first and correct it
-    refused: int = 0  # messages of a model that were held back because they told too much
+    refused: int = 0  # messages of a model that were held back: they told too much, or a false value
     tries: int = 0  # how often a model was asked
     messages: list[str] = field(default_factory=list)  # what the user said, after the opening
     words: int = 0

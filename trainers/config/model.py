@@ -58,7 +58,7 @@ class ModelSection(Section):
 
     @property
     def tiny_shape(self) -> dict[str, Any]:
-        """Of ``path=tiny``: what :func:`trainers.tiny.build_model` makes it of, but for the vocabulary."""
+        """Arguments of :func:`trainers.tiny.build_model` for ``path=tiny``, without the vocabulary's size."""
         names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
         return {name: getattr(self, name) for name in names}
 

@@ -52,7 +52,8 @@ class Replicas:
     They have the same weights and version, and are closed with this. Cancelling who waits for an update does not
     withdraw it: it is completed in the background, on all replicas. ``restart`` makes of a replica's index a new engine
     for its place, as a coroutine or in a thread; without it a lost replica is gone for good. An engine with an older
-    version gets what the last update brought, which must stay unchanged until the next one.
+    version gets what the last update brought, which must stay unchanged until the next one. ``limits`` are the times
+    and counts after which a replica is taken for lost.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""What makes a model compute faster, or in less memory, in one process on a CPU; each changes a model in place.
+"""What makes a model compute faster, or in less memory, on a CPU; each changes a model in place.
+
+The first and the last are for models in one process alone.
 
 * Layers that keep less for the backward pass. transformers' own keep every step in between: a normalised row twice,
   once in float32, and what a gated feed-forward part multiplies, four rows of its inner width. Here a norm keeps its

@@ -385,7 +385,7 @@ class Learner:
     def weights(self, *, which: Which = "weights") -> dict[str, Tensor]:
         """Whole tensors by all their names, as copies on the CPU. All ranks call this together; the first has them.
 
-        Of which ones see :data:`~trainers.learner.weight_stream.Which`. Raises ``ValueError``: there is no adapter.
+        ``which``: see :data:`~trainers.learner.weight_stream.Which`. Raises ``ValueError``: there is no adapter.
         """
         copies: dict[str, Tensor] = {}
         for names, value in self.publication(which, finite=False).read(self.ranks):
@@ -448,8 +448,8 @@ class Learner:
 
         On the CPU, with as many threads and ranks, the next update is the same to the last bit. Returns the ``extra``
         of :meth:`save`. Raises FileNotFoundError: there is no checkpoint; DamagedError: a file of it is damaged or
-        missing; ``ValueError``: it holds other models or adapters than this learner has, has a file that is not its
-        own, or is of another format. Nothing was loaded then.
+        missing, and nothing was loaded; ``ValueError``: it holds other models, adapters or shapes than this learner
+        has, has a file that is not its own, or is of another format; RuntimeError: a tensor is not there.
         """
         self.wait_until_saved()
         return self._state.load(path)

@@ -46,7 +46,7 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """A role's model (``reference`` does not learn), and an update's FLOPs; ``ValueError``: it cannot be had."""
+        """A role's model (``reference`` does not learn), and an update's FLOPs; ``ValueError``: it cannot be built."""
         outer: Any = source.skeleton()
         learns = role != "reference"
         model: Policy | Critic
@@ -133,7 +133,7 @@ def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> boo
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
-    """The type to compute in: as asked, else bfloat16 on a GPU and float32 on the CPU; ``ValueError``: another one."""
+    """The type to compute in: as asked, else bfloat16 on a GPU and float32 on a CPU; ``ValueError``: any other."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
     if name not in known:

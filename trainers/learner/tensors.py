@@ -67,7 +67,7 @@ def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, ten
 
 
 class _InFolder:
-    """What torch asks of both sides, and the folder says already."""
+    """What torch's reader and writer share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -20,7 +20,8 @@ from trainers.learner.fsdp import Box, Ranks, box_of, local_part, tied_names
 from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
 from trainers.learner.optim import Optimizer
 
-#: ``weights``: adapters merged; ``base``: what is below them, which never changes; ``adapter``: they alone.
+#: ``weights``: the model's own names, adapters merged; ``base``: what is below them, which never changes, in bfloat16
+#: where that loses nothing; ``adapter``: they alone, by peft's names.
 Which = Literal["weights", "base", "adapter"]
 _SLICE_BYTES = 2**26  # of rows that are sent at once
 

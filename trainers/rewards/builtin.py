@@ -58,7 +58,10 @@ SCORERS: Mapping[str, Callable[[str, Any, str | None], float]] = {
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
-    """The score of a reply, by the row's episode or data source. ``ValueError``: neither; RuntimeError: it failed."""
+    """The score of a reply, by the row's episode or data source.
+
+    Raises ``ValueError``: it has neither; RuntimeError: the environment failed.
+    """
     extra = extra_info if isinstance(extra_info, Mapping) else {}
     if (episode := extra.get("textenv")) is not None:
         return _first_turn(EpisodeSpec.from_row(episode, "extra_info"), solution_str)

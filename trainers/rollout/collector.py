@@ -270,8 +270,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         component).
 
         An update that comes meanwhile waits until the last episode has ended. The episodes are in no group and no
-        batch. They count for the collector's ``max_running``, at most so many of their own at a time, and start before
-        those of training; one that fails is not played again.
+        batch. They count towards the collector's ``max_running``, and the argument ``max_running`` limits them further
+        (``None``: it does not). They start before those of training; one that fails is not played again.
         """
         self._evaluations += 1
         name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))

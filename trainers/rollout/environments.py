@@ -106,9 +106,9 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
     """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
     ``tools`` are what :func:`tools_of` says of such an environment. There are at most ``workers`` at a time; more
-    leases wait. ``None`` is no limit, and, for processes, one a CPU; actors must have a limit. Seconds for making one
-    (for a process: and for starting it), a reset, and a step; ``None`` is no limit. ``beside`` is another backend,
-    whose ``workers`` are the limit of both; each keeps those that it made.
+    leases wait. ``None`` is no limit, and, for processes, one a CPU; actors must have a limit. ``kind`` is where they
+    run. ``make_timeout`` (for a process: its start included), ``reset_timeout`` and ``step_timeout`` are in seconds;
+    ``None`` is no limit. ``beside`` is another backend, whose ``workers`` limit both; each keeps what it made.
     """
 
     @checked

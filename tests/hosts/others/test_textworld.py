@@ -171,7 +171,7 @@ def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
         env.reset(options={"task_index": 1})
 
 
-def test_walking_about_wins_no_game_of_exploration(cache):
+def test_a_random_walk_wins_no_game_of_exploration(cache):
     """Nor do commands that do something, in the commands that there are by default."""
     limits = {game: make(cache, game=game).max_assistant_turns for game in ("cooking", "custom", "coin")}
     assert limits == {"cooking": 50, "custom": 6, "coin": 8}

@@ -313,11 +313,15 @@ async def test_the_cache_answers_the_next_run(service, make, tmp_path):
     service.answer = Reply("said", tool_calls=[call])
     first = await make(cache=path, price={"input": 1.0, "output": 1.0}).complete(HELLO)
     service.answer = status(500)
-    client = make(cache=path)
+    with pytest.raises(ChatFailure):  # and is not kept
+        await make(cache=path).complete([user("new")])
+    client = make(cache=path, budget={"tokens": 1})  # what is cached costs nothing of it
     second = await client.complete(HELLO)
     assert (second.cached, second.attempts, second.cost) == (True, 0, 0.0)
     assert (second.text, second.message, second.usage) == (first.text, first.message, first.usage)
     assert (client.statistics.cache_hits, client.statistics.attempts) == (1, 0)
+    service.answer = "ok"
+    assert (await make(cache=path).complete([user("new")])).text == "ok"
 
 
 async def test_what_decides_the_answer_is_part_of_the_key(service, make, tmp_path):

@@ -49,8 +49,19 @@ def test_scripted_users_never_tell_what_they_were_not_asked_for(env_id):
     assert asked
 
 
+def test_a_customer_that_makes_up_numbers_fails_the_episode():
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    with FakeService() as service:
+        env = textenvs.make("textenv/service-desk", user={"model": "tiny", "base_url": service.url, "format": "text"})
+        env.reset(seed=1)
+        service.answer = "The number of my order is 987654321."
+        *_, info = env.step("Hello, how can I help?")
+        assert (info["stop"], info["failed"]) == ("user_failed", True)
+        assert "a value that is not yours" in info["failure"]
+
+
 @pytest.mark.parametrize(("env_id", "options"), [("textenv/clarify", {"ambiguous": 1.0}), ("textenv/collab-math", {})])
-def test_model_that_tells_too_much_or_what_is_not_so_is_asked_again(env_id, options):
+def test_model_that_tells_too_much_or_a_false_value_is_asked_again(env_id, options):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     with FakeService() as service:
         model = {"model": "tiny", "base_url": service.url, "format": "text", "tries": 3, "leak_limit": None}
@@ -75,6 +86,36 @@ def test_model_that_tells_too_much_or_what_is_not_so_is_asked_again(env_id, opti
             assert env.user_view().told == 1
         else:
             assert (info["stop"], info["failed"]) == ("user_failed", True)
+
+
+@pytest.mark.parametrize(
+    ("goal", "text", "false"),
+    [
+        ("9 seats", "8", True),
+        ("9 seats", "Eight, please.", True),
+        ("9 seats", "8, no, sorry, 9", False),
+        ("9 seats", "9. It is 8", True),
+        ("9 seats", "1. What do you need?", False),
+        ("150 seats", "One hundred and fifty.", False),
+        ("1200 kg", "1,200 kg", False),
+        ("1,200 kg", "1200 kg", False),
+        ("4.50", "4.5", False),
+        ("one apple", "1", False),
+        ("On Friday", "monday", True),
+        ("On Friday", "friday", False),
+        ("5 apples", "Not the 6 that you named", False),
+        ("5 apples", "I have 30 trees", False),
+        ("5 apples", "7", True),
+    ],
+)
+def test_a_value_is_false_that_nobody_has_named(goal, text, false):
+    talk = (
+        {"role": "user", "content": "I have 30 trees, and apples."},
+        {"role": "assistant", "content": "<think>7, perhaps</think>Is it 6?"},
+        {"role": "user", "content": "No, 8."},
+    )
+    assert UserView(goal, talk[:2], values=("Friday", "Monday")).contradicts(text) == false
+    assert UserView(goal, talk, values=("Friday", "Monday")).contradicts(text) == false
 
 
 def test_numbers_in_words_are_values():

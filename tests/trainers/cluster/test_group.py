@@ -282,6 +282,7 @@ def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
         ) as caught:
             update(made, helpers.hangs_on_rank_1)
         assert "rank 0" not in str(caught.value)
+        assert_gone(pid(made, 0), pid(made, 1))
     finally:
         made.close()
 

@@ -74,7 +74,7 @@ class Kit:
         reports_kept: Whether requests may ask which tokens the cuts kept (else they are refused).
         mixes_cuts: Whether a seeded request has the same tokens beside requests with other cuts.
         coldest: Temperatures between 0 and this are refused.
-        long: A reply of so many tokens has not ended when what is done in its middle has happened.
+        long: Tokens of a reply that is long enough for an update or a cancellation to arrive before it ends.
         seconds: No test takes so long; what hangs is a failure.
     """
 

@@ -195,7 +195,7 @@ async def test_what_the_cuts_kept_is_reported_or_refused(computing_kit: Kit) -> 
 
 async def test_samples_follow_the_distribution(kit: Kit) -> None:
     if not kit.computes:
-        return
+        pytest.skip("its tokens are made up")
     prompt, count = [3, 1, 4], 4000
     async with running(kit, max_slots=256) as engine:
         made = await asyncio.gather(

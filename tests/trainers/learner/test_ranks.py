@@ -46,6 +46,7 @@ CASES = {
     },
     2: {
         "sharded": {},
+        "copies": {"parallel": Parallel(fsdp_size=1)},
         "padded, one trajectory at a time, small chunks": {**PADDED, **ONE_AT_A_TIME},
         "all at once, full head, checkpointing": {**ALL_AT_ONCE, "gradient_checkpointing": True},
         "lora, padded, small chunks": {"lora": LORA, "chunk_size": 3, **PADDED},
@@ -61,6 +62,7 @@ CASES = {
         "qwen3, sequence and tensor": {"family": "qwen3", "parallel": Parallel(sequence=2, tensor=2)},
         "lora, tensor": {"lora": LORA, "parallel": Parallel(tensor=2)},
         "one trajectory": {"trajectories": TRAJECTORIES[1:2]},
+        "sharded, one trajectory at a time": ONE_AT_A_TIME,
     },
 }
 

@@ -62,7 +62,7 @@ class TextWorld(TextEnv[TextWorldState]):
         cache: Where generated games are kept, 0.5 MB each; by default what ``TEXTENVS_CACHE`` names, else
             ``~/.cache/textenvs``.
         max_assistant_turns: How many commands there are, or ``None`` for no limit. By default (``"auto"``) twice the
-            ``quest_length`` of coin and custom games, which are won by walking about in more, and else 50.
+            ``quest_length`` of coin and custom games, which a random walk solves with more, and else 50.
         **more: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
     Raises:
@@ -104,7 +104,8 @@ class TextWorld(TextEnv[TextWorldState]):
         else:
             kind = game or "cooking"
             chosen = dials_of(kind, level or "easy", dials or {})
-            limit = 2 * chosen.get("quest_length", limit // 2)
+            if "quest_length" in chosen:
+                limit = 2 * chosen["quest_length"]
             tasks = GameTasks(kind, chosen, cache_folder(cache), seed or 0, split or "train", count)
         turns = limit if max_assistant_turns == "auto" else max_assistant_turns
         super().__init__(tasks, max_assistant_turns=turns, **more)

@@ -56,6 +56,8 @@ def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
         pieces = len(env.goal.pieces)
         assert len(steps) == -(-pieces // 2) + 1, "every question of the expert's is answered"
         assert sum(step[4]["metrics"]["asked_for"] for step in steps) == pieces
+    env = textenvs.make(env_id, level=level, split=split)
+    assert 0.9 < sum(step[1] for step in play(env, expert, 0)) < 1.0, "words cost little"
 
 
 @every_id
