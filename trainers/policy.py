@@ -106,7 +106,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     """
     tokenizer = load_tokenizer(section, texts)
     if section.path == "tiny":
-        shape, eos = section.tiny_shape, tokenizer.eos_token_id
+        shape, eos = tiny.shape_of(section), tokenizer.eos_token_id
         model = tiny.build_model(len(tokenizer), **shape, max_context=max_context, eos_token_id=eos, seed=seed)
         return Policy(model, tokenizer)
     folder = _folder(section.path, weights=True)

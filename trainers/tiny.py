@@ -25,6 +25,12 @@ _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 
 
+def shape_of(section: Any) -> dict[str, Any]:
+    """Arguments of :func:`build_model` from the section ``model`` of a configuration, without the vocabulary's size."""
+    names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
+    return {name: getattr(section, name) for name in names}
+
+
 def build_tokenizer(
     texts: Iterable[str], vocab_size: int = 512, chat_template: str = CHATML, special: Iterable[str] = ()
 ) -> PreTrainedTokenizerFast:

@@ -15,7 +15,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cluster.memory import Machine, ModelShape, PlanError, estimate, shortages, tight
-from trainers.config.reward_model import RewardModelSection, sections_of
+from trainers.config.reward_model import RewardModelSection
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -161,7 +161,9 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
 
 def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:
     """The reward models that are enabled, by the keys that they are configured under."""
-    return {key: section for key, section in sections_of(config).items() if section.enable}
+    sections = {"reward_model": config.reward_model}
+    sections |= {f"reward_models.{name}": section for name, section in config.reward_models.items()}
+    return {key: section for key, section in sections.items() if section.enable}
 
 
 def reward_workers(section: RewardModelSection) -> int:

@@ -27,7 +27,7 @@ def shape_of(section: ModelSection) -> ModelShape | None:
     """The shape of the policy, of its configuration alone; ``None`` where it is not on this disk, or PlanError."""
     if section.path == "tiny":
         with torch.device("meta"):  # no memory, no numbers
-            return _shape(tiny.build_model(section.vocab_size, **section.tiny_shape))
+            return _shape(tiny.build_model(section.vocab_size, **tiny.shape_of(section)))
     try:
         path = hub.folder_of(section.path, weights=False)
     except hub.HubError as error:

@@ -56,12 +56,6 @@ class ModelSection(Section):
         """What is computed in; a section of no run's says it itself."""
         return self.dtype or "float32"
 
-    @property
-    def tiny_shape(self) -> dict[str, Any]:
-        """Arguments of :func:`trainers.tiny.build_model` for ``path=tiny``, without the vocabulary's size."""
-        names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
-        return {name: getattr(self, name) for name in names}
-
 
 #: Bytes of the files of a model that is a toy: rounding makes it no faster, and it learns as `tiny` does.
 _SMALL = 20 * 2**20
