@@ -36,7 +36,7 @@ ERRORS: Mapping[str, str] = {
     "early_end": "leaves although the assistant has not answered",
 }
 _ROLE = re.compile(
-    r"####\s*\w|<document>|how (?:can|may) i (?:help|assist)|as an ai|\bi(?:'m| am) an? (?:ai|assistant)\b"
+    r"####\s*(?!and\b)\w|<document>|how (?:can|may) i (?:help|assist)|as an ai|\bi(?:'m| am) an? (?:ai|assistant)\b"
 )
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
 _VOWELS = re.compile(r"[aeiouy]+")

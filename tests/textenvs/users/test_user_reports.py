@@ -147,6 +147,7 @@ def test_report_of_manners_shows_each():
 
     found = {name: figures(name) for name in ("plain", *NAMES)}
     clean = {"leaks": 0, "contradictions": 0, "failed": {}}
+    assert not any(each["errors_per_100_messages"]["role"] for each in found.values())
     assert {name: {key: each[key] for key in clean} for name, each in found.items()} == dict.fromkeys(found, clean)
     assert found["wordy"]["words_per_message"] > 2 * found["plain"]["words_per_message"]
     assert found["changing_mind"]["corrected"] > 10 > found["plain"]["corrected"] == 0
