@@ -54,7 +54,7 @@ KINDS = {
     "reverse": [*LEVELS, "env.curriculum.kind=signal", "env.curriculum.reverse_share=0.25"],
 }
 TRAIN = [
-    *("actor.entropy_coeff=0.01", "actor.lr_schedule=constant", "trainer.test_freq=-1", "trainer.logger=jsonl"),
+    *("actor.lr_schedule=constant", "trainer.test_freq=-1", "trainer.logger=jsonl"),
     *("data.val_size=200", "trainer.keep_last_n=1", "trainer.save_freq=-1"),
 ]
 
