@@ -157,7 +157,7 @@ class RolloutSection(Section):
     """Episodes in flight at most, validation's among them; null is as many as staleness allows in training, `auto`
     looks for as many as the engine serves without a queue or preemptions."""
     update_mode: Literal["keep", "wait", "abort"] = "keep"
-    """Requests in flight at a weight update go on with the new weights, finish first, or end."""
+    """Requests in flight at a weight update continue with the new weights, finish first, or end."""
     partial: bool = False
     """With `update_mode=abort`: replies that an update cuts go on from their tokens under the new weights; otherwise
     their episodes start anew."""

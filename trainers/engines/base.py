@@ -127,7 +127,7 @@ class Engine(Protocol):
 
         They are a mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
         out-of-process engines whatever their publisher makes. ``version`` is greater than the current one. Under the
-        mode ``keep`` requests in flight go on with the new weights (their KV is recomputed); ``wait``: those in flight
+        mode ``keep`` requests in flight take the new weights (their KV is recomputed); ``wait``: those in flight
         finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"`` and the tokens
         they have. Raises ``ValueError``: names or shapes do not fit, or the version does not grow; the old weights then
         stay. PartialUpdateError: only a part of the engine took them, and continues without the rest. EngineDeadError:

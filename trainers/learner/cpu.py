@@ -9,7 +9,7 @@ The first and the last are for models in one process alone.
 * oneDNN for float32 linear layers on AMD processors. torch multiplies float32 matrices with Intel's MKL, which keeps to
   AVX2 on processors that are not Intel's. oneDNN, which is part of torch too, uses AVX-512 there: 250 against 105
   GFLOP/s on a Zen 5 core, which makes an update of a tiny model 1.4 times as fast, although oneDNN compiles a kernel
-  for every new shape (it keeps a thousand of them). Results are the same float32 products, summed in another order.
+  for every new shape (its cache holds a thousand). Results are the same float32 products, summed in another order.
 * Mixed precision: rounded copies compute, float32 parameters learn. It is what FSDP2 does with several ranks and on
   GPUs, without its casts in every forward and backward pass: a parameter is rounded once after it has changed.
   Gradients are rounded, too, and are added up over micro-batches in float32.

@@ -250,7 +250,7 @@ class Learner:
         float32 ``[N]``: ``loss_fn``'s by their names, and this forward pass's ``token_logprobs`` and ``token_entropy``.
 
         Returns ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``tokens``
-        (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of all ranks),
+        (of the rows, without padding; shared prompts count once a sibling), ``tokens_per_s`` (of all ranks),
         ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
         :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), ``peak_gib`` (the most
         memory that this process ever had), and ``loss_fn``'s sums over the mini-batch.
