@@ -181,6 +181,11 @@ def test_a_random_walk_wins_no_game_of_exploration(cache):
     assert record.total == 0.0
 
 
+def test_a_quest_takes_the_commands_that_it_says(cache):
+    """TextWorld's own game of this seed is won by its last command alone."""
+    assert len(LiveGame(game_file(Path(cache), "custom", dials_of("custom", "hard", {}), 6)).policy) == 8
+
+
 def test_two_processes_make_the_same_game_at_once(tmp_path):
     """They end with one game, whole, and leave nothing beside it."""
     code = (

@@ -59,6 +59,8 @@ LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
 SUFFIXES = (".z8", ".tw-pddl")
 #: Where generated games are kept, if it is set.
 VARIABLE = "TEXTENVS_CACHE"
+#: Counts what is refused of TextWorld's games, so that none is kept that is refused now.
+_RULES = 2
 #: A quest of the wanted length cannot be found from every seed: so many are tried, in a fixed order.
 _ATTEMPTS = 20
 _EXTRA = "this needs TextWorld: pip install 'textenvs[textworld]'"
@@ -111,7 +113,7 @@ def cache_folder(given: str | None) -> Path:
     base = given or os.environ.get(VARIABLE)
     if base is None:
         base = str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "textenvs"))
-    return Path(base).expanduser() / f"textworld-{textworld().__version__}"
+    return Path(base).expanduser() / f"textworld-{textworld().__version__}-{_RULES}"
 
 
 def game_file(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> Path:
@@ -162,11 +164,16 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
                     options.nb_rooms, options.nb_objects = dials["rooms"], dials["objects"]
                     options.quest_length = dials["quest_length"]
                     game = tw.generator.make_game(options)
-            path = Path(compile_game(game, options))
-            if LiveGame(path).solvable():
+            played = LiveGame(Path(compile_game(game, options)))
+            # Some quests end where they began, and their last command alone reaches the goal.
+            needed = len(played.policy)
+            if needed < dials.get("quest_length", 0):
+                failed: Exception = ValueError(f"it takes {needed} commands and not {dials['quest_length']}")
+            elif played.solvable():
                 return
-            # Inform does not tell "locker" from "type 0 locker", and then asks which is meant.
-            failed: Exception = ValueError("its walkthrough does not solve it")
+            else:
+                # Inform does not tell "locker" from "type 0 locker", and then asks which is meant.
+                failed = ValueError("its walkthrough does not solve it")
         except (QuestGenerationError, CouldNotCompileGameError) as error:
             failed = error
     raise TaskError(
