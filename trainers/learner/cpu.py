@@ -6,10 +6,7 @@ The first and the last are for models in one process alone.
   once in float32, and what a gated feed-forward part multiplies, four rows of its inner width. Here a norm keeps its
   input, and a feed-forward part its input and the two products of it; the rest is made again, by the same operations in
   the same order.
-* oneDNN for float32 linear layers on AMD processors. torch multiplies float32 matrices with Intel's MKL, which keeps to
-  AVX2 on processors that are not Intel's. oneDNN, which is part of torch too, uses AVX-512 there: 250 against 105
-  GFLOP/s on a Zen 5 core, which makes an update of a tiny model 1.4 times as fast, although oneDNN compiles a kernel
-  for every new shape (its cache holds a thousand). Results are the same float32 products, summed in another order.
+* Linear layers whose float32 products are oneDNN's (:mod:`trainers.learner.products`).
 * Mixed precision: rounded copies compute, float32 parameters learn. It is what FSDP2 does with several ranks and on
   GPUs, without its casts in every forward and backward pass: a parameter is rounded once after it has changed.
   Gradients are rounded, too, and are added up over micro-batches in float32.
@@ -19,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trainers.learner.models import Critic, Policy
+from trainers.learner.products import product
 
 # ------------------------------------------------------------------ layers that keep less
 
@@ -133,21 +129,6 @@ def _of_weight(grad: Tensor, inputs: Tensor) -> Tensor:
 
 # ------------------------------------------------------------------ oneDNN
 
-_SMALL = 8  #: below this size in any direction it does not pay, and oneDNN refuses some strides
-
-
-@cache
-def is_faster() -> bool:
-    """Whether this is an AMD processor with AVX-512, and this torch has oneDNN."""
-    cpus = Path("/proc/cpuinfo")
-    return (
-        torch.backends.mkldnn.is_available()
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and cpus.exists()
-        and "AuthenticAMD" in cpus.read_text()
-    )
-
-
 def use_onednn(model: nn.Module) -> None:
     """Make a float32 model's linear layers on the CPU multiply with oneDNN, in place; parameters stay as they are."""
     for module in model.modules():
@@ -164,20 +145,12 @@ class OneDNNLinear(nn.Linear):
         return output
 
 
-def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``a @ b.T + bias`` for matrices, each contiguous or the transpose of a contiguous one."""
-    if min(*a.shape, len(b)) < _SMALL:
-        return nn.functional.linear(a, b, bias)
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
-    return product
-
-
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows = inputs.reshape(-1, inputs.shape[-1]).contiguous()
         ctx.save_for_backward(rows, weight)
-        return _product(rows, weight, bias).view(*inputs.shape[:-1], len(weight))
+        return product(rows, weight, bias).view(*inputs.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
@@ -187,7 +160,7 @@ class _Linear(torch.autograd.Function):
         grad = grad.reshape(-1, grad.shape[-1]).contiguous()
         wants_inputs, wants_weight, wants_bias = ctx.needs_input_grad
         return (
-            _product(grad, weight.T).view(shape) if wants_inputs else None,
+            product(grad, weight.T).view(shape) if wants_inputs else None,
             # Not by oneDNN, which copies both transposes first: that costs more than it wins.
             grad.T @ rows if wants_weight else None,
             grad.sum(0) if wants_bias else None,

@@ -13,11 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from trainers.learner.products import fastest_product
 from torch.autograd.function import once_differentiable
 
-#: Logits of a chunk, where its size is not given: 64 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
-_LOGITS = {"cpu": 2**24}
+#: Logits of a chunk, where its size is not given: 32 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
+_LOGITS = {"cpu": 2**23}
 _LOGITS_ELSEWHERE = 2**27
+#: Rows of the head that are converted at the same time.
+_ROWS = 2**13
 #: In place of the logit of a token that is left out: its exponential is 0, and no product with it is a NaN.
 _LEFT_OUT = -1e30
 
@@ -66,7 +70,7 @@ def token_logprobs(
         targets: int64 ``[n]``.
         bias: ``[V]``, where the head has one.
         temperature: Above 0.
-        chunk_size: Positions with logits at the same time; ``None`` takes as many as go into 64 MiB on a CPU, and into
+        chunk_size: Positions with logits at the same time; ``None`` takes as many as go into 32 MiB on a CPU, and into
             512 MiB elsewhere.
         kept: Where given, the softmax, and with it the entropy, is over these tokens (each target is one of its own).
 
@@ -83,18 +87,21 @@ def token_logprobs(
     return logprobs, entropy
 
 
-def _operand(weight: Tensor) -> Tensor:
-    """The head as :func:`_logits` takes it: a CPU has no product of 16 bits with float32 sums, so it is float32."""
-    return weight if weight.device.type == "cuda" or weight.dtype == torch.float64 else weight.float()
+def _slices(vocab: int) -> list[slice]:
+    """The head in parts of which a copy costs little memory."""
+    return [slice(start, start + _ROWS) for start in range(0, vocab, _ROWS)]
 
 
-def _logits(hidden: Tensor, operand: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    if hidden.dtype == operand.dtype in (torch.float32, torch.float64):
-        logits = hidden @ operand.T
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    if hidden.dtype == weight.dtype in (torch.float32, torch.float64):
+        logits = fastest_product(hidden, weight)
     elif hidden.device.type == "cuda":
-        logits = torch.mm(hidden, operand.T, out_dtype=torch.float32)  # the sums are float32 inside: keep them so
-    else:
-        logits = hidden.float() @ operand.T
+        logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)  # the sums are float32 inside: keep them so
+    else:  # a CPU has no product of 16 bits with float32 sums
+        exact = hidden.float()
+        logits = exact.new_empty(len(hidden), len(weight))
+        for rows in _slices(len(weight)):
+            logits[:, rows] = fastest_product(exact, weight[rows].float())
     if bias is not None:
         logits += bias
     if temperature != 1.0:
@@ -118,10 +125,9 @@ class _ChunkedHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
-        operand = _operand(weight)
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], operand, bias, temperature)
+            logits = _logits(hidden[part], weight, bias, temperature)
             if kept is not None:
                 kept.restrict(logits, start)
             highest = logits.amax(-1)
@@ -148,10 +154,9 @@ class _ChunkedHead(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if wants_bias else None
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(normaliser)
-        operand = _operand(weight)
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p = _logits(hidden[part], operand, bias, ctx.temperature)
+            log_p = _logits(hidden[part], weight, bias, ctx.temperature)
             if ctx.kept is not None:
                 ctx.kept.restrict(log_p, start)
             log_p.sub_(normaliser[part, None])
@@ -176,7 +181,8 @@ class _ChunkedHead(torch.autograd.Function):
                 if grad_weight.dtype == hidden.dtype:
                     grad_weight.addmm_(grad.T, hidden[part])
                 else:
-                    grad_weight += grad.T @ hidden[part]
+                    for rows in _slices(len(weight)):
+                        grad_weight[rows] += grad[:, rows].T @ hidden[part]
             del grad
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)

@@ -16,12 +16,13 @@ import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 from trainers.learner.attention import OWN
-from trainers.learner.cpu import compute_rounded, is_faster, use_lean_layers, use_onednn
+from trainers.learner.cpu import compute_rounded, use_lean_layers, use_onednn
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
 from trainers.learner.lora import LoRASettings, add_adapters, base_state
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
+from trainers.learner.products import is_faster
 from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
 
