@@ -190,7 +190,10 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         }
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
         explain = run.reporter.explains()
-        credited = await asyncio.to_thread(credit, run.config, run.learner, run.kl, paid, greedy, explain=explain)
+        users = len(batch.users)
+        credited = await asyncio.to_thread(
+            credit, run.config, run.learner, run.kl, paid, greedy, users=users, explain=explain
+        )
         columns, advantages, _ = credited
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
