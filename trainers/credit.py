@@ -50,12 +50,14 @@ def credit(
     trajectories: Sequence[Trajectory],
     greedy: Mapping[str, float] | None = None,
     *,
+    users: int = 0,
     explain: bool = False,
 ) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
     """From turn rewards to what the losses need, ``[N]`` each by name; the advantages; metrics.
 
     The coefficient of ``kl``, in the reward, is updated with this batch's :func:`~.algorithms.kl.mean_kl`. ``greedy``
-    is what a greedy episode earned, by group. ``explain``: say what the advantages are made of.
+    is what a greedy episode earned, by group. So many of the last trajectories are the user's side of others
+    (``users``). ``explain``: say what the advantages are made of.
     """
     rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
     metrics: dict[str, float] = {}
@@ -86,7 +88,8 @@ def credit(
     if learner.critic is not None:
         parts, bootstrap = learner.values(trajectories)
         values = columns["old_values"] = _flat(parts)
-    batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty)
+    side = np.arange(len(trajectories)) >= len(trajectories) - users
+    batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty, side=side)
     batch, found = compared_with(config.algorithm, batch, trajectories, greedy or {})
     metrics |= {f"actor/{name}": value for name, value in found.items()}
     estimator, options = config.algorithm.adv_estimator, estimator_options(config.algorithm)

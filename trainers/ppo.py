@@ -40,7 +40,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from textenvs.text import excerpt
 
-from .algorithms.batch import Advantages, tree_of
+from .algorithms.batch import Advantages, TermsError, tree_of
 from .algorithms.policy_losses import token_weights
 from .builders.engines import check_engine, plan_of
 from .builders.environments import check_environments, described, other_validation, try_openings
@@ -74,6 +74,8 @@ log = logging.getLogger("trainers")
 _SHOWN = 4000
 # Collecting is over, and the learner is whole.
 _COLLECTING = (CollectionError, EngineError)
+# A batch cannot be learned from, and the learner is as it was before the step that failed.
+_LEARNING = (FloatingPointError, TermsError)
 
 
 # ------------------ the loop
@@ -107,7 +109,11 @@ async def train(run: Run) -> None:
             if batch is None:
                 break
             warn(run, batch)
-            metrics, explained = await iterate(run, batch, phases)
+            try:
+                metrics, explained = await iterate(run, batch, phases)
+            except _LEARNING as error:
+                run.failure = error
+                break
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
         if run.iteration == 1:
@@ -135,7 +141,7 @@ async def train(run: Run) -> None:
     run.saved.wait()
     if run.failure is not None:
         if run.iteration:
-            log.warning("collecting has failed; what was learned in %d iterations is saved", run.iteration)
+            log.warning("the run cannot go on; what was learned in %d iterations is saved", run.iteration)
         raise run.failure
     if run.validated != run.iteration and not run.stop.is_set():
         await validate(run)
@@ -184,7 +190,10 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         }
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
         explain = run.reporter.explains()
-        credited = await asyncio.to_thread(credit, run.config, run.learner, run.kl, paid, greedy, explain=explain)
+        users = len(batch.users)
+        credited = await asyncio.to_thread(
+            credit, run.config, run.learner, run.kl, paid, greedy, users=users, explain=explain
+        )
         columns, advantages, _ = credited
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change

@@ -93,7 +93,7 @@ class Run:
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # a stop was requested
     given_up: threading.Event = field(default_factory=threading.Event)  # threads of the run are to end
     publishing: asyncio.Future[None] | None = None  # an update of the engine that is under way
-    failure: Exception | None = None  # why collecting has ended for good
+    failure: Exception | None = None  # why collecting or learning has ended for good
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
     doctor: Doctor = field(default_factory=lambda: Doctor(CHECKS, {}))
     references: Mapping[str, float] = field(default_factory=dict)  # what scripts earn

@@ -135,7 +135,8 @@ class Status(StrEnum):
     TRUNCATED_TURNS = "truncated_turns"  #: a turn budget of the environment ran out
     TRUNCATED_CONTEXT = "truncated_context"  #: the context or the response budget ran out
     TRUNCATED_TIME = "truncated_time"  #: a step, generation or episode timeout
-    ERROR_ENV = "error_env"  #: the environment raised, died, or marked the episode as failed
+    #: The environment raised, died, marked the episode as failed, or told a conversation that the template rejects
+    ERROR_ENV = "error_env"
     ERROR_ENGINE = "error_engine"  #: the engine raised or died
     ERROR_REWARD = "error_reward"  #: a later reward could not be computed
     ABORTED = "aborted"  #: cancelled by the collector

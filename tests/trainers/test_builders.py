@@ -122,6 +122,12 @@ def test_anything_else_is_refused(value):
         resolve([f"rollout.max_running={value}"], PPOConfig)
 
 
+@pytest.mark.parametrize("kind", ["inline", "thread", "process"])
+async def test_so_many_environments_are_at_work_as_the_configuration_says(kind):
+    config, _ = resolve([f"env.backend={kind}", "env.workers=2"])
+    assert environments.backend_of(config, *environments.played(config), validation=False).workers == 2
+
+
 def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatch):
     made, open_ones = 0, set()
 

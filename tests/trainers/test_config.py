@@ -259,6 +259,9 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         ("critic.lr=0.1", "critic.lr: has no effect with algorithm.adv_estimator=turn_grpo"),
         ("actor.kl_loss_coef=0.1", "actor.kl_loss_coef: has no effect without actor.use_kl_loss=true"),
         ("actor.kl_loss_type=k1", "actor.kl_loss_type: has no effect without actor.use_kl_loss=true"),
+        ("algorithm.kl_penalty=k3", "algorithm.kl_penalty: has no effect without algorithm.use_kl_in_reward=true or"),
+        ("rollout.max_consecutive_filtered=9", "rollout.max_consecutive_filtered: has no effect without rollout.fil"),
+        ("cluster.start_timeout_s=9", "cluster.start_timeout_s: has no effect without cluster.backend=ray or env.back"),
         ("algorithm.kl_ctrl.horizon=5", "algorithm.kl_ctrl.horizon: has no effect without algorithm.use_kl_in_reward"),
         ("trainer.profile_steps=[3,121]", "trainer.profile_steps: has 121, and there are trainer.total_iterations=120"),
         (

@@ -161,6 +161,15 @@ def test_the_optimal_token_baseline_weighs_by_what_the_engine_sampled_with():
     assert columns["advantages"] == pytest.approx(turn_grpo(batch, baseline="optimal_token").advantages)
 
 
+def test_what_the_user_earned_is_in_no_baseline_of_the_assistants():
+    run, given = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
+    columns, _, _ = credit(run, learner(), FixedKL(0.0), given, users=2)
+    apart = [turn_grpo(ActionBatch.from_trajectories(side), baseline="mixed") for side in (given[:2], given[2:])]
+    assert columns["advantages"] == pytest.approx(np.concatenate([each.advantages for each in apart]))
+    without, _, _ = credit(run, learner(), FixedKL(0.0), given)
+    assert columns["advantages"] != pytest.approx(without["advantages"]), "the batch has two groups, one a side"
+
+
 def test_advantages_are_normalised_over_what_is_trained_on():
     reject = ("actor.old_logprobs=recompute", "actor.rejection=token", "actor.rejection_low=0.8")
     run = config(*reject, "algorithm.adv_estimator=rloo", "algorithm.norm_adv=true")

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from trainers import checkpoints
+from trainers.algorithms.batch import TermsError
 from trainers.builders.environments import other_validation
 from trainers.config import resolve
 from trainers.engines.base import EngineDeadError
@@ -277,6 +278,27 @@ def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):
     assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 2
     in_process(tmp_path, "trainer.total_iterations=3", "trainer.save_freq=-1")
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("error", [FloatingPointError, TermsError])
+def test_a_batch_that_cannot_be_learned_from_loses_nothing_that_was_learned(tmp_path, error):
+    def fails(run):
+        update = run.learner.update_actor
+
+        def update_actor(*args, **kwargs):
+            if run.iteration == 2:
+                raise error("the gradient's norm is nan")
+            return update(*args, **kwargs)
+
+        run.learner.update_actor = update_actor
+
+    more = ["trainer.total_iterations=3", "trainer.save_freq=-1"]
+    with pytest.raises(error, match="norm is nan"):
+        in_process(tmp_path, *more, look=fails)
+    assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 2
+    run = in_process(tmp_path, *more)
+    assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
+    assert run.collector.frontier()["slots"]["batches"] == 4, "the batch that failed is not played again"
 
 
 def test_what_an_environment_says_in_an_error_is_short_and_moves_no_cursor(caplog):

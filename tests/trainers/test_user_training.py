@@ -15,10 +15,11 @@ from ppo_runs import MODEL, SMALL, training_of
 
 from textenvs.messages import assistant
 from textenvs.two_sides import TwoSides
-from trainers import sft
+from trainers import ppo, sft
 from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, check_environments, played
 from trainers.config import ConfigError, PPOConfig, load_config, resolve
+from trainers.credit import credit
 from trainers.ppo import train
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble
@@ -66,7 +67,9 @@ def test_user_learns_to_say_what_its_reward_pays(model: Path, tmp_path: Path, re
     assert np.mean(rewards[-3:]) > best - 0.35 > np.mean(rewards[:2])
 
 
-def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities(model: Path, tmp_path: Path) -> None:
+def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches: list[Batch] = []
     models: list[Any] = []
 
@@ -80,7 +83,10 @@ def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities
 
         run.collector.next_batch = kept  # type: ignore[method-assign]
 
+    sides: list[int] = []
+    monkeypatch.setattr(ppo, "credit", lambda *args, **how: sides.append(how["users"]) or credit(*args, **how))
     run = trained(tmp_path, model, "env.train_side=both", "trainer.total_iterations=2", look=look)
+    assert sides == [len(batch.users) for batch in batches]
     for version, batch in enumerate(batches):
         run.learner.actor.load_state_dict(models[version])
         assert batch.users

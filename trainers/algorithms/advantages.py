@@ -285,18 +285,20 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
 
     Options of its own:
         baseline: ``group``: the mean ``g`` of its siblings. ``mixed``: ``(g + b) / 2``, where ``b`` is the mean of all
-            the other episodes of the batch. In a small group ``g`` is noisy, and a group that only ever fails teaches
-            nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. ``shrunk``: ``g`` drawn towards
-            the mean of the other groups, the further the less these differ beside what noise alone would do (James and
-            Stein; for this use arXiv 2511.03710). How far is taken from the other groups, too. ``optimal_token``: for
-            each token, the mean of the siblings that have such a token, weighed by how uncertain they were up to there
-            (:func:`.baselines.optimal_token`). All leave the episode out, so all are unbiased.
+            the other episodes of the batch (of one ``batch.side``). In a small group ``g`` is noisy, and a group that
+            only ever fails teaches nothing against ``g`` alone; ``b`` is steady but knows nothing of the task.
+            ``shrunk``: ``g`` drawn towards the mean of the other groups, the further the less these differ beside what
+            noise alone would do (James and Stein; for this use arXiv 2511.03710). How far is taken from the other
+            groups, too. ``optimal_token``: for each token, the mean of the siblings that have such a token, weighed by
+            how uncertain they were up to there (:func:`.baselines.optimal_token`). All leave the episode out, so all
+            are unbiased.
     """
     kept = kept_episodes(batch, truncated)
     if baseline == "optimal_token":
         return _less_optimal_token(batch, kept, _totals(batch)[batch.episode_of_token], by_turn=False)
     group, returns = batch.group[kept], _totals(batch)[kept]
-    return _to_tokens(batch, kept, returns - mean_baseline(returns, group, np.zeros_like(group), baseline))
+    expected = mean_baseline(returns, group, np.zeros_like(group), batch.sides[kept], baseline)
+    return _to_tokens(batch, kept, returns - expected)
 
 
 def turn_grpo(
@@ -339,7 +341,7 @@ def turn_grpo(
     turns = np.flatnonzero(kept[episode])
     group, turn = batch.group[episode[turns]], turns - batch.turn_offsets[episode[turns]]
     to_go = to_go[turns]
-    by_turn = to_go - mean_baseline(to_go, group, turn, baseline, zero_pad)
+    by_turn = to_go - mean_baseline(to_go, group, turn, batch.sides[episode[turns]], baseline, zero_pad)
     outcome = by_turn[np.arange(len(turns)) - turn]  # each entry's own episode at turn 0
     by_turn = (1.0 - outcome_mix) * by_turn + outcome_mix * outcome
     if norm_by_std:

@@ -82,31 +82,32 @@ def _weighed_others(x: Floats, weight: Floats, key: Ints) -> tuple[Floats, Bools
     return np.where(others, (sums(weight * x, key) - weight * x) / left, 0.0), others
 
 
-def mean_baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
-    """What the other entries at the same turn say of each: those of the group, or these and all of the batch."""
+def mean_baseline(x: Floats, group: Ints, turn: Ints, side: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
+    """What the other entries at the same turn say of each: those of the group, or these and all of its side."""
     if kind not in ("group", "mixed", "shrunk"):
         raise ValueError(f'baseline must be "group", "mixed", "shrunk" or "optimal_token", not {kind!r}')
     size = len(x)
     if zero_pad:
-        x, group, turn = _padded(x, group, turn)
+        x, group, turn, side = _padded(x, group, turn, side)
     siblings, has_sibling = _mean_of_others(x, group, turn)
     if kind == "mixed":
-        others, _ = _mean_of_others(x, np.zeros_like(group), turn)
+        others, _ = _mean_of_others(x, side, turn)
         siblings = np.where(has_sibling, (siblings + others) / 2.0, others)
     elif kind == "shrunk":
-        others, distance = _other_groups(x, group, turn)
+        others, distance = _other_groups(x, group, turn + side * (turn.max(initial=0) + 1))
         siblings = np.where(has_sibling, siblings + distance * (others - siblings), others)
     return siblings[:size]
 
 
-def _padded(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Ints, Ints]:
+def _padded(x: Floats, group: Ints, turn: Ints, side: Ints) -> tuple[Floats, Ints, Ints, Ints]:
     """With a 0 behind, for each turn of the longest episode that another one lacks."""
     starts = np.flatnonzero(turn == 0)
     lengths = np.diff(np.append(starts, len(turn)))
     missing = turn.max(initial=-1) + 1 - lengths
     more = np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
     padded = np.concatenate([x, np.zeros(len(more))])
-    return padded, np.concatenate([group, np.repeat(group[starts], missing)]), np.concatenate([turn, more])
+    groups, sides = (np.concatenate([each, np.repeat(each[starts], missing)]) for each in (group, side))
+    return padded, groups, np.concatenate([turn, more]), sides
 
 
 def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:

@@ -62,6 +62,9 @@ class ActionBatch:
     #: Float ``[N]``, at least 0; the squared norm of each token's score, or what stands for it; see
     #: :func:`.baselines.score_norms`
     score_norms: Floats | None = None
+    #: Int ``[E]``; which side of its conversation each episode is, where both sides are in the batch. The other side is
+    #: no other episode: it earned what this one's actions led to. So baselines of the batch are of one side.
+    side: Ints | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
@@ -110,6 +113,7 @@ class ActionBatch:
             ("forked_turn", episodes),
             ("budgeted", episodes),
             ("score_norms", tokens),
+            ("side", episodes),
         ):
             array = getattr(self, name)
             if array is not None and array.shape != (length,):
@@ -198,6 +202,11 @@ class ActionBatch:
         """The episode that each was forked from, int ``[E]``; itself where it was not."""
         itself = np.arange(self.num_episodes)
         return itself if self.forked_from is None else np.where(self.forked_from < 0, itself, self.forked_from)
+
+    @cached_property
+    def sides(self) -> Ints:
+        """The side of each episode, int ``[E]``; 0 where all are of one."""
+        return np.zeros(self.num_episodes, np.int64) if self.side is None else self.side
 
     @cached_property
     def first_turn(self) -> Ints:
@@ -348,7 +357,7 @@ def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDAr
 
 
 def _array(name: str, values: ArrayLike | None) -> NDArray[Any] | None:
-    return None if values is None else np.asarray(values, np.int64 if name == "anchor" else np.float64)
+    return None if values is None else np.asarray(values, np.int64 if name in ("anchor", "side") else np.float64)
 
 
 Truncated = Literal["count", "drop"]

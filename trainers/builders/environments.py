@@ -180,7 +180,7 @@ def backend_of(
         spec if config.env.train_side == "policy" else _two_sided(config, spec),
         "process" if later else kind,
         tools=None if config.env.train_side == "user" else component.tools(kwargs),
-        workers=None if later or kind == "inline" else config.env.workers,
+        workers=None if later else config.env.workers,
         reset_timeout=timeout,
         step_timeout=timeout,
         beside=beside,

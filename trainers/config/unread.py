@@ -95,6 +95,7 @@ PPO: Reads = {
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
     "fork.": {"algorithm.adv_estimator": ("fork",)},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
+    "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is reported, too
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
     "actor.clip_ratio_low actor.clip_ratio_high": {"actor.policy_loss": _CLIPPED},
@@ -114,6 +115,7 @@ PPO: Reads = {
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
     "engine.vllm.sleep_mode": {"cluster.colocate": _ON},
     "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete
+    "rollout.max_consecutive_filtered": {"rollout.filter_zero_variance": _ON},
     "rollout.partial": {"rollout.update_mode": ("abort",)},
     "rollout.partial_max_age": {"rollout.partial": _ON},
     "warm_start.": {"model.path": ("tiny",), "warm_start.enable": _GIVEN},
@@ -133,6 +135,7 @@ PPO: Reads = {
     "trainer.resume_from_path": {"trainer.resume_mode": ("resume_path",)},
     "cluster.nnodes cluster.nsight cluster.cpus_per_actor cluster.bucket_mib": {"cluster.backend": _RAY},
     "cluster.silence_s cluster.stall_s": {"cluster.backend": _RAY, "cluster.learner_ranks": Not(1)},
+    "cluster.start_timeout_s": {"cluster.backend": _RAY, "env.backend": _RAY},
     "cluster.cpus_per_env": {"env.backend": _RAY},
     "ray_init.": {"cluster.backend": _RAY, "env.backend": _RAY},
 }

@@ -129,6 +129,7 @@ def _of_weight(grad: Tensor, inputs: Tensor) -> Tensor:
 
 # ------------------------------------------------------------------ oneDNN
 
+
 def use_onednn(model: nn.Module) -> None:
     """Make a float32 model's linear layers on the CPU multiply with oneDNN, in place; parameters stay as they are."""
     for module in model.modules():

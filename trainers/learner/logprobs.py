@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from trainers.learner.products import fastest_product
-from torch.autograd.function import once_differentiable
 
 #: Logits of a chunk, where its size is not given: 32 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
 _LOGITS = {"cpu": 2**23}

@@ -1,9 +1,9 @@
 """Float32 products of matrices on a CPU, by oneDNN where that is faster.
 
-torch multiplies float32 matrices with Intel's MKL, which keeps to AVX2 on processors that are not Intel's. oneDNN, which
-is part of torch too, uses AVX-512 there: 250 against 105 GFLOP/s on a Zen 5 core, which makes an update of a tiny model
-1.4 times as fast, although oneDNN compiles a kernel for every new shape (its cache holds a thousand). Results are the
-same float32 products, summed in another order.
+torch multiplies float32 matrices with Intel's MKL, which keeps to AVX2 on processors that are not Intel's. oneDNN,
+which is part of torch too, uses AVX-512 there: 250 against 105 GFLOP/s on a Zen 5 core, which makes an update of a tiny
+model 1.4 times as fast, although oneDNN compiles a kernel for every new shape (its cache holds a thousand). Results are
+the same float32 products, summed in another order.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ..trajectory import EpisodeError, Status, Trajectory
 from .curriculum import Start, context_digest, derive_seed
 from .environments import Backend, EnvError, EnvSpec, Lease
 from .forks import ForkPoint
-from .renderer import EpisodeTokens, Renderer, Tools
+from .renderer import EpisodeTokens, Renderer, RendererError, Tools
 from .rewards import PendingRewards, Score, TurnContext
 from .stats import Load, Timeline
 
@@ -252,6 +252,8 @@ class Player:
             return end
         except EpisodeError as error:
             return _End(error.status, error=str(error), cause=error.cause)
+        except RendererError as error:  # of this conversation: others can be shown, or there would be no run
+            return _End(Status.ERROR_ENV, error=str(error), cause="not_shown")
         except EngineDeadError:
             raise
         except EngineError as error:

@@ -157,6 +157,22 @@ def test_turn_grpo(
     check_critic_free(episodes, truncated, result, expected)
 
 
+@forall(batches(), batches(), st.sampled_from(["group", "mixed", "shrunk"]), st.booleans())
+def test_the_other_side_of_conversations_is_in_no_baseline(
+    assistant: list[Episode], user: list[Episode], baseline: Any, zero_pad: bool
+) -> None:
+    """It earned what this side's actions led to: not what other episodes say."""
+    user = [dataclasses.replace(e, group=f"{e.group}-user") for e in user]
+    both = dataclasses.replace(make([*assistant, *user]), side=np.repeat([0, 1], [len(assistant), len(user)]))
+    ways: list[Callable[[ActionBatch], Advantages]] = [
+        lambda batch: rloo(batch, baseline=baseline),
+        lambda batch: turn_grpo(batch, baseline=baseline, zero_pad=zero_pad),
+    ]
+    for way in ways:
+        apart = [way(make(side)).advantages for side in (assistant, user)]
+        close(way(both).advantages, np.concatenate(apart))
+
+
 @forall(batches(), factor, factor, factor, factor)
 def test_bilevel_gae(episodes: list[Episode], gamma: float, lam: float, turn_gamma: float, turn_lam: float) -> None:
     result = bilevel_gae(make(episodes), gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)

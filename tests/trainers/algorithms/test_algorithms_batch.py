@@ -174,7 +174,7 @@ def test_states_are_what_the_policy_was_shown() -> None:
         ActionBatch.from_trajectories(groups, greedy=[0.0, np.nan, 0.0])
 
 
-@pytest.mark.parametrize("name", ["values", "penalty", "bootstrap", "anchor", "greedy"])
+@pytest.mark.parametrize("name", ["values", "penalty", "bootstrap", "anchor", "greedy", "side"])
 def test_shapes_are_checked_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name} has the shape \(7,\)"):
         ActionBatch.from_trajectories([trajectory(episode())], **{name: np.zeros(7)})

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collector_helpers import collect, collector_of, engine_of, says, slow_env, tokens, wordy
+from collector_helpers import Characters, collect, collector_of, engine_of, says, slow_env, tokens, wordy
 from fake_service import FakeService, garbage
-from rollout_fakes import SyncEnv
+from rollout_fakes import AsyncEnv, SyncEnv
 from test_multiturn import Questions
 
 from benchmarks.simulation.clock import run_simulated
@@ -30,6 +30,7 @@ from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun, Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.renderer import RendererError
 from trainers.tiny import build_tokenizer
 from trainers.trajectory import Status, Trajectory, read_parquet
 
@@ -166,6 +167,28 @@ async def test_an_environments_process_that_is_killed_costs_its_episode() -> Non
     assert "process died with exit code -9" in str(ended[0].error)
     assert batch.stats["cause_error_env_step_died"] == 1
     assert batch.trajectories == [ended[1]]
+
+
+@pytest.mark.parametrize("method", ["render", "bridge"])
+async def test_a_conversation_that_the_template_rejects_costs_its_episode(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Trajectory] = []
+    calls, show = itertools.count(), getattr(Characters, method)
+
+    def reject_first(*args: Any, **kwargs: Any) -> list[int]:
+        if next(calls) == 0:
+            raise RendererError("roles must alternate")
+        ids: list[int] = show(*args, **kwargs)
+        return ids
+
+    monkeypatch.setattr(Characters, method, reject_first)
+    engine = engine_of(says("1 on"))
+    (batch,) = await collect(engine, EnvSpec(AsyncEnv), group_size=1, groups_per_batch=2, on_trajectory=ended.append)
+    (failed,) = [t for t in ended if t.status is not Status.COMPLETED]
+    assert (failed.status, failed.error) == (Status.ERROR_ENV, "roles must alternate")
+    assert batch.stats["cause_error_env_not_shown"] == 1
+    assert [len(group) for group in batch.groups] == [1, 1]
 
 
 class Helped(TextEnv[Any]):
