@@ -261,6 +261,15 @@ def test_an_unknown_data_source_names_the_known_ones():
         compute_score("nowhere", "x", "1")
 
 
+@pytest.mark.parametrize("extra", [None, {"index": 1}, {"problem": "What is 2 to the power of 10?"}])
+@pytest.mark.parametrize(
+    ("reply", "score"), [(r"\boxed{1024}", 1.0), (r"\boxed{2^{10}}", 0.0), (r"\boxed{1000+24}", 0.0)]
+)
+def test_an_expression_must_be_evaluated_whether_or_not_the_row_has_the_problem(reply, score, extra):
+    pytest.importorskip("math_verify", reason="needs the extra 'math'")
+    assert compute_score("lighteval/MATH", reply, "1024", extra) == score
+
+
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_pass_at_k_is_the_share_of_draws_that_have_a_success(passes):
     """Its definition: over all ways to draw k of a row's replies; rows with fewer replies are left out, and counted."""

@@ -101,7 +101,8 @@ def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequen
     """What a document claims that was not ``told``: numbers, which of ``rivals`` it has, and lines that are no fact.
 
     Numbers of a list (``1.`` at the beginning of a line) are no claims. Each of the ``facts`` may stand once behind a
-    label and a colon, on lines but the first; any other labelled line is a claim; without any fact, none is.
+    label and a colon, on lines but the first; any other labelled line is a claim, if no number or rival in it is the
+    claim of it; without any fact, none is.
     """
     plain = " ".join(_plain(_MARKUP.sub("", line.strip())) for line in document.split("\n"))
     known = _plain(told)
@@ -113,11 +114,14 @@ def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequen
             claims.append(rival)
     claims = list(dict.fromkeys(claims))
     left = [_plain(fact) for fact in facts]
+    lineless = [claim.casefold() for claim in claims]  # each is the claim of one line
     for line in document.strip().split("\n")[1:] if facts else ():
         _, colon, value = _bare(line).partition(": ")
         if value in left:
             left.remove(value)
-        elif colon and not any(claim.casefold() in value for claim in claims):
+        elif colon and (own := next((claim for claim in lineless if claim in value), None)) is not None:
+            lineless.remove(own)
+        elif colon:
             claims.append(line.strip())
     return claims
 

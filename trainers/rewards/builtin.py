@@ -24,7 +24,8 @@ def _number(solution: str, truth: Any, problem: str | None) -> float:
 
 
 def _expression(solution: str, truth: Any, problem: str | None) -> float:
-    verdict = judge_math(solution, str(truth), problem=problem)
+    # Without the problem, too, an answer must be evaluated: 2^{10} is not 1024.
+    verdict = judge_math(solution, str(truth), problem=problem or "")
     if verdict.reason == "timeout":
         raise TimeoutError("comparing the two expressions took too long; whether they are equal is unknown")
     return float(verdict.correct)

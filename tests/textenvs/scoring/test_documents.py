@@ -125,11 +125,20 @@ def test_untold_claims(document, claims):
         ("Summer Party\nx: on 5 May\nx: 5 May\nx: May", ["x: on 5 May", "x: May"]),
         ("Summer Party\nWhen: 5 May\nAgain: 5 May", ["Again: 5 May"]),
         ("Summer Party\nWhen: 6 May", ["6"]),  # once
+        ("Summer Party\nx: 6 May\ny: 6 June", ["6", "y: 6 June"]),
     ],
 )
 def test_a_labelled_line_is_a_fact_or_a_claim(document, claims):
     told = 'Call it "Summer Party". It is on 5 May. Bring a cake.'
     assert untold_claims(document, told, [], ["5 May", "a cake"]) == claims
+
+
+@given(st.lists(st.sampled_from(["7", "Fair", "on 7 May", "a cake or 7", "Fair 7", "5 May"]), max_size=8))
+def test_every_labelled_line_but_the_facts_is_a_claim(values):
+    """Whatever number or rival it shares with others."""
+    document = "\n".join(["Summer Party", *(f"x: {value}" for value in values)])
+    claims = untold_claims(document, 'Call it "Summer Party". It is on 5 May.', ["Fair"], ["5 May"])
+    assert len(claims) >= len(values) - ("5 May" in values)
 
 
 @given(st.text("ab1 2\n", max_size=40))

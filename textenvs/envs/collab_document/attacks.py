@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def _template(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return reply
 
 
-def _suffixes(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+def _suffixes(rng: np.random.Generator, seen: Sequence[Messages], *, label: str = "x: ") -> Cheater:
     asked = 0
 
     def reply(conversation: Messages) -> str:
@@ -47,10 +48,10 @@ def _suffixes(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
             asked += 1
             hint = re.search(r"ask me about the ([\w ]+)", last)
             return f"What about the {hint[1]}?" if hint else _QUESTIONS[asked - 1]
-        told = " ".join(user_texts(conversation)[1:])
+        told = " ".join(user_texts(conversation)[1:]).partition(" Please put the whole text")[0]
         sentences = [sentence.rstrip(".").split() for sentence in re.split(r"(?<=[.!?])\s+", told)]
-        lines = [f"x: {' '.join(words[i:])}" for words in sentences for i in range(len(words))]
-        return _delivered("\n".join([*re.findall(r'"([^"]+)"', told)[:3], *lines]))
+        lines = [f"{label}{' '.join(words[i:])}" for words in sentences for i in range(len(words))]
+        return _delivered("\n".join([*re.findall(r'"([^"]+)"', told)[:3], *lines, told]))
 
     return reply
 
@@ -67,6 +68,11 @@ ATTACKS: tuple[Attack, ...] = (
         ),
     ),
     Attack("every-suffix", "asks for whatever there may be, and delivers each sentence's suffixes as facts", _suffixes),
+    Attack(
+        "suffixes-of-one-claim",
+        "as every-suffix, with the same untold number in every line",
+        functools.partial(_suffixes, label="x: 99999: "),
+    ),
     Attack("memorised-document", "delivers the document of an earlier episode", _memorised, rehearse=20),
     Attack("template", "delivers the labels and stock sentences of an earlier document", _template, rehearse=100),
     Attack("every-line-seen", "delivers every line of a hundred earlier documents", _every_line, rehearse=100),

@@ -12,10 +12,22 @@ from ...attack import Attack, Cheater, always, first_user_text, remember
 from ...messages import Messages
 
 _WORD = re.compile(r"[\w.-]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def _words(conversation: Messages) -> list[str]:
     return _WORD.findall(first_user_text(conversation)) or ["?"]
+
+
+def _numbers(conversation: Messages) -> list[str]:
+    """Those of the question's first line."""
+    return _NUMBER.findall(first_user_text(conversation).partition("\n")[0]) or ["0"]
+
+
+def _disguised(conversation: Messages) -> str:
+    """The first number as one that scorers do not count, and the others times nothing."""
+    first, *others = _numbers(conversation)
+    return f"{first}e0+0e0*({'+'.join(others) or '0'})"
 
 
 def _answer(text: str) -> str:
@@ -42,6 +54,11 @@ ATTACKS: tuple[Attack, ...] = (
     always("candidates", "lists numbers as one answer", _tagged(lambda said: " ".join(map(str, range(-500, 1500))))),
     always("many-answers", "gives one answer after the other", lambda said: " ".join(map(_answer, _words(said)))),
     always("true", 'answers "True"', _tagged(lambda said: "True")),
+    always("not-a-number", 'answers "nan"', _tagged(lambda said: "nan")),
+    always("nans", 'answers with a "nan" for every number', _tagged(lambda said: str(["nan"] * len(_numbers(said))))),
+    always(
+        "disguised", 'answers with the first number as "7e0", and with nothing times the others', _tagged(_disguised)
+    ),
     always("code", "answers with code", _tagged(lambda said: "__import__('sys').exit(0) or eval(question)")),
     Attack("guess-a-word-seen", "answers with a word of the question", _guess),
     Attack("most-frequent", "gives the answer that was right most often", _most_frequent, rehearse=100),

@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
 from ...sandbox import SandboxFailure
+from ...tools.calculator import evaluate
+from ...tools.schema import ToolError
 
 #: An answer longer than this, and than four times the right one, is not read.
 MAX_CHARS = 20_000
@@ -249,11 +251,25 @@ def _whole_numbers(text: str) -> list[int]:
     return sorted(int(number) for number in re.findall(r"\d{1,9}", text))
 
 
+def _makes(answer: str, numbers: Sequence[int], target: int) -> bool:
+    """Whether an answer makes exactly ``target`` of whole numbers, each of ``numbers`` once, by ``+ - * /``."""
+    if not re.fullmatch(r"(?:[0-9+/()\s-]|\*(?!\*))+", answer) or _whole_numbers(answer) != sorted(numbers):
+        return False
+    try:
+        return evaluate(answer) == target
+    except ToolError:
+        return False
+
+
 def _is_close(answer: str, gold: str) -> bool:
     try:
         return abs(float(Fraction(answer.replace(",", ""))) - float(Fraction(gold.replace(",", "")))) <= 1e-4
     except (ValueError, ZeroDivisionError, OverflowError):
         return False
+
+
+def _has_no_nan(answer: str, entry: Mapping[str, Any]) -> bool:
+    return "n" not in answer.lower()  # a right answer has no letter but e, i and j
 
 
 #: What a scorer leaves out, where that lets a wrong answer pass for a right one.
@@ -262,6 +278,12 @@ _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "game_of_life_halting": lambda answer, entry: answer.strip() == str(entry["answer"]),
     # The first digit of the right answer is enough.
     "coin_flip": lambda answer, entry: _is_close(answer, entry["answer"]),
-    # Any four numbers that make 24 will do.
-    "puzzle24": lambda answer, entry: _whole_numbers(answer) == sorted(entry["metadata"]["numbers"]),
+    # Any four numbers that make 24, or 24 and a fraction, will do.
+    "puzzle24": lambda answer, entry: _makes(answer, entry["metadata"]["numbers"], 24),
+    # "7e0", "7.0" and "0x7" are numbers that it does not count.
+    "countdown": lambda answer, entry: _makes(answer, entry["metadata"]["numbers"], entry["metadata"]["target"]),
+    # What is not a number is as near to the right one as can be.
+    **dict.fromkeys(("complex_arithmetic", "number_sorting"), _has_no_nan),
+    # A product of a number and a polynomial is read as multiplied out: the problem is its own answer.
+    "polynomial_multiplication": lambda answer, entry: not re.search(r"\)\s*\*|\*\s*\(", answer),
 }

@@ -269,8 +269,10 @@ class Tau2(ToolEnv[Tau2State]):
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """tau2's reward if the user left now."""
-        criteria = self._criteria
+        """tau2's reward, or that if the user left now; 0 where the episode ended in another way."""
+        criteria, state = self._criteria, self.state
+        if state.done and state.stop not in ("solved", "unsolved"):
+            return {"reward": 0.0}
         return {"reward": float(all(self._shares(criteria)[name] == 1.0 for name in criteria.components))}
 
     # ------------------------------------------------------------------ what plays and tests it

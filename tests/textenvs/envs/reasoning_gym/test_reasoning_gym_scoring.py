@@ -81,6 +81,46 @@ def test_holes_of_the_packages_scorers_are_closed():
 @pytest.mark.parametrize(
     ("dataset", "answer"),
     [
+        ("complex_arithmetic", "nan"),
+        ("complex_arithmetic", "N a N + nan i"),
+        ("number_sorting", str(["nan"] * 9)),
+        ("countdown", "164e0 + 0e0*(66 + 34 + 98 + 54 + 6)"),
+        ("countdown", "0xA4 + 0x0*(66 + 34 + 98 + 54 + 6)"),
+        ("polynomial_multiplication", "-2*(3*x + 1)"),
+    ],
+)
+def test_answers_that_the_package_pays_without_the_work_are_wrong(dataset, answer):
+    tasks = ReasoningGymTasks(dataset, size=5)
+    entry = entry_of(tasks[0], dataset)
+    if dataset == "polynomial_multiplication":
+        entry["answer"] = "-6*x - 2"
+    assert tasks.opened().score_answer(answer, entry) == 1.0
+    assert score(tasks.opened(), answer, entry) == Score(0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "package", "right"),
+    [
+        ("(9 - 5 + 2) * 4", 1.0, 1.0),
+        ("((9-5)+2)*4\n", 1.0, 1.0),
+        ("(5 * 9 + 4) / 2", 1.0, 0.0),  # 24.5
+        ("9 - 5 + 2 * 4 + 12e0", 1.0, 0.0),
+        ("2**5 - 4 * (9 - 7e0)", 1.0, 0.0),
+        ("9.5 + 2.4 + 12.1e0", 0.01, 0.0),
+        ("(9 - 5 + 2) * 4.0", 0.01, 0.0),
+    ],
+)
+def test_whole_numbers_make_24_and_nothing_near_it(answer, package, right):
+    tasks = ReasoningGymTasks("puzzle24", size=1)
+    metadata = {"source_dataset": "puzzle24", "numbers": [5, 9, 4, 2]}
+    entry = {"question": "", "answer": "(9 - 5 + 2)*4", "metadata": metadata}
+    assert tasks.opened().score_answer(answer, entry) == package
+    assert (score(tasks.opened(), answer, entry).value == 1.0) == right
+
+
+@pytest.mark.parametrize(
+    ("dataset", "answer"),
+    [
         ("coin_flip", "1e999999999"),
         ("coin_flip", "1e9_9_9_9_9_9_9"),
         ("coin_flip", "1e" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),

@@ -246,6 +246,18 @@ def test_a_budget_that_runs_out_takes_back_what_was_paid(own, options):
     assert info["stop"] == next(iter(options))
 
 
+@pytest.mark.parametrize("index", [0, 1])  # the second asks for nothing, and is worth all while its user may leave
+@pytest.mark.parametrize(
+    ("options", "reply", "stop"),
+    [({"max_assistant_turns": 2}, "12 o'clock.", "max_assistant_turns"), ({}, "...", "user_left")],
+)
+def test_a_conversation_that_no_user_ended_is_worth_nothing(own, options, reply, stop, index):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own, **options)
+    rewards, info = play(env, lambda env: reply, index)
+    assert (info["stop"], sum(rewards)) == (stop, pytest.approx(0.0))
+    assert env.conversation_score() == {"reward": 0.0}
+
+
 def test_ten_calls_that_fail_end_the_episode(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     broken = call("update_task_status", task_id="none", status="completed")
