@@ -53,6 +53,16 @@ async def settle(value: T | Awaitable[T]) -> T:
     return await value if inspect.isawaitable(value) else value
 
 
+def discard(value: Any) -> None:
+    """Close a coroutine that nothing will await, with those among its arguments: Python would warn of each."""
+    if not inspect.iscoroutine(value):
+        return
+    arguments = [*value.cr_frame.f_locals.values()] if inspect.getcoroutinestate(value) == inspect.CORO_CREATED else []
+    value.close()
+    for argument in arguments:
+        discard(argument)
+
+
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     """All results; if one raises, or this is cancelled, the others are cancelled, and none is left running."""
     tasks = [asyncio.ensure_future(one) for one in work]

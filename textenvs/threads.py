@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from .env import ResetResult, StepResult, TextEnv
-from .event_loop import settle, wait_for
+from .event_loop import discard, settle, wait_for
 
 #: Carries out a call in a thread, and gives its result.
 InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -49,6 +49,7 @@ class Threads:
             if not begun.done():
                 self.stuck += 1
                 begun.add_done_callback(self._ended_late)
+            begun.add_done_callback(_discard_result)
             raise
 
     def _ended_late(self, _: asyncio.Future[Any]) -> None:
@@ -121,6 +122,7 @@ def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = No
         if ended is not None:
             ended()
         if result.done():  # the loop is ending
+            discard(value)
             return
         if error is None:
             result.set_result(value)
@@ -128,9 +130,11 @@ def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = No
             result.set_exception(error)
 
     def work() -> None:
-        outcome = _outcome(call)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, *outcome)
+        value, error = _outcome(call)
+        try:
+            loop.call_soon_threadsafe(tell, value, error)
+        except RuntimeError:  # the loop is closed
+            discard(value)
 
     threading.Thread(target=work, name="textenvs-hook", daemon=True).start()
     return result
@@ -152,6 +156,11 @@ async def step_in_thread(env: TextEnv[Any], in_thread: InThread, action: Any) ->
         return await in_thread(partial(env.step, action))  # type: ignore[no-any-return]
     with env._played_or_not():
         return await settle(await in_thread(partial(env._play, action)))  # type: ignore[no-any-return]
+
+
+def _discard_result(begun: asyncio.Future[Any]) -> None:
+    if not begun.cancelled() and begun.exception() is None:
+        discard(begun.result())
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:

@@ -1,10 +1,12 @@
 """Playing jobs: each once, many at a time, and what goes wrong is data."""
 
 import asyncio
+import gc
 import io
 import itertools
 import re
 import threading
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -491,3 +493,41 @@ def test_what_failed_is_said_in_some_hundred_printable_characters():
     (record,) = played(jobs([1], 1, 0), Loud, TaskPolicy(lambda task, turn: "x"))
     assert len(record.failure) < 5000
     assert "\x1b" not in record.failure
+
+
+@pytest.mark.parametrize("loop_is_over", [False, True])
+@pytest.mark.parametrize("hook", ["opening", "respond"])
+def test_a_hook_that_is_cancelled_in_its_thread_leaves_no_coroutine_unawaited(hook, loop_is_over):
+    entered, released = threading.Event(), threading.Event()
+
+    class Waits(AsyncSay):
+        """Once ``hook`` is replaced, it is at work in a thread before there is anything to await."""
+
+    def waits(self, given):
+        entered.set()
+        released.wait()
+        return getattr(AsyncSay, hook)(self, given)
+
+    async def cancel():
+        env = Waits()
+        await env.areset(seed=0)
+        setattr(Waits, hook, waits)
+        calls = Calls(env, 60)
+        called = asyncio.create_task(calls.reset(0, None) if hook == "opening" else calls.step("0"))
+        await asyncio.to_thread(entered.wait)
+        called.cancel()
+        await asyncio.gather(called, return_exceptions=True)
+        if not loop_is_over:
+            released.set()
+            while calls.hangs:
+                await asyncio.sleep(0.01)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(cancel())
+        released.set()
+        for thread in threading.enumerate():
+            if thread.name == "textenvs-hook":
+                thread.join(10)
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
