@@ -82,7 +82,6 @@ def write_table(path: Path, table: Any, row_group_size: int | None = None, **opt
     metadata = {} if options.get("store_schema", True) else dict(table.schema.metadata or {})
     if metadata:
         table = table.replace_schema_metadata(None)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with (
         written_whole(path) as unfinished,
         parquet.ParquetWriter(Path(unfinished), table.schema, compression="zstd", **options) as file,

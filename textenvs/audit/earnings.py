@@ -7,7 +7,7 @@ import pickle
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +45,15 @@ class Earning:
 
 
 def makers(env_id: str, options: Mapping[str, Any]) -> dict[str, Callable[[], TextEnv[Any]]]:
-    """What makes an environment at each of its levels; under ``""`` where it has none, or one is among the options."""
+    """What makes an environment at each of its levels; under ``""`` where it has none, or the options leave none."""
     with closing(make(env_id, **options)) as env:
         levels = env.levels if "level" not in options else ()
-    if not levels:
-        return {"": functools.partial(make, env_id, **options)}
-    return {level: functools.partial(make, env_id, level=level, **options) for level in levels}
+    found: dict[str, Callable[[], TextEnv[Any]]] = {}
+    for level in levels:
+        with suppress(ValueError):  # tasks= and game= go with no level, kinds= of clarify with some
+            make(env_id, level=level, **options).close()
+            found[level] = functools.partial(make, env_id, level=level, **options)
+    return found or {"": functools.partial(make, env_id, **options)}
 
 
 def earnings(make_env: Callable[[], TextEnv[Any]], episodes: int = 200, *, seed: int = 0) -> list[Earning]:

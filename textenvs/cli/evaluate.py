@@ -92,7 +92,9 @@ class _Evaluation:
         if self.records is None:
             return f"{cause}\nno episode was played yet; run the same command again"
         out = self.arguments.out
-        where = f"are kept in {out}; run the same command again to resume" if out else "are lost: use --out"
+        if out is None and not self.records:
+            return f"{cause}\nnone of the {self.planned} episodes was finished; --out DIR keeps those that are"
+        where = f"are kept in {out}; run the same command again to resume" if out else "are lost: --out DIR keeps them"
         return f"{cause}\n{len(self.records)} of {self.planned} episodes {where}"
 
     def _open(self, configuration: Mapping[str, Any]) -> AbstractContextManager[Folder | None]:

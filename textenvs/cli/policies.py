@@ -70,6 +70,10 @@ def policy_of(
             return ScriptedPolicy(name), {"script": name}
         if name.startswith(_ATTACK):
             return _attack(env, env_id, name.removeprefix(_ATTACK), arguments, played)
+        if ":" not in name:
+            known = f"{', '.join(SCRIPTS)}, attack:NAME or module:function"
+            hint = nearest(name, SCRIPTS, f"the attacks are in `textenvs describe {env_id}`")
+            raise CommandError(f"--policy is {known}, not {name!r}; {hint}", 2)
         import_from_here()
         return FunctionPolicy(load_function(name)), {"function": name}
 

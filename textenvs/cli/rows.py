@@ -15,6 +15,8 @@ from .common import CommandError, open_environment, parse_options, registered
 
 def run(arguments: argparse.Namespace) -> int:
     options = parse_options(arguments.options)
+    if Path(arguments.out).suffix != ".parquet":
+        raise CommandError(f"-o {arguments.out}: the file is Parquet; give a name that ends in .parquet", 2)
     open_environment(arguments.id, options).close()  # mistakes are named here
     try:
         specs = episode_specs(arguments.id, arguments.count, seed=arguments.seed, env_kwargs=options)

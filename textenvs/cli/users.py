@@ -28,13 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _dialogues(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     if arguments.out is None:
         raise CommandError("users dialogues needs --out FILE, a .jsonl or .parquet file", 2)
-    env = open_environment(arguments.id, {"manner": "all", **options})
     path = Path(arguments.out).expanduser()
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise CommandError(f"-o {arguments.out}: dialogues are a .jsonl or .parquet file", 2)
+    env = open_environment(arguments.id, {"manner": "all", **options})
     rows = list(dialogues(env, arguments.episodes, seed=arguments.seed, others=arguments.others))
     if path.suffix == ".parquet":
         write_rows(rows, path)
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
     print(f"{path}: {len(rows)} dialogues of the user of {arguments.id}; python -m trainers.sft sft.files={path} ...")
     return 0
@@ -61,7 +62,6 @@ def _report(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     found = {"id": arguments.id, "options": options, "seed": arguments.seed, **summarize(heard)}
     if arguments.out is not None:
         path = Path(arguments.out).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     if arguments.json:
         print(json.dumps(found, ensure_ascii=False))

@@ -104,7 +104,6 @@ class DataSet(BaseModel):
         if not partial and (problem := _other(wanted, len(given), digest)):
             raise TaskError(f"{origin}: {problem}; --partial takes it as it is")
         path = self.path(split)
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)  # until the new rows are there, there are none
         write_rows(given, path)
         with written_whole(path.with_suffix(".json")) as temporary:

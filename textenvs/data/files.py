@@ -150,7 +150,6 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
         raise TaskError(
             f"{path}: the rows have no common Parquet schema ({error}); give each field one type"
         ) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with written_whole(path) as temporary:
             parquet.write_table(table, temporary)
@@ -161,7 +160,11 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[str]:
-    """The name of a file to write beside ``path``, which it replaces, synced, when the block ends without an error."""
+    """The name of a file to write beside ``path``, which it replaces, synced, when the block ends without an error.
+
+    The folder of ``path`` is made where it is missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     try:

@@ -25,7 +25,6 @@ CALL = {"id": "call_0", "type": "function"}
 
 def exported(folder, tmp_path):
     out = tmp_path / "logs" / "log.json"
-    out.parent.mkdir()
     assert main(["export", str(folder), "-o", str(out)]) == 0
     return read_eval_log(str(out)), out
 

@@ -310,7 +310,7 @@ def test_a_broken_policy_stops_with_the_cause_and_keeps_nothing_of_it(capsys):
     assert not Path("run/results.parquet").exists()
     status, _, err = command(capsys, *words[:-4], "--max-failures", "4")
     assert status == 1
-    assert "0 of 30 episodes are lost: use --out" in err
+    assert "none of the 30 episodes was finished; --out DIR keeps those that are" in err
 
 
 def test_failed_episodes_are_kept_counted_and_retried_only_where_asked(capsys, here):

@@ -113,6 +113,19 @@ def test_describe_shows_options_levels_returns_and_a_conversation(env_id, words,
     assert "``" not in out.replace("```", "")  # a conversation may hold fenced code
 
 
+@pytest.mark.parametrize(
+    ("words", "levels"),
+    [(["textenv/gsm8k", "tasks=rows.jsonl"], []), (["textenv/clarify", 'kinds=["taxi"]'], ["easy"])],
+)
+def test_describe_and_audit_leave_out_levels_that_do_not_go_with_the_options(words, levels, tmp_path, capsys):
+    lines(tmp_path / "rows.jsonl", GOOD)
+    status, out, err = command(capsys, "describe", *words, "--episodes", "2")
+    assert (status, err) == (0, "")
+    assert re.findall(r"^Level (\w+)", out, re.MULTILINE) == levels
+    _, out, err = command(capsys, "audit", *words, "--episodes", "2", "--search", "2")
+    assert (re.findall(r" level=(\w+)", out), err) == (levels, "")
+
+
 def test_describe_says_why_nothing_could_be_played(capsys):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     user = 'user={"model":"m","base_url":"http://127.0.0.1:9/v1","max_retries":0}'
@@ -213,7 +226,13 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
         (
             ["evaluate", "textenv/gsm8k", "--policy", "expurt"],
             2,
-            "a policy is expert, careless, random or module:function",
+            "--policy is expert, careless, random, attack:NAME or module:function, not 'expurt'; did you mean expert?",
+        ),
+        (["rows", "verl", "textenv/clarify", "-n", "1", "-o", "rows.csv"], 2, "-o rows.csv: the file is Parquet"),
+        (
+            ["users", "dialogues", "textenv/clarify", "-n", "1", "-o", "talks.txt"],
+            2,
+            "-o talks.txt: dialogues are a .jsonl or .parquet file",
         ),
         (
             ["evaluate", "textenv/gsm8k", "--policy", "expert", "--temperature", "1"],
