@@ -42,7 +42,7 @@ from .cluster.memory import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
-from .policy import PolicyError, load
+from .policy import PolicyError, load, positions
 from .rollout.curriculum import derive_seed
 from .rollout.renderer import Renderer, RendererError
 from .trajectory import TableError, read_table, refuse_rows, write_table
@@ -70,6 +70,12 @@ async def generate(config: GenerateConfig) -> Path:
         raise TableError(f"data.output_path={output} cannot be written ({error})") from error
     run = _as_run(config, parts)
     check_engine(run)
+    longest, rollout = positions(_model(config)), config.rollout
+    if longest is not None and _context(config) > longest:
+        raise SetupError(
+            f"rollout.max_prompt_length={rollout.max_prompt_length} and rollout.max_response_length="
+            f"{rollout.max_response_length} are together more than the model's {longest} positions; lower one of them"
+        )
     policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
@@ -79,7 +85,6 @@ async def generate(config: GenerateConfig) -> Path:
     missing = [(start, path) for start, path in batches.items() if not path.is_file()]
     if len(missing) < len(batches):
         log.info("%d of %d batches are there already", len(batches) - len(missing), len(batches))
-    rollout = config.rollout
     sampling = Sampling(
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -184,10 +189,13 @@ def _model(config: GenerateConfig) -> ModelSection:
     return ModelSection(path=config.model.path, dtype=config.model.dtype, device=config.model.device)
 
 
+def _context(config: GenerateConfig) -> int:
+    return max(16, config.rollout.max_prompt_length + config.rollout.max_response_length)  # the least of an engine
+
+
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """The part of a run's configuration that engines are made from."""
     rollout = config.rollout
-    context = max(16, rollout.max_prompt_length + rollout.max_response_length)  # the least that an engine has
     given = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
     if config.engine.max_slots is None:
         given["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
@@ -199,9 +207,9 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
-            "engine": EngineSection(**given, max_context=context),
+            "engine": EngineSection(**given, max_context=_context(config)),
             "rollout": {"max_response_length": rollout.max_response_length},
-            "actor": {"max_tokens_per_micro_batch": context},
+            "actor": {"max_tokens_per_micro_batch": _context(config)},
             "cluster": config.cluster.model_dump() | places,
             "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},

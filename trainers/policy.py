@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from . import hub, tiny
+from .config.model import newest_model_of
 from .config.schema import ModelSection
 from .learner.source import ModelSource
 
@@ -155,6 +156,8 @@ def _folder(path: str, *, weights: bool) -> Path:
         raise PolicyError(f"model.path={path}: {error}") from error
     if not folder.is_dir():
         raise PolicyError(f"model.path={path}: no such folder")
+    if not (folder / "config.json").is_file():
+        raise PolicyError(f"model.path={path}: the folder has no config.json{newest_model_of(path)}")
     try:
         hub.check_model_files(folder)
     except ValueError as error:

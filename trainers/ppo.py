@@ -499,12 +499,17 @@ async def play(run: Run) -> int:
         return 130 if run.stop.is_set() else 0
     if over(run) and run.validated == run.iteration:
         run.reporter.say(
-            f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
+            f"this run is finished ({run.iteration} iterations). Continue with a larger trainer.total_iterations, "
             "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
         )
     await train(run)
     run.reporter.conclude(run.trained_s)
-    return 130 if run.stop.is_set() else 0
+    if not run.stop.is_set():
+        return 0
+    run.reporter.say(
+        f"stopped after iteration {run.iteration} of {config.trainer.total_iterations}: {again(config.trainer)}"
+    )
+    return 130
 
 
 def placed(config: PPOConfig, machine: str | None) -> str:
@@ -534,9 +539,9 @@ def again(section: TrainerSection) -> str:
     if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
         return "start the same command again; it has no checkpoint yet"
     if section.resume_mode == "auto":
-        return "start the same command again; it goes on from the last checkpoint that is whole"
+        return "start the same command again; it resumes from the last intact checkpoint"
     return (
-        "start it again with trainer.resume_mode=auto; it goes on from the last checkpoint that is whole (with "
+        "start it again with trainer.resume_mode=auto; it resumes from the last intact checkpoint (with "
         f"trainer.resume_mode={section.resume_mode} it would not)"
     )
 
@@ -554,7 +559,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     return run_command(
         lambda: interrupts.run(run_all(config, interrupts)),
-        stopped="stopped at once; nothing was saved since the last checkpoint",
+        stopped=f"stopped at once; nothing was saved since the last checkpoint: {again(config.trainer)}",
         expected=EXPECTED,
         folder=run_folder(config.trainer),
         advice=advice,

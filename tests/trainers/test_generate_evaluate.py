@@ -141,6 +141,11 @@ def test_mistakes_in_keys(model, prompts, tmp_path, capsys, argument, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_context_that_the_model_has_not_is_refused(model, prompts, tmp_path, capsys):
+    assert generate.main(command(model, prompts, tmp_path / "out.parquet", "rollout.max_prompt_length=510")) == 1
+    assert "together more than the model's 512 positions; lower one of them" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------ evaluate
 
 

@@ -107,12 +107,20 @@ def test_tools_that_the_model_would_not_know_end_the_evaluation_in_words(
     ("more", "said"),
     [
         (["--local", "/nowhere/model"], "no such folder"),
+        (
+            ["--local", "run"],
+            "no config.json; this is a run's folder, whose newest model is run/checkpoints/iteration_",
+        ),
         (["--local", "x", "--policy", "expert"], "one of the three"),
         (["--policy", "expert", "--chat-template", "x=1"], "--chat-template goes with --local"),
         (["--local", "x", "--base-url", "http://localhost"], "--base-url goes with --model"),
     ],
 )
-def test_mistakes_are_said(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_said(
+    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run/checkpoints/iteration_000012/model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     try:
         status = main(["evaluate", "textenv/gsm8k", *more])
     except SystemExit as end:

@@ -71,7 +71,10 @@ def test_without_a_checkpoint_all_but_the_model_is_computed(folder: Path) -> Non
     assert report.first is None, "\n".join(report.lines())
     assert "6 episodes: the same" in report.said["reward"]
     assert "tokens: the same" in report.said["advantage"]
-    assert "no checkpoint iteration_000001; those with one are 3. trainer.save_freq=1" in report.said["sampling"]
+    assert (
+        "iteration_000001, which is not there; iterations that began from one that is: 3. trainer.save_freq=1"
+        in report.said["sampling"]
+    )
     assert report.said["loss"] == report.said["gradient"] == "left out, as sampling is"
 
 

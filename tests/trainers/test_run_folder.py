@@ -51,7 +51,7 @@ def test_a_run_holds_its_folder_to_its_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [("auto", "start the same command again; it goes on"), ("disable", "trainer.resume_mode=auto;")]
+    ("mode", "words"), [("auto", "start the same command again; it resumes"), ("disable", "trainer.resume_mode=auto;")]
 )
 def test_how_to_go_on_after_a_full_disk_is_true_for_how_the_run_was_started(tmp_path, mode, words):
     trainer = TrainerSection(default_local_dir=str(tmp_path), resume_mode=mode)

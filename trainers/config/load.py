@@ -17,7 +17,7 @@ from textenvs.text import reader_may_leave
 
 from ..hub import is_name, read_adapter
 from .describe import Key, all_keys, groups, help_text, key_at
-from .model import ModelSection
+from .model import ModelSection, newest_model_of
 from .reward_model import sections_of
 from .schema import TASK_FILES, ConflictError, PPOConfig, RunConfig
 from .section import Problems, Section
@@ -75,7 +75,7 @@ def missing_paths(config: Section) -> Problems:
     # Of a name on the hub, the files are asked for when the plan is made.
     if model not in ("tiny", None) and not is_name(model) and not (Path(model).expanduser() / "config.json").is_file():
         text = "is not a folder with a config.json; give a model's folder, a name on the hub, or tiny"
-        yield "model.path", f"{model} {text}"
+        yield "model.path", f"{model} {text}{newest_model_of(model)}"
     if at("model.lora_adapter_path") is not None:
         yield from _adapter_checks(at("model"))
     for key, scorer in sections_of(config).items():

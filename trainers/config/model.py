@@ -78,6 +78,12 @@ def positions_of(path: str) -> int | None:
         return None
 
 
+def newest_model_of(run: str) -> str:
+    """What an error about ``model.path`` adds where it names the folder of a run: the run's newest model."""
+    found = max(Path(run).expanduser().glob("checkpoints/iteration_*/model"), default=None)
+    return "" if found is None else f"; this is a run's folder, whose newest model is {found}"
+
+
 def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"]:
     """What a model computes in where nobody says it, by ``model.path`` and ``model.device``."""
     return "bfloat16" if is_language_model(path) and _multiplies_bfloat16(device) else "float32"

@@ -308,8 +308,9 @@ def checkpoint_before(recorded: RecordedRun, config: PPOConfig, iteration: int) 
     after = {int(each.name.split("_")[1]) + 1 for each in path.parent.glob("iteration_*")}
     there = [str(each.number) for each in recorded.iterations if each.kind == "train" and each.number in after]
     raise ReplayError(
-        f"there is no checkpoint {path.name}; those with one are {', '.join(there) or 'none'}. trainer.save_freq=1 "
-        "saves after every iteration, and trainer.keep_last_n is how many checkpoints stay"
+        f"it began from the checkpoint {path.name}, which is not there; iterations that began from one that is: "
+        f"{', '.join(there) or 'none'}. trainer.save_freq=1 saves after every iteration, trainer.keep_last_n says how "
+        "many checkpoints are kept"
     )
 
 

@@ -107,7 +107,8 @@ class Renderer:
         self._show = show_with(tokenizer, self._kwargs)
         self.forms = MessageForms(self._show)
         if converted := self.forms.converted():
-            logger.info("the chat template does not show %s: they are put in another form", ", ".join(converted))
+            how = "where they occur, they are rendered as text or as user messages"
+            logger.info("the chat template does not show %s: %s", ", ".join(converted), how)
         frames = self.forms.around(
             token.content
             for token in tokenizer.added_tokens_decoder.values()

@@ -264,7 +264,7 @@ def test_a_checkpoint_on_a_full_disk_ends_the_run_in_plain_words(
         raise full_disk(tmp_path / "checkpoints")
 
     monkeypatch.setattr(ppo, "run_all", run_all)
-    for there, todo in ((False, "it has no checkpoint yet"), (True, "goes on from the last checkpoint that is whole")):
+    for there, todo in ((False, "it has no checkpoint yet"), (True, "resumes from the last intact checkpoint")):
         if there:
             (tmp_path / "checkpoints" / "iteration_000002").mkdir(parents=True)
         assert ppo.main([f"trainer.default_local_dir={tmp_path}"]) == 1
