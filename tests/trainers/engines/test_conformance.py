@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import CONTEXT, SERVED, VOCAB, Kit, lively_model
+from engine_kits import CONTEXT, SERVED, VOCAB, Kit, lively_model
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine, EngineDeadError, Generation, RequestError, Sampling

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import lively_model
+from engine_kits import lively_model
 from fake_sglang import VOCAB, FakeSGLang, ServerBehavior
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import lively_model
+from engine_kits import lively_model
 
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.sglang import SGLangEngine, SGLangOptions

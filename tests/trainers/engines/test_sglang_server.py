@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import lively_model
+from engine_kits import lively_model
 from sglang_server import Server
 from test_conformance import forward, picked
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import VOCAB, lively_model
+from engine_kits import VOCAB, lively_model
 
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.decoder import SIZE, Decoder, blocks_for

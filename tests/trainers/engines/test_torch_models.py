@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import CONTEXT, VOCAB, enliven, lively_model
+from engine_kits import CONTEXT, VOCAB, enliven, lively_model
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import lively_model
+from engine_kits import lively_model
 from weight_workers import Workers, start
 
 from trainers.engines.base import EngineError, SupersededError

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import CONTEXT, lively_model
+from engine_kits import CONTEXT, lively_model
 from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 

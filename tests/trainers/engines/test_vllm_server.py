@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SERVED, lively_model
+from engine_kits import SERVED, lively_model
 from some_adapters import adapted, merged
 from test_conformance import forward, picked
 from vllm_server import Server
