@@ -64,18 +64,18 @@ async def generate(config: GenerateConfig) -> Path:
     prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
     parts = output.with_name(output.name + ".parts")
     identity = _identity(config, source)
-    try:
-        _open(parts, identity)
-    except OSError as error:
-        raise TableError(f"data.output_path={output} cannot be written ({error})") from error
-    run = _as_run(config, parts)
-    check_engine(run)
     longest, rollout = positions(_model(config)), config.rollout
     if longest is not None and _context(config) > longest:
         raise SetupError(
             f"rollout.max_prompt_length={rollout.max_prompt_length} and rollout.max_response_length="
             f"{rollout.max_response_length} are together more than the model's {longest} positions; lower one of them"
         )
+    try:
+        _open(parts, identity)
+    except OSError as error:
+        raise TableError(f"data.output_path={output} cannot be written ({error})") from error
+    run = _as_run(config, parts)
+    check_engine(run)
     policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)

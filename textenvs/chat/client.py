@@ -353,8 +353,9 @@ def _key_of(spec: ChatSpec) -> str:
     name = spec.api_key_env or "OPENAI_API_KEY"
     key = os.environ.get(name, "")
     if not key:
+        folder = f"; {spec.model} is no folder with a config.json" if spec.model.startswith(("/", ".", "~")) else ""
         raise KeyMissing(
             f"the environment variable {name} has no key in it for {spec.model!r}; set it, or name another one in "
-            "api_key_env (a service with a base_url may need none)"
+            f"api_key_env (a service with a base_url may need none){folder}"
         )
     return key

@@ -46,7 +46,7 @@ def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iter
     except Exception as error:  # datasets and huggingface_hub raise errors of many kinds: network, name, config, split
         raise TaskError(
             f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name, the split and the "
-            "network, or name a .jsonl or .parquet file instead"
+            "network, or take the rows from a .jsonl or .parquet file"
         ) from error
     if len(rows) == 0:
         raise TaskError(f"{name}: the data set has no rows")

@@ -186,7 +186,7 @@ class SGLangSection(ServerSection):
     seeds: bool = True
     """Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`."""
     server_args: tuple[str, ...] = ()
-    """More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
+    """More arguments of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
 
 
 class ServingSection(Section):

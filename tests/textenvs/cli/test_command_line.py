@@ -228,6 +228,11 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
             2,
             "--policy is expert, careless, random, attack:NAME or module:function, not 'expurt'; did you mean expert?",
         ),
+        (
+            ["users", "report", "textenv/clarify", "user.model=/absent", "-n", "1"],
+            2,
+            "/absent is no folder with a config",
+        ),
         (["rows", "verl", "textenv/clarify", "-n", "1", "-o", "rows.csv"], 2, "-o rows.csv: the file is Parquet"),
         (
             ["users", "dialogues", "textenv/clarify", "-n", "1", "-o", "talks.txt"],
