@@ -57,7 +57,8 @@ def discard(value: Any) -> None:
     """Close a coroutine that nothing will await, with those among its arguments: Python would warn of each."""
     if not inspect.iscoroutine(value):
         return
-    arguments = [*value.cr_frame.f_locals.values()] if inspect.getcoroutinestate(value) == inspect.CORO_CREATED else []
+    not_started = inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    arguments = [*inspect.getcoroutinelocals(value).values()] if not_started else []
     value.close()
     for argument in arguments:
         discard(argument)
