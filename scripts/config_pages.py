@@ -42,7 +42,9 @@ def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
     for command, schema in schemas.items():
         lines += ["", f"## `{command}`"]
         for group in groups(schema):
-            lines += ["", f"### {group.name}", "", group.description, ""]
+            lines += ["", f"### {group.name}", ""]
+            if any(key.description != group.description for key in group.keys):  # a mapping is one key, described once
+                lines += [group.description, ""]
             lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
             for key in group.keys:
                 cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
