@@ -258,7 +258,7 @@ class Replicas:
 
     async def _complete(self, given: Sequence[Replica], weights: Any, version: int) -> bool:
         """Wait for all replicas; whether any has the weights now. Raises as ``update_weights``."""
-        errors = await asyncio.gather(*(self._taken(replica, version) for replica in given))
+        errors = await asyncio.gather(*(self._taken(replica, version, given) for replica in given))
         if lost := [error for error in errors if isinstance(error, SourceLostError)]:
             raise lost[0]  # no replica is to blame, and another one could not be given weights either
         took = [
@@ -281,14 +281,15 @@ class Replicas:
             raise PartialUpdateError(f"{len(took)} of {len(given)} replicas have version {version}; taken out: {out}")
         return True
 
-    async def _taken(self, replica: Replica, version: int) -> Exception | None:
+    async def _taken(self, replica: Replica, version: int, given: Sequence[Replica]) -> Exception | None:
         """Wait for one replica's update: what went wrong, if anything."""
         task, lost = replica.update, replica.lost
         assert task is not None
         assert lost is not None
         try:
-            while replica.draining and not task.done() and not lost.done():  # a stall is noticed by the watcher
-                waited: list[asyncio.Future[Any]] = [task, lost, *replica.draining]
+            # A source that sends to all at once waits for the requests of each; a stall is noticed by the watcher.
+            while (draining := set().union(*(each.draining for each in given))) and not task.done() and not lost.done():
+                waited: list[asyncio.Future[Any]] = [task, lost, *draining]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0)  # those that ended take themselves off
             async with asyncio.timeout(self._limits.update_timeout) as clock:

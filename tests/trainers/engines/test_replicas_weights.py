@@ -13,6 +13,7 @@ from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError, SourceLostError, SupersededError
+from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 
 # ---------------------------------------------------------------- weights
@@ -91,6 +92,29 @@ async def test_a_hung_replica_does_not_hold_an_update_that_waits() -> None:
         await replicas.update_weights("new", 1, "wait")
     assert now() <= 2.5 + 60 + 10
     assert [set(reply.weight_version) for reply in await asyncio.gather(*tasks)].count({1}) == 2, "begun again"
+    await replicas.close()
+
+
+class Together(Fragile):
+    """Takes weights from a source that sends to all at once, as a learner on Ray does: who comes first waits."""
+
+    async def update_weights(self, weights: asyncio.Barrier, version: int, mode: Any = "keep") -> None:
+        while mode == "wait" and self._flights:
+            await self._changed.wait()
+        await weights.wait()
+        await super().update_weights(weights, version, mode)
+
+
+@simulated
+async def test_who_waits_for_another_ones_requests_is_not_taken_for_late() -> None:
+    engines = [Together(slow), Together(slow)]
+    replicas = Replicas(engines, limits=Limits(update_timeout=2.0))
+    (request,) = start(replicas, 1)
+    await asyncio.sleep(1)
+    await replicas.update_weights(asyncio.Barrier(2), 1, "wait")
+    assert now() == 10
+    assert [engine.version for engine in engines] == [1, 1]
+    assert set((await request).weight_version) == {0}
     await replicas.close()
 
 
