@@ -170,16 +170,17 @@ class Replicas:
         for replica in self._up():
             replica.active = asyncio.get_running_loop().time()
         self._asleep = False
+        self._change()
 
     async def _tell_all(self, what: str) -> None:
-        async def tell(replica: Replica) -> None:
-            try:
-                async with asyncio.timeout(self._limits.update_timeout):
-                    await getattr(replica.engine, what)()
-            except (EngineError, TimeoutError) as error:
-                self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
+        await asyncio.gather(*(self._tell(replica, what) for replica in self._up()))
 
-        await asyncio.gather(*map(tell, self._up()))
+    async def _tell(self, replica: Replica, what: str) -> None:
+        try:
+            async with asyncio.timeout(self._limits.update_timeout):
+                await getattr(replica.engine, what)()
+        except (EngineError, TimeoutError) as error:
+            self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
 
     def stats(self) -> dict[str, float]:
         """Sums over the replicas, and the numbers of each as ``replica0_...``; docs/engines.md lists its own.
@@ -369,6 +370,8 @@ class Replicas:
                 replica.state = "gone"
                 log.error("%s is given up after %d restarts: %s", replica, replica.restarts, replica.cause)
                 break
+            while self._asleep:  # somebody else has its memory
+                await self._changed.wait()
             if replica.restarts:
                 await asyncio.sleep(self._limits.backoff * 2 ** (replica.restarts - 1))
             replica.restarts += 1
@@ -412,6 +415,8 @@ class Replicas:
                         self._router.up(replica.index)
                         self._counters["replicas_restarted"] += 1
                         log.info("%s is up again, with version %d", replica, self.version)
+                        if self._asleep:
+                            self._spawn(self._tell(replica, "sleep"))
                         return
         except BaseException:
             self._spawn(self._close_engine(engine))

@@ -357,3 +357,39 @@ async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wa
     assert len((await replicas.generate([1], ANY)).token_ids) == TOKENS
     assert (replicas.stats()["replicas_up"], replicas.stats()["replicas_lost"]) == (1, 1)
     await replicas.close()
+
+
+@pytest.mark.parametrize("dies", ["before", "at bedtime"])
+def test_what_takes_a_lost_ones_place_has_no_memory_either_while_the_others_sleep(dies: str) -> None:
+    """Somebody else has it: a restart waits, and one that was under way ends in sleep."""
+    made: list[Sleeper] = []
+    awake: list[float] = []
+
+    async def restart(index: int) -> Sleeper:
+        awake.append(now())
+        await asyncio.sleep(60)
+        made.append(Sleeper(slow))
+        return made[-1]
+
+    async def run() -> None:
+        engines = [Sleeper(slow) for _ in range(2)]
+        replicas = Replicas(engines, restart=restart)
+        await asyncio.gather(*start(replicas, 2))
+        if dies == "before":
+            engines[1].die(MemoryError("injected"))
+            await asyncio.gather(*start(replicas, 4))
+        engines[1].insomnia = True
+        asleep = now()
+        await replicas.sleep()
+        await asyncio.sleep(300.0)
+        assert [begun <= asleep for begun in awake] == ([True] if dies == "before" else [])
+        assert all(engine._frozen is not None for engine in made)
+        await replicas.wake()
+        await asyncio.sleep(100.0)
+        assert len(made) == 1
+        assert made[0]._frozen is None
+        assert replicas.stats()["replicas_up"] == 2
+        assert len(await asyncio.gather(*start(replicas, 4, first=20))) == 4
+        await replicas.close()
+
+    run_simulated(run())
