@@ -18,7 +18,8 @@ part, may be a fifth above what there is. Conventions:
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
   its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM wants the share free that
   ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
-  given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``. Replicas that share a place add up.
+  given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
+  Replicas that share a place add up.
 """
 
 from __future__ import annotations
