@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from textenvs.messages import check_conversation
 
 from .config.model import ModelSection, native_dtype
-from .engines.base import EngineError, Sampling
+from .engines.base import EngineError, RequestError, Sampling
 from .engines.torch_engine import TorchEngine
 from .policy import load, resolve_device
 from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
@@ -98,7 +98,7 @@ class ChatServer:
             said = await Speaker(policy, seed).reply(conversation)
         except NoRoomError as error:
             return self._refused(400, f"context length exceeded: {error}")
-        except RendererError as error:
+        except (RendererError, RequestError) as error:
             return self._refused(400, str(error))
         except EngineError as error:
             return self._refused(503, f"{type(error).__name__}: {error}")

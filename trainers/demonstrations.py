@@ -57,6 +57,7 @@ def play(
     count: int,
     *,
     seed: int,
+    tasks: int | None = None,
     mistake_rate: float = 0.0,
     mistake_weight: float = 0.0,
     step_timeout_s: float | None = None,
@@ -64,11 +65,12 @@ def play(
     """Let the environment's scripted expert play ``count`` episodes, with careless replies among its turns.
 
     Its hooks ``demonstration`` and ``careless_reply`` play. ``seed`` decides tasks, the demonstrator's randomness and
-    where the mistakes are. ``mistake_rate``, in [0, 1), is the chance, at each turn, of a careless reply instead of the
-    expert's; ``mistake_weight`` how much these are imitated, where the expert's replies count 1. At 0 those at the end
-    of an episode are left out of it. Above 0 the policy starts careless: with the odds ``mistake_weight *
-    mistake_rate`` to ``1 - mistake_rate``. A reset, a reply or a step may take ``step_timeout_s`` seconds; the
-    environment is then left behind in its thread. ``None`` plays in the calling thread, without a limit.
+    where the mistakes are; of its tasks the first ``tasks`` are played, ``None`` for all. ``mistake_rate``, in [0, 1),
+    is the chance, at each turn, of a careless reply instead of the expert's; ``mistake_weight`` how much these are
+    imitated, where the expert's replies count 1. At 0 those at the end of an episode are left out of it. Above 0 the
+    policy starts careless: with the odds ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``. A reset, a reply or
+    a step may take ``step_timeout_s`` seconds; the environment is then left behind in its thread. ``None`` plays in the
+    calling thread, without a limit.
 
     Raises ``ValueError``: ``mistake_rate`` or ``mistake_weight`` is outside its range; DemonstrationError: the
     environment has no such script, is played elsewhere, or called ``sys.exit``; StuckError: it took too long.
@@ -78,12 +80,14 @@ def play(
     if mistake_weight < 0.0:
         raise ValueError(f"mistake_weight must be at least 0, not {mistake_weight}")
     call = _called if step_timeout_s is None else partial(_in_thread, step_timeout_s)
+    if tasks is not None and env.tasks.size is not None and tasks >= env.tasks.size:
+        tasks = None
     played = number = 0
     while played < count:
         rng = np.random.default_rng((seed, number))
         number += 1
         try:
-            conversation, opening, wrongs = _episode(env, rng, mistake_rate, call)
+            conversation, opening, wrongs = _episode(env, rng, tasks, mistake_rate, call)
         except ConnectionError as error:
             raise DemonstrationError(
                 f"{error}: a server must be there and show its scripted replies (textenvs serve --allow expert); else "
@@ -124,10 +128,12 @@ def _in_thread(timeout_s: float, what: str, function: Callable[..., Any], *args:
 
 
 def _episode(
-    env: TextEnv[Any], rng: np.random.Generator, mistake_rate: float, call: Callable[..., Any]
+    env: TextEnv[Any], rng: np.random.Generator, tasks: int | None, mistake_rate: float, call: Callable[..., Any]
 ) -> tuple[Messages, int, list[bool]]:
     """A conversation, how many messages opened it, and which replies are careless replies."""
-    conversation, _ = call("reset", env.reset, seed=int(rng.integers(2**31)))
+    seed = int(rng.integers(2**31))
+    options = None if tasks is None else {"task_index": int(rng.integers(tasks))}
+    conversation, _ = call("reset", env.reset, seed=seed, options=options)
     opening = len(conversation)
     wrongs: list[bool] = []
     done = False

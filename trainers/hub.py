@@ -19,6 +19,7 @@ SMOLLM2 = "smollm2"
 _MADE = Path("models", "smollm2-135m-instruct")
 _SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
 _WEIGHTS = "*.safetensors"
+_TOKENIZER = ("tokenizer*", "vocab*")
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
 
 
@@ -47,7 +48,7 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     try:
-        folder = Path(snapshot_download(path, allow_patterns=[*_SMALL, *([_WEIGHTS] if weights else [])]))
+        folder = Path(snapshot_download(path, allow_patterns=_patterns(weights)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         offline = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -66,11 +67,17 @@ def cached(path: str, *, weights: bool) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
-        folder = Path(snapshot_download(path, local_files_only=True))
+    try:  # what was never wanted is not missed
+        folder = Path(snapshot_download(path, local_files_only=True, allow_patterns=_patterns(weights)))
     except (LocalEntryNotFoundError, ValueError):
         return None
-    return folder if _whole(folder, weights=weights) else None
+    # Others leave parts of a repository there: who reads a configuration alone, or a model without its tokenizer.
+    spoken = any(file for pattern in _TOKENIZER for file in folder.glob(pattern))
+    return folder if spoken and _whole(folder, weights=weights) else None
+
+
+def _patterns(weights: bool) -> list[str]:
+    return [*_SMALL, *([_WEIGHTS] if weights else [])]
 
 
 def check_model_files(source: str | Path) -> None:

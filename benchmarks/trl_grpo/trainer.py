@@ -299,7 +299,7 @@ def _write_model(trainer: Any, folder: Path) -> None:
 def training_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
     """One for each group, in the order of ``ppo``'s groups, with its tasks and seeds."""
     (component,), seed = played(config), config.trainer.seed
-    order = TaskOrder(task_count(config, component), seed=seed, shuffle=config.data.shuffle)
+    order = TaskOrder(task_count(component), seed=seed, shuffle=config.data.shuffle)
     for group in range(config.trainer.total_iterations * config.rollout.groups_per_batch):
         yield EpisodeSpec(component.id, environment_seed(seed, group), component.training, order(group))
 

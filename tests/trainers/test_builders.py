@@ -145,7 +145,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
         def demonstration(self, rng):
             return "4"
 
-        def reset(self, *, seed):
+        def reset(self, *, seed, options):
             return (user("2 + 2"),), {}
 
         def step(self, reply):
@@ -155,7 +155,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
     judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correct")]
     config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
     (component,) = environments.played(config)
-    assert environments.task_count(config, component) is None
+    assert environments.task_count(component) is None
     assert environments.validation_tasks(config, component)
     reward_model._check_reference(config, config.reward_model, JudgeBackend(config.reward_model.judge))
     collection.task_finder(config)

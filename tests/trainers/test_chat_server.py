@@ -72,6 +72,7 @@ def test_answer_follows_from_the_seed_whatever_is_asked_beside_it(server: ChatSe
         ({"messages": []}, "without messages"),
         ({"messages": [{"role": "nobody", "content": "x"}]}, "role"),
         ({"temperature": -1.0}, "temperature"),
+        ({"temperature": 1e-6}, "0 decodes greedily"),
         ({"response_format": {"type": "json_schema"}}, "structured='none'"),
         ({"messages": [user("word " * 9000)]}, "context length"),
     ],

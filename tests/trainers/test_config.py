@@ -206,6 +206,7 @@ VLLM = "engine.name=vllm engine.vllm.args"
 MASK = "rollout.keep_sampling_mask=true rollout.top_k=50"
 OVERLONG = "overlong_buffer.enable=true overlong_buffer.len=8"
 GDPO = "algorithm.adv_estimator=gdpo"
+THERE = "engine.threads=2 engine.{}.base_url=http://127.0.0.1:8000"
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
 
 
@@ -246,6 +247,8 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
             "rollout.top_k: is 1025; rollout.keep_sampling_mask=true needs it from 1 to 1024",
         ),
         (f"{MASK} engine.name=vllm", "rollout.keep_sampling_mask: needs engine.name=torch"),
+        (f"engine.name=vllm {THERE.format('vllm')}", "engine.threads: has no effect with engine.vllm.base_url="),
+        (f"engine.name=sglang {THERE.format('sglang')}", "engine.threads: has no effect with engine.sglang.base_url="),
         ("overlong_buffer.len=8", "overlong_buffer.len: has no effect without overlong_buffer.enable=true"),
         (f"{OVERLONG} rollout.max_response_tokens=null", "rollout.max_response_tokens: is null; overlong_buf"),
         (f"{OVERLONG} rollout.max_response_tokens=7", "overlong_buffer.len: is 8; it is at most rollout.max_response"),

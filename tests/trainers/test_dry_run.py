@@ -17,6 +17,7 @@ from textenvs import Task, TextEnv, list_environments
 from textenvs.registry import constructor, make, parameters
 from trainers import tiny
 from trainers.builders.environments import other_validation, played, validation_tasks
+from trainers.builders.policy import demonstrations_of, tokenizer_texts
 from trainers.config import load_config, render, resolve
 from trainers.config.yaml12 import Loader
 
@@ -150,12 +151,27 @@ def own(*more: str) -> Any:
         (("env.kwargs.tasks=18", "data.train_size=18"), range(18), "which are trained on, too"),
         (("data.train_size=14", "data.val_size=3"), range(14, 17), "tasks 14 to 16"),
         (("env.kwargs.tasks=18", "data.train_size=4", "env.val_kwargs.tasks=5"), range(5), None),
+        # An argument that says nothing of tasks leaves them those of training.
+        (("env.kwargs.tasks=18", "data.train_size=14", "env.val_kwargs.constant=true"), range(14, 18), "14 to 17"),
+        (("env.kwargs.tasks=18", "env.val_kwargs.constant=true"), range(18), "which are trained on, too"),
     ],
 )
 def test_validation_of_an_environment_without_splits(more, tasks, said):
     assert validation_tasks(own(*more), *played(own(*more))) == tasks
     lines = other_validation(own(*more))
     assert not lines if said is None else said in lines[0]
+
+
+@pytest.mark.parametrize("size", ["env.kwargs.tasks=18", "env.kwargs.tasks=null"])
+def test_the_warm_start_shows_no_task_that_validation_holds_out(size):
+    config = own(size, "data.train_size=14", "warm_start.demonstrations=200", "warm_start.mistake_rate=0")
+    (component,) = played(config)
+    shown = {each.messages[0]["content"] for _, each in demonstrations_of([component], config.warm_start, seed=0)}
+    assert shown == {f"Say {task}." for task in range(14)}
+    assert validation_tasks(config, component).start == 14
+    texts = "\n".join(tokenizer_texts([component], config.warm_start, seed=0))
+    assert "Say 13." in texts
+    assert "Say 14." not in texts
 
 
 def test_a_split_or_tasks_that_are_given_stay():

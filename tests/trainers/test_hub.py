@@ -19,21 +19,29 @@ NAME = "somebody/tiny-chat"
 
 
 class FakeHub:
-    """``snapshot_download`` over a folder of files; nothing is cached before a download."""
+    """``snapshot_download`` over a folder of files; nothing is cached before a download.
+
+    After one it knows what there is, and calls a snapshot without all that is asked for incomplete, as the real one.
+    """
 
     def __init__(self, files: Path, cache: Path, error: Exception | None = None) -> None:
         self.files, self.cache, self.error, self.asked = files, cache, error, []
+        self.listed: list[Path] = []
 
     def __call__(self, name: str, *, local_files_only: bool = False, allow_patterns: Any = None) -> str:
         assert name == NAME
         if local_files_only:
             if not self.cache.is_dir():
                 raise LocalEntryNotFoundError("not cached")
+            wanted = [each for each in self.listed if any(each.match(pattern) for pattern in allow_patterns or ["*"])]
+            if not all((self.cache / each).is_file() for each in wanted):
+                raise LocalEntryNotFoundError("incomplete")
             return str(self.cache)
         self.asked.append(allow_patterns)
         if self.error is not None:
             raise self.error
         self.cache.mkdir(exist_ok=True)
+        self.listed = [Path(path.name) for path in self.files.iterdir()]
         for path in self.files.iterdir():
             if any(path.match(pattern) for pattern in allow_patterns):
                 shutil.copy(path, self.cache)
@@ -75,6 +83,18 @@ def test_small_files_come_first_and_weights_when_they_are_needed(fake):
     policy.load(section, lambda: (), max_context=0, seed=0)
     assert len(fake.asked) == 2, "what is cached is not asked for again"
     assert not (fake.cache / "pytorch_model.bin").exists(), "nothing that would have to be unpickled"
+
+
+@pytest.mark.parametrize("left", ["config.json", "*.json", "config.json *.safetensors"])
+def test_what_other_programs_left_in_the_cache_is_completed(fake, left):
+    """A configuration that somebody looked at, or a model that was read without its tokenizer."""
+    fake.cache.mkdir()
+    for path in fake.files.iterdir():
+        if any(path.match(pattern) for pattern in left.split()) and "token" not in path.name:
+            shutil.copy(path, fake.cache)
+    section = ModelSection(path=NAME)
+    assert policy.load_tokenizer(section, lambda: ()).encode("one")
+    assert policy.load(section, lambda: (), max_context=0, seed=0).model.config.hidden_size == 16
 
 
 def test_a_shard_that_is_missing_is_downloaded(fake):

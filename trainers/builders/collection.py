@@ -126,9 +126,7 @@ def _tasks(config: PPOConfig, without: Mapping[str, Collection[int]]) -> TaskOrd
     components = played(config)
     for each in components:
         left_out = without.get(each.name, ())
-        orders[each.name] = TaskOrder(
-            task_count(config, each), seed=seed, shuffle=config.data.shuffle, without=left_out
-        )
+        orders[each.name] = TaskOrder(task_count(each), seed=seed, shuffle=config.data.shuffle, without=left_out)
     if given.kind == "signal" and len(components) == 1 and orders[components[0].name].size is None:
         raise SetupError(
             f"env.curriculum.kind=signal chooses components of env.mixture, and tasks that repeat; {components[0].id} "

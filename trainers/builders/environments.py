@@ -45,6 +45,7 @@ class Component:
     val_kwargs: Mapping[str, Any] = field(default_factory=dict)  #: laid over these for validation
     files: Sequence[str] | None = None  #: tasks to train on, in place of the environment's own
     val_files: Sequence[str] | None = None  #: likewise to validate on
+    train_size: int | None = None  #: train on the first so many tasks; ``None`` is all of them
     weight: float = 1.0  #: relative to the others'
     success_reward: float | None = None  #: see :class:`~trainers.rollout.curriculum.Component`
 
@@ -99,10 +100,11 @@ def _with_files(kwargs: Mapping[str, Any], files: Sequence[str] | None) -> dict[
 
 
 def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> list[Component]:
+    size = getattr(data, "train_size", None)
     if not env.mixture:
         val_kwargs, val_files = getattr(env, "val_kwargs", {}), getattr(data, "val_files", None)
-        return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files)]
-    return [Component(name, **each.model_dump()) for name, each in env.mixture.items()]
+        return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files, size)]
+    return [Component(name, **each.model_dump(), train_size=size) for name, each in env.mixture.items()]
 
 
 def played(config: PPOConfig) -> list[Component]:
@@ -153,12 +155,13 @@ def other_validation(config: PPOConfig) -> list[str]:
 
 def _other_validation(config: PPOConfig, component: Component) -> str | None:
     kwargs, data = component.validation, config.data
-    if kwargs == component.training:
+    if _validates_on_training_tasks(component):
         tasks, what = validation_tasks(config, component), component.said("validation")
         if tasks.start:
             return f"{what} is on tasks {tasks.start} to {tasks[-1]}, which data.train_size leaves out of training"
+        why = f"both have split={kwargs['split']}" if "split" in kwargs else f"{component.id} has no option `split`"
         return (
-            f"{what} is on tasks 0 to {tasks[-1]}, which are trained on, too: {component.id} has no option `split`. "
+            f"{what} is on tasks 0 to {tasks[-1]}, which are trained on, too: {why}. "
             f"data.train_size=N holds the tasks from N on out; {component.key}.val_kwargs gives validation other "
             "arguments"
         )
@@ -252,20 +255,31 @@ def _size(component: Component, kwargs: Mapping[str, Any]) -> int | None:
         return env.tasks.size
 
 
-def task_count(config: PPOConfig, component: Component) -> int | None:
+def task_count(component: Component) -> int | None:
     """How many tasks there are to train on: the first ``data.train_size``; ``None`` where they never end."""
-    limits = (_size(component, component.training), config.data.train_size)
+    limits = (_size(component, component.training), component.train_size)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def validation_tasks(config: PPOConfig, component: Component) -> range:
     """``data.val_size`` tasks of a component: its first, or those that ``data.train_size`` leaves out."""
-    kwargs, data = component.validation, config.data
-    size, first = _size(component, kwargs), data.train_size or 0
-    if kwargs != component.training or (size is not None and first >= size):
+    size, first = _size(component, component.validation), component.train_size or 0
+    if first and ((size is not None and first >= size) or not _validates_on_training_tasks(component)):
         first = 0
-    last = first + data.val_size
+    last = first + config.data.val_size
     return range(first, last if size is None else min(size, last))
+
+
+def _validates_on_training_tasks(component: Component) -> bool:
+    """Whether validation has the tasks of training; arguments that name no others may still differ in other things."""
+    kwargs = component.validation
+    if kwargs == component.training:
+        return True
+    if component.val_files is not None or component.val_kwargs.keys() & {"split", "tasks"}:
+        return False
+    with closing(component.make()) as one, closing(component.make(kwargs)) as other:
+        found = [(each.name, each.size, each[0].key, each[0].prompt) for each in (one.tasks, other.tasks)]
+        return found[0] == found[1]
 
 
 # --- what scripts earn, which a run is compared with
@@ -289,7 +303,7 @@ def references(config: PPOConfig) -> dict[str, float]:
     with closing(only.make()) as env:
         if not has_script(env, "expert"):
             return {}
-        size = min(_SCRIPTED, task_count(config, only) or _SCRIPTED)
+        size = min(_SCRIPTED, task_count(only) or _SCRIPTED)
         indices, _ = split_tasks(env, size, 0, config.trainer.seed)
         plan = list(jobs(indices, 1, config.trainer.seed))
         try:
@@ -341,7 +355,7 @@ async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str]
 async def _overlong_of(
     config: PPOConfig, component: Component, renderer: Renderer, say: Callable[[str], None]
 ) -> Overlong:
-    if (size := task_count(config, component)) is None:
+    if (size := task_count(component)) is None:
         raise SetupError(
             f"data.filter_overlong_prompts measures every task before the training, and those of {component.id} never "
             "end: give data.train_size=N to play the first N alone, or data.train_files, or leave it off"

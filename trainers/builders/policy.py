@@ -51,6 +51,7 @@ def demonstrations_of(
                     env,
                     count,
                     seed=seed,
+                    tasks=component.train_size,
                     mistake_rate=its.mistake_rate,
                     mistake_weight=its.mistake_weight,
                     step_timeout_s=its.step_timeout_s,
@@ -129,7 +130,8 @@ def tokenizer_texts(components: Sequence[Component], section: SupervisedSection,
     for each, count in zip(components, shares(components, _TOKENIZER_TEXTS), strict=True):
         with closing(each.make()) as env:
             if unasked and not has_script(env, "expert"):
-                indices = range(min(count, _OPENINGS, env.tasks.size or _OPENINGS))
+                limits = (count, _OPENINGS, env.tasks.size, each.train_size)
+                indices = range(min(limit for limit in limits if limit is not None))
                 talks: Iterator[Messages] = (env.reset(seed=seed, options={"task_index": i})[0] for i in indices)
             else:
                 talks = (talk.messages for _, talk in islice(demonstrations_of([each], section, seed), count))

@@ -16,8 +16,10 @@ part, may be a fifth above what there is. Conventions:
 * on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
   Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
-  its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM holds the share that
-  ``engine.vllm.gpu_memory_utilization`` says, and SGLang that of ``--mem-fraction-static`` in its ``server_args``.
+  its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM wants the share free that
+  ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
+  given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
+  Replicas that share a place add up.
 """
 
 from __future__ import annotations
@@ -247,7 +249,10 @@ def _of_engine(
     engine, size = config.engine, 2 if config.model.dtype == "bfloat16" else 4
     if engine.name == "vllm" and device == "cuda":
         if gpu_bytes is not None:
-            yield "engine", "weights, keys and values", int(engine.vllm.gpu_memory_utilization * gpu_bytes)
+            taken = int(engine.vllm.gpu_memory_utilization * gpu_bytes)
+            if engine.kv_cache_gib is not None:
+                taken = max(taken, size * shape.parameters // gpus + int(engine.kv_cache_gib * _GIB))
+            yield "engine", "weights, keys and values", taken
         return
     share = _sglang_share(engine.sglang.server_args) if engine.name == "sglang" and device == "cuda" else None
     if share is not None and gpu_bytes is not None:
@@ -320,7 +325,7 @@ def shortages(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: M
             least = f"at least {certain / _GIB:.1f} GiB" if certain > there else f"about {most / _GIB:.1f} GiB"
             yield (
                 f"{' and '.join(dict.fromkeys(who for who, _, _ in needs))} need {least} {place} "
-                f"{there / _GIB:.1f}{_largest(needs, config, device)}"
+                f"{there / _GIB:.1f}{_largest(needs, config, device, machine)}"
             )
 
 
@@ -337,15 +342,17 @@ def _places(
 ) -> Iterator[tuple[str, int | None, Rows]]:
     """Each place whose memory is shared: in words, the bytes that it has, and all that is there."""
     local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
+    engines = _engines_at_once(config, device, machine)
     if device == "cpu":
         if local:
-            counts = {"learner": ranks, "engine": config.engine.replicas}
+            counts = {"learner": ranks, "engine": engines}
             once = ("weights as loaded", "weights on their way")
             whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]
             yield "of memory, and what this machine has available is", machine.ram_bytes, whole
         return
     there = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
     said = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
+    rows = [(who, what, size * (engines if who == "engine" else 1)) for who, what, size in rows]
     together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
     if together:
         yield said, there, rows
@@ -354,9 +361,25 @@ def _places(
         yield said, there, [row for row in rows if row[0] == name]
 
 
-def _largest(needs: Rows, config: PPOConfig, device: str) -> str:
-    ranked = sorted(needs, key=lambda row: -row[2])[:_LISTED]
-    parts = [f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)})" for who, what, size in ranked]
+def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
+    """Replicas that are at the fullest place: in this machine's memory, or on one GPU."""
+    engine, cluster = config.engine, config.cluster
+    if device == "cpu":
+        return engine.replicas
+    if cluster.backend != "local" or not cluster.colocate:  # each has its own
+        return 1
+    if engine.name == "torch":  # where the learner is
+        return engine.replicas
+    return ceil(engine.replicas * engine.tensor_parallel_size / max(machine.gpus, 1))  # servers take GPUs in turn
+
+
+def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> str:
+    several = _engines_at_once(config, device, machine) > 1
+    fewer = {"engine": f", or fewer engine.replicas (now {config.engine.replicas})"} if several else {}
+    parts = [
+        f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)}{fewer.get(who, '')})"
+        for who, what, size in sorted(needs, key=lambda row: -row[2])[:_LISTED]
+    ]
     return f". The largest parts: {'; '.join(parts)}"
 
 
@@ -370,7 +393,9 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
     if what == "weights, keys and values" and engine.name == "sglang":
         return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
     if what == "weights, keys and values":
-        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {engine.vllm.gpu_memory_utilization:g})"
+        more = "" if engine.kv_cache_gib is None else f" and engine.kv_cache_gib (now {engine.kv_cache_gib:g})"
+        share = engine.vllm.gpu_memory_utilization
+        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){more}"
     if what == "activations":
         tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
         more = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"

@@ -42,13 +42,13 @@ ENGINE: Reads = {
     "engine.stall_timeout_s": {"engine.name": ("vllm", "sglang"), "engine.replicas": Not(1), "cluster.backend": _RAY},
     "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
     "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
-    "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size": {
+    "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size engine.threads": {
         "engine.vllm.base_url": (None,)
     },
     "engine.vllm.update_folder engine.sglang.update_folder": {"engine.weight_transport": ("disk",)},
     "engine.vllm.master_address engine.sglang.master_address": {"engine.weight_transport": ("auto", "process_group")},
     "engine.vllm.bucket_mib engine.sglang.bucket_mib": {"engine.weight_transport": Not("disk")},
-    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size": {
+    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size engine.threads": {
         "engine.sglang.base_url": (None,)
     },
 }

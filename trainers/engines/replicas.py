@@ -170,16 +170,17 @@ class Replicas:
         for replica in self._up():
             replica.active = asyncio.get_running_loop().time()
         self._asleep = False
+        self._change()
 
     async def _tell_all(self, what: str) -> None:
-        async def tell(replica: Replica) -> None:
-            try:
-                async with asyncio.timeout(self._limits.update_timeout):
-                    await getattr(replica.engine, what)()
-            except (EngineError, TimeoutError) as error:
-                self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
+        await asyncio.gather(*(self._tell(replica, what) for replica in self._up()))
 
-        await asyncio.gather(*map(tell, self._up()))
+    async def _tell(self, replica: Replica, what: str) -> None:
+        try:
+            async with asyncio.timeout(self._limits.update_timeout):
+                await getattr(replica.engine, what)()
+        except (EngineError, TimeoutError) as error:
+            self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
 
     def stats(self) -> dict[str, float]:
         """Sums over the replicas, and the numbers of each as ``replica0_...``; docs/engines.md lists its own.
@@ -258,7 +259,7 @@ class Replicas:
 
     async def _complete(self, given: Sequence[Replica], weights: Any, version: int) -> bool:
         """Wait for all replicas; whether any has the weights now. Raises as ``update_weights``."""
-        errors = await asyncio.gather(*(self._taken(replica, version) for replica in given))
+        errors = await asyncio.gather(*(self._taken(replica, version, given) for replica in given))
         if lost := [error for error in errors if isinstance(error, SourceLostError)]:
             raise lost[0]  # no replica is to blame, and another one could not be given weights either
         took = [
@@ -281,14 +282,15 @@ class Replicas:
             raise PartialUpdateError(f"{len(took)} of {len(given)} replicas have version {version}; taken out: {out}")
         return True
 
-    async def _taken(self, replica: Replica, version: int) -> Exception | None:
+    async def _taken(self, replica: Replica, version: int, given: Sequence[Replica]) -> Exception | None:
         """Wait for one replica's update: what went wrong, if anything."""
         task, lost = replica.update, replica.lost
         assert task is not None
         assert lost is not None
         try:
-            while replica.draining and not task.done() and not lost.done():  # a stall is noticed by the watcher
-                waited: list[asyncio.Future[Any]] = [task, lost, *replica.draining]
+            # A source that sends to all at once waits for the requests of each; a stall is noticed by the watcher.
+            while (draining := set().union(*(each.draining for each in given))) and not task.done() and not lost.done():
+                waited: list[asyncio.Future[Any]] = [task, lost, *draining]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0)  # those that ended take themselves off
             async with asyncio.timeout(self._limits.update_timeout) as clock:
@@ -368,6 +370,8 @@ class Replicas:
                 replica.state = "gone"
                 log.error("%s is given up after %d restarts: %s", replica, replica.restarts, replica.cause)
                 break
+            while self._asleep:  # somebody else has its memory
+                await self._changed.wait()
             if replica.restarts:
                 await asyncio.sleep(self._limits.backoff * 2 ** (replica.restarts - 1))
             replica.restarts += 1
@@ -411,6 +415,8 @@ class Replicas:
                         self._router.up(replica.index)
                         self._counters["replicas_restarted"] += 1
                         log.info("%s is up again, with version %d", replica, self.version)
+                        if self._asleep:
+                            self._spawn(self._tell(replica, "sleep"))
                         return
         except BaseException:
             self._spawn(self._close_engine(engine))

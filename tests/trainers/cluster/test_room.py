@@ -67,6 +67,42 @@ def test_processes_of_this_machine_share_its_memory():
         make_plan(config("engine.replicas=4", "engine.max_slots=128", "engine.kv_cache_gib=4"), room, SHAPE)
 
 
+SERVED = ("model.device=cuda", "engine.name=vllm", "engine.vllm.python=python3")
+
+
+@given(
+    share=st.sampled_from([0.1, 0.2, 0.4, 0.9]),
+    cache=st.none() | st.integers(1, 80),
+    replicas=st.integers(1, 4),
+    width=st.sampled_from([1, 2]),
+    name=st.sampled_from(["torch", "vllm"]),
+)
+def test_replicas_on_one_gpu_add_up_each_with_the_keys_and_values_that_it_was_told_to_keep(
+    share, cache, replicas, width, name
+):
+    """vLLM leaves the share aside where it is told how much to keep, but for what must be free when it starts."""
+    gpus = Machine(gpus=2, gpu_bytes=80 * GIB)
+    size = [] if cache is None else [f"engine.kv_cache_gib={cache}"]
+    if name == "torch":
+        options, there = ["model.device=cuda", "engine.max_slots=4000", "engine.max_context=2048"], replicas
+        options += ["actor.max_tokens_per_micro_batch=2048"]
+        each = 4 * SHAPE.parameters + (20 * GIB if cache is None else cache * GIB)
+    else:
+        options, there = [*SERVED, f"engine.vllm.gpu_memory_utilization={share}"], -(-replicas * width // 2)
+        options += [f"engine.tensor_parallel_size={width}"]
+        each = max(int(share * 80 * GIB), 0 if cache is None else 4 * SHAPE.parameters // width + cache * GIB)
+    given = resolve([*options, *size, f"engine.replicas={replicas}"])[0]
+    learner = [row for row in make_plan(given, Machine(gpus=2), SHAPE).memory if row[0] == "learner"]
+    certain = sum(row[2] for row in learner if row[:2] in CERTAIN)
+    certain += there * (4 * SHAPE.parameters if name == "torch" else each)
+    if certain > 80 * GIB or sum(row[2] for row in learner) + there * each > 1.2 * 80 * GIB:
+        fewer = r", or fewer engine\.replicas \(now" if there > 1 else "engine: "
+        with pytest.raises(PlanError, match=fewer):
+            make_plan(given, gpus, SHAPE)
+    else:
+        make_plan(given, gpus, SHAPE)
+
+
 def test_free_memory_of_a_gpu_counts_and_not_its_size():
     full = Machine(gpus=1, gpu_bytes=80 * GIB, gpu_free=2 * GIB)
     given = resolve(["model.device=cuda"])[0]

@@ -13,6 +13,7 @@ from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError, SourceLostError, SupersededError
+from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 
 # ---------------------------------------------------------------- weights
@@ -91,6 +92,29 @@ async def test_a_hung_replica_does_not_hold_an_update_that_waits() -> None:
         await replicas.update_weights("new", 1, "wait")
     assert now() <= 2.5 + 60 + 10
     assert [set(reply.weight_version) for reply in await asyncio.gather(*tasks)].count({1}) == 2, "begun again"
+    await replicas.close()
+
+
+class Together(Fragile):
+    """Takes weights from a source that sends to all at once, as a learner on Ray does: who comes first waits."""
+
+    async def update_weights(self, weights: asyncio.Barrier, version: int, mode: Any = "keep") -> None:
+        while mode == "wait" and self._flights:
+            await self._changed.wait()
+        await weights.wait()
+        await super().update_weights(weights, version, mode)
+
+
+@simulated
+async def test_who_waits_for_another_ones_requests_is_not_taken_for_late() -> None:
+    engines = [Together(slow), Together(slow)]
+    replicas = Replicas(engines, limits=Limits(update_timeout=2.0))
+    (request,) = start(replicas, 1)
+    await asyncio.sleep(1)
+    await replicas.update_weights(asyncio.Barrier(2), 1, "wait")
+    assert now() == 10
+    assert [engine.version for engine in engines] == [1, 1]
+    assert set((await request).weight_version) == {0}
     await replicas.close()
 
 
@@ -333,3 +357,39 @@ async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wa
     assert len((await replicas.generate([1], ANY)).token_ids) == TOKENS
     assert (replicas.stats()["replicas_up"], replicas.stats()["replicas_lost"]) == (1, 1)
     await replicas.close()
+
+
+@pytest.mark.parametrize("dies", ["before", "at bedtime"])
+def test_what_takes_a_lost_ones_place_has_no_memory_either_while_the_others_sleep(dies: str) -> None:
+    """Somebody else has it: a restart waits, and one that was under way ends in sleep."""
+    made: list[Sleeper] = []
+    awake: list[float] = []
+
+    async def restart(index: int) -> Sleeper:
+        awake.append(now())
+        await asyncio.sleep(60)
+        made.append(Sleeper(slow))
+        return made[-1]
+
+    async def run() -> None:
+        engines = [Sleeper(slow) for _ in range(2)]
+        replicas = Replicas(engines, restart=restart)
+        await asyncio.gather(*start(replicas, 2))
+        if dies == "before":
+            engines[1].die(MemoryError("injected"))
+            await asyncio.gather(*start(replicas, 4))
+        engines[1].insomnia = True
+        asleep = now()
+        await replicas.sleep()
+        await asyncio.sleep(300.0)
+        assert [begun <= asleep for begun in awake] == ([True] if dies == "before" else [])
+        assert all(engine._frozen is not None for engine in made)
+        await replicas.wake()
+        await asyncio.sleep(100.0)
+        assert len(made) == 1
+        assert made[0]._frozen is None
+        assert replicas.stats()["replicas_up"] == 2
+        assert len(await asyncio.gather(*start(replicas, 4, first=20))) == 4
+        await replicas.close()
+
+    run_simulated(run())

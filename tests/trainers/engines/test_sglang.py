@@ -20,6 +20,7 @@ from fake_sglang import VOCAB, FakeSGLang, ServerBehavior
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers.cluster.memory import last_of
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
@@ -463,6 +464,19 @@ def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
     options = SGLangOptions(python=sys.executable, tensor_parallel=2)
     _, environment = options.command(tmp_path, 1234, 256)
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("share", [(), ("--mem-fraction-static", "0.25"), ("--mem-fraction-static=0.25",)])
+def test_a_server_keeps_what_its_requests_can_fill_unless_it_is_given_a_share(
+    tmp_path: Path, device: str, share: tuple[str, ...]
+) -> None:
+    """What the plan counts; by itself SGLang takes what is free, on a GPU that the learner may need as well."""
+    options = SGLangOptions(python=sys.executable, max_slots=8, device=device, server_args=share)
+    words, _ = options.command(tmp_path, 1234, 256)
+    limit = last_of(words, "--max-total-tokens")
+    assert limit == (None if share and device == "cuda" else str(8 * (256 + 8)))
+    assert words[-len(share) :] == list(share) or not share
 
 
 # The end

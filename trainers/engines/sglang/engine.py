@@ -333,7 +333,9 @@ class SGLangOptions(ServerOptions):
             if self.threads is not None:
                 environment["OMP_NUM_THREADS"] = str(self.threads)
             arguments |= {"--attention-backend": "torch_native", "--mem-fraction-static": 0.8}
-            arguments["--max-total-tokens"] = self.max_slots * context  # else SGLang takes all that share of memory
+        shared = any(word.partition("=")[0] == "--mem-fraction-static" for word in self.server_args)
+        if self.device == "cpu" or not shared:  # else SGLang takes all that share of memory, or all that is free
+            arguments["--max-total-tokens"] = self.max_slots * context
         words = [str(word) for pair in arguments.items() for word in pair]
         launcher = str(Path(__file__).with_name("launcher.py"))
         return [self.python or sys.executable, launcher, *words, *flags, *self.server_args], environment
