@@ -149,7 +149,7 @@ class Document:
             "name": run.path.resolve().name,
             "path": str(run.path),
             "kind": run.kind,
-            "config": json.loads(json.dumps(run.config, default=str)),
+            "config": _json(json.loads(json.dumps(run.config, default=str))),
             "results": results,
             "metrics": _metrics(run),
             "left_out": [f"{each.kind} {each.number}" for each in run.iterations if each not in shown],
