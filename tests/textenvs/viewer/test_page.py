@@ -114,6 +114,15 @@ def test_a_configuration_with_infinity_is_still_json(tmp_path):
     assert shown == {"a": None, "b": {"c": [None, None, 1.5]}}  # what browsers read has no numbers for them
 
 
+def test_numbers_that_are_none_are_shown_as_none(tmp_path):
+    row = synthetic.hostile_rows()[0]
+    terms = [[("correct", float("nan"))] for _ in row["turn_rewards"]]
+    row |= {"turn_rewards": [float("inf")] * len(terms), "turn_terms": terms}
+    synthetic.write_rows(tmp_path / "rollouts" / "train" / "000001.parquet", [row], kind="train", iteration=1)
+    (shown,) = data_of(write_page(Document([tmp_path]), tmp_path / "page.html"))["0/train/1/0"]
+    assert (shown["terms"], shown["rewards"]) == ([{"correct": None}] * len(terms), [None] * len(terms))
+
+
 def test_data_is_what_the_reader_reads(run, tmp_path):
     data = data_of(write_page(Document([run]), tmp_path / "page.html"))
     (shown,) = data["index"]["runs"]
