@@ -373,7 +373,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop
-        return self._result(Turn(reward=0.0), failure=failure.reason)
+        return self._result(Turn(reward=0.0), failure=clean_text(failure.reason))
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for options that no ``reset`` takes; its text is about the options and no task."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from .messages import Messages, check_conversation, copy_messages, text_of
+from .messages import Messages, check_conversation, clean_text, copy_messages, text_of
 
 Split = Literal["train", "test"]
 SPLITS: tuple[str, ...] = ("train", "test")
@@ -81,8 +81,8 @@ class Task:
             raise TaskError(f"{where}: column 'extra_info' must be a mapping, not {type(extra).__name__}")
         extra = dict(extra)
         return cls(
-            key=str(extra.pop("key", key)),
-            data_source=str(row["data_source"]),
+            key=clean_text(str(extra.pop("key", key))),
+            data_source=clean_text(str(row["data_source"])),
             prompt=prompt,
             ground_truth=truth,
             ability=str(row.get("ability") or ""),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_envs import KINDS, AsyncGuess, Guess, ToyTasks
 
-from textenvs import EpisodeState, Task, TaskError, TextEnv, Turn
+from textenvs import EnvironmentFailure, EpisodeState, Task, TaskError, TextEnv, Turn
 from textenvs.messages import assistant, system, user
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -90,6 +90,16 @@ def test_the_last_action_is_judged_before_a_budget_truncates(limits):
     _, reward, terminated, truncated, info = env.step("secret2word")
     assert (terminated, truncated, info["stop"], info["terms"]["correct"]) == (True, False, "solved", 1.0)
     assert reward >= 1.0
+
+
+def test_a_failure_is_told_in_text_that_any_file_can_hold():
+    class Loud(Guess):
+        def respond(self, reply):
+            raise EnvironmentFailure("tool_failed", "it said \ud83d")
+
+    env = Loud()
+    env.reset(seed=0)
+    assert ascii(env.step("x")[-1]["failure"]) == ascii("it said \ufffd")
 
 
 @kinds

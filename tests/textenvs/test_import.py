@@ -1,7 +1,9 @@
 """Importing textenvs is light and silent."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import textenvs
 
@@ -24,3 +26,29 @@ def test_import_loads_nothing_heavy_and_no_environment_and_says_nothing():
 
 def test_everything_that_is_exported_is_there():
     assert [name for name in textenvs.__all__ if not hasattr(textenvs, name)] == []
+
+
+def test_no_module_touches_the_folder_it_is_imported_in(tmp_path):
+    """Programs for a box are modules, too, and tools that look at a package import all of them."""
+    kept = tmp_path / "folder" / "kept"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    code = (
+        "import contextlib, importlib, pkgutil, textenvs\n"
+        "for module in pkgutil.walk_packages(textenvs.__path__, 'textenvs.', onerror=lambda name: None):\n"
+        "    if not module.name.startswith('textenvs.integrations.'):\n"  # which take long
+        "        with contextlib.suppress(ImportError):\n"  # of a library that is not installed
+        "            importlib.import_module(module.name)\n"
+        "print('done')\n"
+    )
+    root = os.pathsep.join([str(Path(textenvs.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1:], kept.exists()) == (0, ["done"], True), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

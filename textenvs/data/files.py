@@ -62,7 +62,7 @@ def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
                     continue
                 try:
                     value = json.loads(line)
-                except (json.JSONDecodeError, RecursionError) as error:
+                except (ValueError, RecursionError) as error:  # a number may have thousands of digits
                     value = TaskError(f"row {number}: not JSON ({error}); each line must be one object")
                 if not isinstance(value, (dict, TaskError)):
                     value = TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")

@@ -102,7 +102,7 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
         row = convert(row)
         read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
         own = row.get("data_source")
-        from_row = own if isinstance(own, str) and own else data_source
+        from_row = clean_text(own) if isinstance(own, str) and own else data_source
         task = read(row, f"{prefix}/{number}", f"row {number}", from_row)
         if reader.check is not None and (problem := reader.check(task)) is not None:
             raise TaskError(f"row {number}: {problem}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..messages import Message
+from ..tools.jsontext import JsonProblem, read_object, write_value
 from .records import EPISODES, MANIFEST, Record, read_folder, write_text
 from .runner import MAX_CONTEXT
 from .summary import summarize
@@ -152,10 +153,9 @@ def _message(message: Message) -> dict[str, Any]:
 def _arguments(text: str) -> dict[str, Any]:
     """A call's arguments as an object; what the model wrote instead of one is the ``parse_error``."""
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    return {"arguments": value} if isinstance(value, dict) else {"arguments": {}, "parse_error": text}
+        return {"arguments": json.loads(write_value(read_object(text)))}
+    except JsonProblem:
+        return {"arguments": {}, "parse_error": text}
 
 
 def _usage(model: str, records: Sequence[Record]) -> dict[str, Any]:

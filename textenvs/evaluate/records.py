@@ -203,6 +203,8 @@ class Folder(AbstractContextManager["Folder"]):
         self.records = _records(path, whole.split(b"\n") if end else ())
 
     def _forget_failed(self) -> None:
+        for name in (SUMMARY, RESULTS):  # until they are made again, they would be of the episodes that are forgotten
+            (self.path / name).unlink(missing_ok=True)
         self.records = {place: record for place, record in self.records.items() if not record.failed}
         path = self.path / EPISODES
         write_text(path, "".join(record.to_json() + "\n" for record in self.records.values()))

@@ -28,12 +28,14 @@ Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "t
 MAX_CHARS = 20_000
 # Sides of relations that an answer may have beside names: each is a comparison of its own.
 _SIDES = 8
-# Percent in any spelling, as the one that Math-Verify reads.
+# Percent in any spelling, as the one that Math-Verify reads. Space without it is found as well, or else each of its
+# characters would be looked at from all those before it.
+_SPACE = r"(?:\\[,;:! ]|[\s~])"
 _PERCENT = re.compile(
-    r"(?:\\[,;:! ]|[\s~])*"
+    rf"{_SPACE}*+"
     r"(?:\\?[%％﹪]|\\(?:text|mathrm|mbox)\s*\{\s*(?:\\?%|(?i:per ?cent|pct))\.?\s*\}|\b(?i:per ?cent|pct)\b)"
+    rf"|(?P<space>{_SPACE}++)"
 )
-_PERCENT_SIGN = r"\\%"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ _pool = Pool(_start, CORES, "textenvs-math")
 def _ask(gold: str, target: str, deadline: float) -> str:
     if (left := deadline - time.monotonic()) <= 0:
         return "timeout"
-    boxes = [f"\\boxed{{{_PERCENT.sub(_PERCENT_SIGN, text)}}}" for text in (gold, target)]
+    boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target)]
     try:
         # The process also ends itself, in case this one is killed.
         return str(_pool.ask([*boxes, left + 1.0], left))
@@ -138,3 +140,7 @@ def _ask(gold: str, target: str, deadline: float) -> str:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed
         return "unreadable"
+
+
+def _in_one_spelling(found: re.Match[str]) -> str:
+    return found["space"] or r"\%"

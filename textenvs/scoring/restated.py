@@ -53,7 +53,7 @@ _ARITHMETIC = {
     "sum": re.compile(r"(?<=[\w)}\]!])[+-]|\\pm|\d\{[+-]|\{[+-]\}"),
     "nested": re.compile(r"\\frac\{(?:[^{}]*\}\{)?[^{}]*(?:\\frac|/)"),
     "product": re.compile(
-        rf"{_VALUE}\*(?={_VALUE})|[)\]]\*?[(\[]|{_VALUE}\*?\(|[)!]\*?{_VALUE}"
+        r"\d\*\.?\d|[)\]]\*?[(\[]|\d\*?\(|[)!]\*?\.?\d"  # the last digit of a value and the first of another suffice
         r"|\\frac\{[^{}]*\}\{[^{}]*\}\*|\*\\frac\{\d+\}\{\d+\}|[\d)}]/\("
     ),
 }

@@ -188,7 +188,7 @@ _LLAMA = re.compile(rf'{re.escape(PYTHON_TAG)}|\{{\s*"(?:name|type|{"|".join(_PA
 
 CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
 # A name, perhaps with an id (tokenizer version 11), and the tag of the arguments (left out by some of version 11).
-_NAMED = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?(?=\s*\{)")
+_NAMED = re.compile(r"\s*([^\s\[\]{}]+)(?:\s*\[CALL_ID\][^\s\[\]{}]*)?(?:\s*\[ARGS\])?\s*(?=\{)")
 # A list of calls from the very beginning: the tag is a special token, and some decoders leave those out.
 _BARE_LIST = re.compile(r'\[\s*\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:')
 

@@ -16,7 +16,7 @@ from ..evaluate.baselines import has_script
 from ..evaluate.policies import Player, Policy
 from ..evaluate.runner import describe_error, tools_of
 from ..event_loop import submit
-from ..messages import Message, Messages, assistant
+from ..messages import Message, Messages, assistant, text_of
 from ..records import Episode
 from ..records.writer import write_played
 from ..text import excerpt
@@ -197,7 +197,7 @@ class Branch:
             "turn_rewards": self.rewards,
             "turn_terms": [list(terms.items()) for terms in self.terms],
             "metrics": list(self.metrics.items()),
-            "messages": list(self.messages),
+            "messages": [{**message, "content": text_of(message)} for message in self.messages],  # as runs write them
         }
 
     def close(self) -> None:

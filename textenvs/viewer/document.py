@@ -149,7 +149,7 @@ class Document:
             "name": run.path.resolve().name,
             "path": str(run.path),
             "kind": run.kind,
-            "config": json.loads(json.dumps(run.config, default=str)),
+            "config": _json(json.loads(json.dumps(run.config, default=str))),
             "results": results,
             "metrics": _metrics(run),
             "left_out": [f"{each.kind} {each.number}" for each in run.iterations if each not in shown],
@@ -240,7 +240,7 @@ def episode_json(episode: Episode) -> dict[str, Any]:
     found: dict[str, Any] = {
         "messages": list(episode.messages),
         "rewards": _json(episode.turn_rewards.tolist()),
-        "terms": [dict(terms) for terms in episode.turn_terms],
+        "terms": [_json(terms) for terms in episode.turn_terms],
         "moved": _numbers(episode.credit_moved),
         "fork_value": _numbers(episode.fork_value),
         "greedy": _json(episode.greedy_reward),

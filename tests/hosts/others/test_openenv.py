@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import urllib.error
 import urllib.request
 
 import adapter_kit
 import gymnasium
 import pytest
+import websockets
 from openenv.core import GenericEnvClient
 from openenv_kit import served
 
@@ -64,6 +66,23 @@ def test_the_client_sees_the_episode(env_id, urls):
             assert (state.turn_rewards, state.stop, state.step_count) == (played.rewards, played.stop, len(results))
             ends.add(played.stop)
     assert len(ends) > 1
+
+
+def test_pages_in_browsers_are_refused(urls):
+    """Browsers let a page of any site open a WebSocket to this machine, and name the site."""
+    url, page = urls["textenv/clarify"], "https://elsewhere.example"
+
+    async def opened(origin):
+        async with websockets.connect(f"{url.replace('http', 'ws')}/ws", origin=origin):
+            return True
+
+    assert asyncio.run(opened(None))
+    with pytest.raises(websockets.InvalidStatus, match="403"):
+        asyncio.run(opened(page))
+    with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+        assert answer.status == 200
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(urllib.request.Request(f"{url}/health", headers={"Origin": page}), timeout=10)
 
 
 def test_a_client_that_knows_nothing_of_us(urls):

@@ -48,6 +48,14 @@ def test_jsonl_rows_become_tasks(tmp_path):
             tasks[index]
 
 
+def test_names_of_rows_are_text_that_any_file_can_hold(tmp_path):
+    """A key with half of a pair of surrogates could be in no record of an evaluation."""
+    row = {"data_source": "a\ud83d", "prompt": [{"role": "user", "content": "?"}], "extra_info": {"key": "b\ude00"}}
+    tasks = read(jsonl(tmp_path / "odd.jsonl", {**row, "reward_model": {"ground_truth": "2"}}, {**GOOD, **row}))
+    named = [(task.key, task.data_source) for task in (tasks[0], tasks[1])]
+    assert ascii(named) == ascii([("b\ufffd", "a\ufffd"), ("odd/2", "a\ufffd")])
+
+
 def test_jsonl_of_other_systems(tmp_path):
     path = tmp_path / "odd.jsonl"
     text = json.dumps({**GOOD, "question": "a\u2028b \U0001f34e \u2212"}, ensure_ascii=False)
@@ -62,6 +70,7 @@ def test_jsonl_of_other_systems(tmp_path):
     [
         ("{", "row 2: not JSON"),
         ("[" * 100_000, "row 2: not JSON"),
+        ('{"question": ' + "9" * 5000 + "}", "row 2: not JSON"),
         ("[1]", "row 2: a list, not an object"),
         ({"answer": "#### 1"}, "row 2: column 'question' is missing; the row has \\['answer'\\]"),
         ({"question": "How many?"}, "row 2: column 'answer' is missing"),

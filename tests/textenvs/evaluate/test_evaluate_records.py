@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.evaluate.records import Folder, FolderError, Record, write_json
+from textenvs.evaluate.records import RESULTS, SUMMARY, Folder, FolderError, Record, write_json
 from textenvs.messages import clean_text
 
 CONFIGURATION = {"environment": {"id": "say", "options": {"level": "easy"}}, "samples": 2, "seed": 0}
@@ -162,8 +162,12 @@ def test_failed_episodes_are_forgotten_where_asked(tmp_path):
             folder.add(record(task, failed=task % 2 == 0, failure="down" if task % 2 == 0 else None))
     with Folder(tmp_path, CONFIGURATION) as folder:
         assert len(folder.records) == 4
+        write_json(folder.path / SUMMARY, {})
+        folder.write_results()
     with Folder(tmp_path, CONFIGURATION, retry_failed=True) as folder:
         assert set(folder.records) == {(1, 0), (3, 0)}
+        # Numbers of other episodes than those that are there would be shown as theirs.
+        assert not [name for name in (SUMMARY, RESULTS) if (folder.path / name).exists()]
         folder.add(record(0))
         with pytest.raises(FolderError, match="another process"):
             Folder(tmp_path, CONFIGURATION)

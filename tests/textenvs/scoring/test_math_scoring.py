@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -263,3 +264,18 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setattr(scoring.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"textenvs\[math\]"):
         judge_math(r"\boxed{5}", "5")
+
+
+@needs_math_verify
+@pytest.mark.timeout(60)
+def test_space_in_an_answer_is_read_in_linear_time(monkeypatch):
+    """Looking for a percent sign behind it took ten seconds in which nothing else in the process went on."""
+    asked = []
+    monkeypatch.setattr(
+        scoring, "_pool", SimpleNamespace(ask=lambda question, timeout_s: asked.append(question) or "different")
+    )
+    for space in (" ", "\n", "~", r"\,", r"\ "):
+        said = f"5{space * (19_000 // len(space))}6"
+        for _ in range(3):
+            assert not judge_math(rf"\boxed{{{said}}}", said + "0", timeout_s=1e9).correct
+        assert asked[-1][1] == rf"\boxed{{{said}}}"

@@ -403,3 +403,27 @@ def test_qwen3_coder_reads_types_through_definitions():
 def test_calls_are_written_as_the_models_chat_templates_write_them(name, written):
     """What the public templates render for such a message (for several of Llama's calls: what engines read)."""
     assert make_format(name, TOOLS).write("Hm.", [call("search", query="é", top=2), call("now")]) == written
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", FORMATS)
+def test_long_adversarial_replies_are_read_in_linear_time(name):
+    """A pattern of higher order would need many minutes, in which no other episode goes on."""
+    for start in ("", "[TOOL_CALLS]", "[TOOL_CALLS]a", "[TOOL_CALLS]a[CALL_ID]", "<tool_call>", "{", "Action: a"):
+        for piece in (
+            " ",
+            "\n",
+            "\n ",
+            "{",
+            "{ ",
+            "[",
+            "a",
+            '"',
+            "\\",
+            "<",
+            "<think>",
+            "Action:",
+            "[ARGS]",
+            "[TOOL_CALLS]",
+        ):
+            make_format(name, TOOLS).parse(start + piece * 20_000 + "x")

@@ -108,6 +108,21 @@ def test_hostile_texts_stay_in_their_data(tmp_path):
     assert data["index"]["runs"][0]["iterations"][0]["rows"]["episode_id"] == [row["episode_id"] for row in rows]
 
 
+def test_a_configuration_with_infinity_is_still_json(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: .inf\nb: {c: [-.inf, .nan, 1.5]}\n")
+    shown = Document([tmp_path]).index()["runs"][0]["config"]
+    assert shown == {"a": None, "b": {"c": [None, None, 1.5]}}  # what browsers read has no numbers for them
+
+
+def test_numbers_that_are_none_are_shown_as_none(tmp_path):
+    row = synthetic.hostile_rows()[0]
+    terms = [[("correct", float("nan"))] for _ in row["turn_rewards"]]
+    row |= {"turn_rewards": [float("inf")] * len(terms), "turn_terms": terms}
+    synthetic.write_rows(tmp_path / "rollouts" / "train" / "000001.parquet", [row], kind="train", iteration=1)
+    (shown,) = data_of(write_page(Document([tmp_path]), tmp_path / "page.html"))["0/train/1/0"]
+    assert (shown["terms"], shown["rewards"]) == ([{"correct": None}] * len(terms), [None] * len(terms))
+
+
 def test_data_is_what_the_reader_reads(run, tmp_path):
     data = data_of(write_page(Document([run]), tmp_path / "page.html"))
     (shown,) = data["index"]["runs"]
@@ -233,7 +248,7 @@ def test_command_writes_one_file(run, tmp_path, capsys):
         (["{run}", "--serve", "--output", "x.html"], 2, "which is meant?"),
         (["{run}", "--serve", "--policy", "expert"], 2, "the expert is there without --policy"),
         (["{run}", "--last", "0"], 2, "positive integer or `all`"),
-        (["{run}", "--output", "{tmp}/no/such/x.html", "--no-open"], 1, "--output names another file"),
+        (["{run}", "--output", "{run}/config.yaml/x.html", "--no-open"], 1, "--output names another file"),
     ],
 )
 def test_mistakes_are_named(run, tmp_path, capsys, words, status, said):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -18,10 +19,11 @@ import pytest
 import synthetic
 from fake_service import FakeService
 
+from textenvs import Task, TextEnv, Turn
 from textenvs.cli import main
 from textenvs.cli.common import open_environment
 from textenvs.evaluate.policies import FunctionPolicy
-from textenvs.messages import assistant, user
+from textenvs.messages import assistant, image_part, text_part, user
 from textenvs.records import open_run
 from textenvs.viewer import Document
 from textenvs.viewer.branches import Branch, BranchError, replies_of
@@ -219,6 +221,21 @@ def test_a_changed_environment_is_said(folder):
     branch = Branch(episode, 0, open_environment("textenv/gsm8k-interact", {"level": "hard"}))
     assert branch.differences
     assert branch.differences[0].startswith("message 0 (user), content: recorded ")
+
+
+class Pictures(TextEnv):
+    """Shows another picture after each reply."""
+
+    def respond(self, reply):
+        return Turn([user([text_part("And this?"), image_part("data:image/png;base64,AA==")])], reward=1.0)
+
+
+def test_a_branch_with_images_is_saved_by_its_texts(folder, tmp_path):
+    episode = replace(open_run(folder).iterations[0].episode(0), task_index=0)
+    branch = Branch(episode, 0, Pictures([Task("k", "d", (user("What is this?"),), "1")]))
+    branch.reply("A cat.")
+    saved = open_run(branch.save(tmp_path, "train", 1)).iterations[0].episode(0)
+    assert [message["content"] for message in saved.messages] == ["What is this?", "A cat.", "And this?"]
 
 
 def test_replies_are_the_last_messages_of_the_assistant(folder):

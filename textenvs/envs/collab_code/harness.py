@@ -389,4 +389,5 @@ def decode(value: Any, home: Any) -> Any:
     return _READ[name](decode(content, home))
 
 
-main()
+if __name__ == "__main__":  # it empties the folder, and ends every process that it sees
+    main()

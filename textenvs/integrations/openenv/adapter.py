@@ -14,11 +14,13 @@ from ..session import Session, text_of_all
 
 try:
     from fastapi import FastAPI
+    from fastapi.responses import PlainTextResponse
     from openenv.core.client_types import StepResult
     from openenv.core.env_client import EnvClient
     from openenv.core.env_server import Environment, create_fastapi_app
     from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
     from pydantic import Field
+    from starlette.websockets import WebSocketClose
 except ImportError as error:
     raise ImportError("this needs OpenEnv and what its server imports: pip install openenv") from error
 
@@ -141,7 +143,7 @@ def create_app(
     """
     concurrency = ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs, session_timeout=session_timeout)
     TextEnvironment(env, env_kwargs).close()  # so that errors come here, not at the first client
-    return create_fastapi_app(
+    app = create_fastapi_app(
         functools.partial(TextEnvironment, env, env_kwargs),
         TextAction,
         TextObservation,
@@ -149,6 +151,22 @@ def create_app(
         env_name=env.rpartition("/")[2],
         state_cls=TextState,
     )
+    app.add_middleware(_NoPages)
+    return app
+
+
+class _NoPages:
+    """Refuses pages in browsers: one of another site could reach a server that trusts this machine."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self._app
+        if any(name == b"origin" for name, _ in scope.get("headers", ())):
+            refused = PlainTextResponse("this server does not speak with pages in browsers", 403)
+            app = refused if scope["type"] == "http" else WebSocketClose()
+        await app(scope, receive, send)
 
 
 def _wire(messages: Messages) -> list[dict[str, Any]]:
