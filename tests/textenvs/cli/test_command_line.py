@@ -420,7 +420,7 @@ def test_prepare_leaves_bad_rows_out_where_asked(tmp_path, capsys):
     rows = lines(tmp_path / "rows.jsonl", *BAD, GOOD)
     status, out, _ = command(capsys, "prepare", rows, "-o", ".", "--skip-bad")
     assert status == 0
-    assert "1 rows (openai/gsm8k: 1); 4 left out" in out
+    assert "1 row (openai/gsm8k: 1); 4 left out" in out
     assert textenvs.make("textenv/gsm8k", tasks="rows.parquet").tasks.size == 1
     status, _, err = command(capsys, "prepare", lines(tmp_path / "bad.jsonl", *BAD), "-o", ".", "--skip-bad")
     assert status == 1
