@@ -185,7 +185,7 @@ def cost(folder: Path) -> None:
         async def next_batch() -> Any:
             batch = await take()
             began = time.perf_counter()
-            health_metrics(batch.groups, run.config.rollout.max_response_length)
+            health_metrics(batch.groups, run.config.rollout.max_response_length, run.stop_token_ids)
             tied_tasks(batch.groups)
             took.append(time.perf_counter() - began)
             return batch

@@ -120,7 +120,7 @@ def no_signal(history: History) -> Symptom | None:
     easy = solved >= _GOOD
     named = f"; for example {', '.join(history.tied)}" if history.tied else ""
     return Symptom(
-        f"no learning signal: in {silent / all_groups:.0%} of the groups all episodes earned the same, so no reward "
+        f"in {silent / all_groups:.0%} of the groups all episodes earned the same, so no reward "
         f"tells one reply from another ({'almost everything is' if easy else 'almost nothing may be'} solved)",
         f"{silent:.0f} of {all_groups:.0f} groups, mean reward {reward:g}, solved {solved:.1%}{named}",
         f"Take {'harder' if easy else 'easier'} tasks (the environment's options, env.kwargs), a higher "
