@@ -97,15 +97,15 @@ class History:
         lately = self.latest("train/solved", 3)
         return float(lately.mean()) if lately.size else 0.0
 
-    def gain(self, before: slice, last: int = 3) -> float:
-        """How much more the last iterations earned than those of ``before``, in standard errors of the difference.
+    def gain(self, before: slice) -> float:
+        """How much more the last 3 iterations earned than those of ``before``, in standard errors of the difference.
 
         The errors are the metrics' own (``train/reward_se``, siblings as clusters), but no smaller than the iterations'
         spread says: tasks differ from batch to batch.
         """
         rewards, errors = (np.array(self.train[name]) for name in ("train/reward", "train/reward_se"))
         parts = []
-        for where in (before, slice(-last, None)):
+        for where in (before, slice(-3, None)):
             reward, error = rewards[where], errors[where] if errors.size else np.zeros(0)
             known = error[np.isfinite(error)]
             own = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
