@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,7 +62,8 @@ def _tables() -> Iterator[str]:
         if (table := TABLES.get(schema)) is None:
             continue
         yield from ("", f"## `{command}`", "", "| verl's key | Here | |", "|---|---|---|")
-        yield from (_row(name, rule) for name, rule in table.rules.items())
+        for cells, rules in itertools.groupby(table.rules.items(), lambda each: _cells(each[1])):
+            yield f"| {', '.join(f'`{name}`' for name, _ in rules)} | {cells} |".replace("||", "| |")
         if table.defaults:
             yield from ("", "### Defaults", "", "What a command of verl leaves out, where our default is another:", "")
             yield from (f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items())
@@ -75,14 +77,15 @@ def _tables() -> Iterator[str]:
     yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in NAMES["agent_loops"].items()))
 
 
-def _row(name: str, rule: Rule) -> str:
+def _cells(rule: Rule) -> str:
+    """What becomes of a key; keys that follow each other and have the same share a row."""
     notes = [rule.why] if rule.why else []
     here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else "no meaning"
     if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
         notes.append("; ".join(words))
     if rule.only is not None:
         notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in (*rule.only, None))}")
-    return f"| `{name}` | {here} | {'. '.join(notes)} |".replace("||", "| |")
+    return f"{here} | {'. '.join(notes)}"
 
 
 if __name__ == "__main__":
