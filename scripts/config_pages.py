@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainers.config.commands import EvaluateConfig, GenerateConfig
-from trainers.config.describe import groups
+from trainers.config.describe import Key, groups
 from trainers.config.schema import PPOConfig, RunConfig, SFTConfig
 from trainers.config.verl import NAMES, Rule
 from trainers.config.verl_rules import TABLES
@@ -40,17 +40,26 @@ def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
         "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
         "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
     ]
+    seen: dict[str, str] = {}  # rows of earlier commands, by key
     for command, schema in schemas.items():
         lines += ["", f"## `{command}`"]
         for group in groups(schema):
-            lines += ["", f"### {group.name}", ""]
+            rows = {key.name: _row(key) for key in group.keys}
+            new = [row for name, row in rows.items() if seen.get(name) != row]
+            lines += ["", f"### {group.name}"]
             if any(key.description != group.description for key in group.keys):  # a mapping is one key, described once
-                lines += [group.description, ""]
-            lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
-            for key in group.keys:
-                cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
-                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+                lines += ["", group.description]
+            if same := [f"`{name}`" for name, row in rows.items() if seen.get(name) == row]:
+                lines += ["", f"As above: {', '.join(same)}."]
+            if new:
+                lines += ["", "| Key | Allowed | Default | Meaning |", "|---|---|---|---|", *new]
+            seen = rows | seen
     return "\n".join(lines) + "\n"
+
+
+def _row(key: Key) -> str:
+    cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def verl_page(page: str) -> str:
