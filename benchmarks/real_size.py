@@ -2,7 +2,7 @@
 
     python -m benchmarks.real_size                  # a Qwen2 of 0.5 GB in float32; 1, 2 and 4 ranks through Ray
 
-A folder with random weights is loaded, trained on for two steps, published, saved and exported. While each goes on,
+A folder with random weights is loaded, trained on for two steps, published, saved and exported. During each,
 the memory of every rank is read every few milliseconds: what is the process's own or mapped from files, and apart from
 it Ray's shared memory. A publication goes from rank 0 to the driver, through a process group, as it would to an
 engine's worker. What a rank with next to no model takes is subtracted. Beside the peak stands what a rank cannot do

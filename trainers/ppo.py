@@ -6,7 +6,7 @@
 An iteration: the collector gives a batch of episodes (:mod:`trainers.rollout.collector`), turn rewards become the
 advantages of the tokens that earned them (:mod:`trainers.algorithms`), the learner takes its steps
 (:mod:`trainers.learner`), and the engine gets the new weights. With ``rollout.staleness=0`` these follow each other;
-with more, episodes go on while the learner learns, and the engine gets a snapshot of the weights.
+with more, episodes continue while the learner learns, and the engine gets a snapshot of the weights.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ async def train(run: Run) -> None:
     run.saved.wait()
     if run.failure is not None:
         if run.iteration:
-            log.warning("the run cannot go on; what was learned in %s is saved", plural(run.iteration, "iteration"))
+            log.warning("the run cannot continue; what was learned in %s is saved", plural(run.iteration, "iteration"))
         raise run.failure
     if run.validated != run.iteration and not run.stop.is_set():
         await validate(run)
@@ -180,7 +180,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         with phases("sleep"):
             await published(run)  # who sleeps takes no weights
             await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
-    # The learner computes in a thread of its own, so that episodes go on meanwhile.
+    # The learner computes in a thread of its own, so that episodes continue meanwhile.
     with phases("learn"):
         # What is reported and written stays as it was earned.
         paid = [batch.credited.get(episode.episode_id, episode) for episode in trajectories]

@@ -256,7 +256,7 @@ def mismatch(history: History) -> Symptom | None:
 
 @_check("staleness", "rollout/staleness_mean")
 def staleness(history: History) -> Symptom | None:
-    """Episodes are as old as ``rollout.staleness`` allows, and nobody waits for them.
+    """Episodes are as old as ``rollout.staleness`` allows, and the learner does not wait for them.
 
     With a bound of 2 or more, the mean age of 5 iterations is within a quarter version of it, and the learner waits for
     episodes less than 10 % of the time: then a smaller bound gives fresher episodes at the same speed.

@@ -2,7 +2,7 @@
 
 A check (:mod:`.checks`) is a pure function of what was measured so far, the :class:`History`, and of the configuration.
 :class:`Doctor` feeds it row by row, live or from ``metrics.jsonl``, and says which verdicts begin. It has no other
-state, so a run that resumes reads its own metrics and goes on where it was.
+state, so a run that resumes reads its own metrics and continues.
 """
 
 from __future__ import annotations
