@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.generate": GenerateConfig,
     "python -m trainers.evaluate": EvaluateConfig,
 }
+_IGNORED = "no meaning"
 _BEGINS = "<!-- From here on made by `make docs-pages` from trainers/config/verl.yaml; do not edit it here. -->"
 
 
@@ -71,8 +71,11 @@ def _tables() -> Iterator[str]:
         if (table := TABLES.get(schema)) is None:
             continue
         yield from ("", f"## `{command}`", "", "| verl's key | Here | |", "|---|---|---|")
-        for cells, rules in itertools.groupby(table.rules.items(), lambda each: _cells(each[1])):
-            yield f"| {', '.join(f'`{name}`' for name, _ in rules)} | {cells} |".replace("||", "| |")
+        rows: dict[str, list[str]] = {}
+        for name, rule in table.rules.items():
+            rows.setdefault(_cells(rule), []).append(f"`{name}`")
+        for cells, names in sorted(rows.items(), key=lambda row: row[0].startswith(_IGNORED)):
+            yield f"| {', '.join(names)} | {cells} |".replace("||", "| |")
         if table.defaults:
             yield from ("", "### Defaults", "", "What a command of verl leaves out, where our default is another:", "")
             yield from (f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items())
@@ -87,9 +90,9 @@ def _tables() -> Iterator[str]:
 
 
 def _cells(rule: Rule) -> str:
-    """What becomes of a key; keys that follow each other and have the same share a row."""
+    """What becomes of a key; those with the same share a row."""
     notes = [rule.why] if rule.why else []
-    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else "no meaning"
+    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else _IGNORED
     if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
         notes.append("; ".join(words))
     if rule.only is not None:
