@@ -153,7 +153,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
         reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
-    await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
+    with nothing_started():
+        await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
     overlong = await environments.overlong_of(config, renderer, reporter.say)
     await collection.try_multiturn(config)
     first_step = first_step_of(config, checkpoint)

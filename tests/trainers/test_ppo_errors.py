@@ -45,9 +45,7 @@ BAD_SETUPS = [
 @pytest.mark.parametrize(("more", "words"), BAD_SETUPS)
 def test_an_environment_that_cannot_be_made_leaves_no_folder_and_exits_as_a_dry_run(tmp_path, capsys, more, words):
     argv = arguments(tmp_path / "run", *more)
-    assert main(argv) == 2
-    said = capsys.readouterr().err
-    assert all(word in said for word in ("error: ", *words))
+    refused(capsys, argv, "error: ", *words, code=2)
     refused(capsys, [*argv, "--dry-run"], *words, code=2)
     assert not (tmp_path / "run").exists()
 
@@ -64,9 +62,8 @@ ROW = {"question": "2 + 2?", "answer": "4\n#### 4"}
 def test_a_data_file_with_a_bad_row(tmp_path, capsys, key):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW, {**ROW, "answer": "four"})))
-    assert main(arguments(tmp_path / "run", f"data.{key}={path}")) == 2
-    said = capsys.readouterr().err
-    assert all(word in said for word in (str(path), "row 3", "column 'answer' has no '#### N'"))
+    argv = arguments(tmp_path / "run", f"data.{key}={path}")
+    refused(capsys, argv, str(path), "row 3", "column 'answer' has no '#### N'", code=2)
 
 
 def test_validation_on_the_tasks_of_training_is_refused(tmp_path, capsys):

@@ -16,7 +16,7 @@ class SetupError(ValueError):
 
 
 class RefusedError(SetupError):
-    """The same, found before anything was started or written; ``--dry-run`` finds it, too."""
+    """The same, found before anything was started; ``--dry-run`` finds it, too."""
 
     exit_code = 2
 
