@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, user
 from trainers.engines.base import Generation, Sampling
@@ -226,22 +227,10 @@ def bias(workload: Workload, setting: Setting, delivered: Sequence[Sequence[int]
 # ------------------ the collector
 
 
-class Letters:
-    """A renderer that does next to nothing."""
-
-    stop_token_ids = (2,)
-    rewrites_history = needs_tool_calls = False
-
-    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
-        """Three tokens a message."""
-        return [3, 4, 5] * len(messages)
-
-    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
-        """Three tokens a message."""
-        return [3, 4, 5] * len(new)
+class Siblings(Letters):
+    """A reply is its first token: which sibling speaks."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The first token: which sibling speaks."""
         return str(ids[0])
 
 
@@ -311,7 +300,7 @@ async def collect(
         Backend(EnvSpec(User, {"workload": workload})) as backend,
         Collector(
             engine,
-            Letters(),  # type: ignore[arg-type]
+            Siblings(),  # type: ignore[arg-type]
             backend,
             tasks=None,
             groups=groups,

@@ -103,7 +103,7 @@ async def working(*work: Any) -> AsyncIterator[None]:
         yield
         for task in tasks:
             if task.done():
-                task.result()  # it should go on for ever: show why it did not
+                task.result()  # it should never end: show why it did
     finally:
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""`textenvs evaluate` against a real vLLM server, killed half-way and gone on with.
+"""`textenvs evaluate` against a real vLLM server, killed half-way and resumed.
 
 vLLM's OpenAI server serves a tiny model with random weights; it answers nonsense, with the protocol of the real thing.
 For each environment: an evaluation in one piece; the same one killed (SIGKILL) when half of its episodes are done, and
@@ -173,7 +173,7 @@ def check(env_id: str, options: tuple[str, ...], max_tokens: int, url: str, argu
         f"{total / seconds:.1f} episodes, {turns / seconds:.1f} requests, {tokens / seconds:.0f} tokens a second"
     )
     print(f"  in one piece: {per_second}")
-    print(f"  killed at {len(before)} of {total}, gone on with: {len(records)} episodes, each once")
+    print(f"  killed at {len(before)} of {total}, resumed: {len(records)} episodes, each once")
     print(f"  {same} of {total} conversations are the same in both evaluations")
 
 

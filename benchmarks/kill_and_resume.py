@@ -1,4 +1,4 @@
-"""The main job on Ray, killed again and again, and gone on with: it learns all the same, no task skipped or repeated.
+"""The main job on Ray, killed again and again, and resumed: it learns all the same, no task skipped or repeated.
 
     python benchmarks/kill_and_resume.py [--kills 6] [--iterations 120] [--seed 0] [--start FOLDER] [key=value ...]
 

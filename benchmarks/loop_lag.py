@@ -5,7 +5,7 @@ Episodes of four turns with a scripted engine (replies after 1 to 9 s) and a use
 
 * ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.stats.LoopLag`, a probe every 10 ms). On a
   busy machine this is mostly others' work.
-* ``held_*_s``: CPU seconds of one turn of the event loop, in which nobody else gets it: what of the lag is our own.
+* ``held_*_s``: CPU seconds of one turn of the event loop, in which nothing else runs: what of the lag is our own.
 
     python benchmarks/loop_lag.py [--episodes 2000] [--seconds 15] [--json out.json]
 """

@@ -27,6 +27,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.gpu.shapes import from_tokens
 from trainers import tiny
 from trainers.algorithms.off_policy import importance_weights
 from trainers.algorithms.policy_losses import gspo, ppo_clip
@@ -41,7 +43,7 @@ from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
-from trainers.trajectory import Status, Trajectory
+from trainers.trajectory import Trajectory
 
 DType = Literal["float32", "bfloat16"]
 
@@ -92,21 +94,9 @@ async def sample(model: Any, prompts: list[list[int]], episodes: int, tokens: in
 
 def trajectory(prompt: list[int], ids: Any, logprobs: Any, name: str) -> Trajectory:
     """One turn."""
-    before, count = len(prompt), len(ids)
-    acted = np.arange(before + count) >= before
-    return Trajectory(
-        token_ids=np.concatenate([prompt, ids]).astype(np.int32),
-        action_mask=acted,
-        logprobs=np.concatenate([np.zeros(before), logprobs]).astype(np.float32),
-        weight_version=np.where(acted, 0, -1).astype(np.int32),
-        turn_id=np.where(acted, 0, -1).astype(np.int32),
-        turn_rewards=np.zeros(1),
-        terminated=True,
-        truncated=False,
-        status=Status.COMPLETED,
-        episode_id=name,
-        segment_starts=np.zeros(1, np.int32),
-    )
+    given = np.concatenate([np.zeros(len(prompt)), logprobs]).astype(np.float32)
+    turn = from_tokens(np.concatenate([prompt, ids]).astype(np.int32), len(prompt))
+    return replace(turn, logprobs=given, episode_id=name)
 
 
 def make_learner(model: Any, dtype: DType) -> Learner:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.real_size                  # a Qwen2 of 0.5 GB in float32; 1, 2 and 4 ranks through Ray
 
-A folder with random weights is loaded, trained on for two steps, published, saved and exported. While each goes on,
+A folder with random weights is loaded, trained on for two steps, published, saved and exported. During each,
 the memory of every rank is read every few milliseconds: what is the process's own or mapped from files, and apart from
 it Ray's shared memory. A publication goes from rank 0 to the driver, through a process group, as it would to an
 engine's worker. What a rank with next to no model takes is subtracted. Beside the peak stands what a rank cannot do
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.gpu.shapes import from_tokens
 from trainers.cluster.group import LearnerGroup, RayRanks
 from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
@@ -37,7 +39,7 @@ from trainers.cluster.ray.runtime import RayCluster
 from trainers.config import load_config
 from trainers.learner import OptimizerSettings
 from trainers.tiny import build_tokenizer
-from trainers.trajectory import Status, Trajectory
+from trainers.trajectory import Trajectory
 
 SHAPES = {
     "real": {"hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 3072, "vocab_size": 32_000},
@@ -59,21 +61,8 @@ def write_model(folder: Path, shape: Mapping[str, Any]) -> Qwen2Config:
 def some_trajectories(vocab: int) -> list[Trajectory]:
     """Random tokens, of which the last half are actions."""
     rng = np.random.default_rng(0)
-    acted = np.arange(TOKENS) >= TOKENS // 2
     return [
-        Trajectory(
-            token_ids=rng.integers(0, vocab, TOKENS).astype(np.int32),
-            action_mask=acted,
-            logprobs=np.where(acted, -1.0, 0.0).astype(np.float32),
-            weight_version=np.where(acted, 0, -1).astype(np.int32),
-            turn_id=np.where(acted, 0, -1).astype(np.int32),
-            turn_rewards=np.zeros(1),
-            terminated=True,
-            truncated=False,
-            status=Status.COMPLETED,
-            episode_id=str(number),
-            segment_starts=np.zeros(1, np.int32),
-        )
+        replace(from_tokens(rng.integers(0, vocab, TOKENS).astype(np.int32), TOKENS // 2), episode_id=str(number))
         for number in range(SEQUENCES)
     ]
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, text_of, user
 from trainers.engines.base import Sampling
@@ -54,25 +55,6 @@ class Result:
     seconds: float
     scores: list[float]
     stats: dict[str, float]
-
-
-class Letters:
-    """A renderer that does next to nothing: a token a letter."""
-
-    stop_token_ids = (2,)
-    rewrites_history = needs_tool_calls = False
-
-    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
-        """Three tokens a message."""
-        return [3, 4, 5] * len(messages)
-
-    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
-        """Three tokens a message."""
-        return [3, 4, 5] * len(new)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The letters."""
-        return "".join(chr(i) for i in ids if i > 31)
 
 
 class Talk:

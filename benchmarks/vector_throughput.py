@@ -47,7 +47,7 @@ def latency(episode: int, turn: int) -> float:
 
 
 class Counter:
-    """The steps that were played, by whoever is being measured."""
+    """The steps that were played, by all that is measured."""
 
     steps = 0
 
@@ -179,7 +179,7 @@ async def measure(work: Callable[[int], Awaitable[None]], in_flight: int, second
     await asyncio.wait({task}, timeout=seconds)
     wall, cpu, steps = time.perf_counter() - begin, time.process_time() - cpu, Counter.steps - before
     if task.done():
-        task.result()  # it should go on for ever: show why it did not
+        task.result()  # it should never end: show why it did
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return Measured(steps / wall, 1e6 * cpu / steps, memory)

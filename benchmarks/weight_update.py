@@ -128,7 +128,7 @@ async def measure_in_process(given: argparse.Namespace, lora: int, staleness: in
 
 
 def memory_now(device: torch.device) -> float:
-    """What this process has now, in GiB; the peak begins anew."""
+    """What this process has now, in GiB; the peak is reset."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainers.config.commands import EvaluateConfig, GenerateConfig
-from trainers.config.describe import groups
+from trainers.config.describe import Key, groups
 from trainers.config.schema import PPOConfig, RunConfig, SFTConfig
 from trainers.config.verl import NAMES, Rule
 from trainers.config.verl_rules import TABLES
@@ -24,6 +24,7 @@ COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.generate": GenerateConfig,
     "python -m trainers.evaluate": EvaluateConfig,
 }
+_IGNORED = "no meaning"
 _BEGINS = "<!-- From here on made by `make docs-pages` from trainers/config/verl.yaml; do not edit it here. -->"
 
 
@@ -39,17 +40,26 @@ def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
         "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
         "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
     ]
+    seen: dict[str, str] = {}  # rows of earlier commands, by key
     for command, schema in schemas.items():
         lines += ["", f"## `{command}`"]
         for group in groups(schema):
-            lines += ["", f"### {group.name}", ""]
+            rows = {key.name: _row(key) for key in group.keys}
+            new = [row for name, row in rows.items() if seen.get(name) != row]
+            lines += ["", f"### {group.name}"]
             if any(key.description != group.description for key in group.keys):  # a mapping is one key, described once
-                lines += [group.description, ""]
-            lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
-            for key in group.keys:
-                cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
-                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+                lines += ["", group.description]
+            if same := [f"`{name}`" for name, row in rows.items() if seen.get(name) == row]:
+                lines += ["", f"As above: {', '.join(same)}."]
+            if new:
+                lines += ["", "| Key | Allowed | Default | Meaning |", "|---|---|---|---|", *new]
+            seen = rows | seen
     return "\n".join(lines) + "\n"
+
+
+def _row(key: Key) -> str:
+    cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def verl_page(page: str) -> str:
@@ -61,7 +71,11 @@ def _tables() -> Iterator[str]:
         if (table := TABLES.get(schema)) is None:
             continue
         yield from ("", f"## `{command}`", "", "| verl's key | Here | |", "|---|---|---|")
-        yield from (_row(name, rule) for name, rule in table.rules.items())
+        rows: dict[str, list[str]] = {}
+        for name, rule in table.rules.items():
+            rows.setdefault(_cells(rule), []).append(f"`{name}`")
+        for cells, names in sorted(rows.items(), key=lambda row: row[0].startswith(_IGNORED)):
+            yield f"| {', '.join(names)} | {cells} |".replace("||", "| |")
         if table.defaults:
             yield from ("", "### Defaults", "", "What a command of verl leaves out, where our default is another:", "")
             yield from (f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items())
@@ -75,14 +89,15 @@ def _tables() -> Iterator[str]:
     yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in NAMES["agent_loops"].items()))
 
 
-def _row(name: str, rule: Rule) -> str:
+def _cells(rule: Rule) -> str:
+    """What becomes of a key; those with the same share a row."""
     notes = [rule.why] if rule.why else []
-    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else "no meaning"
+    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else _IGNORED
     if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
         notes.append("; ".join(words))
     if rule.only is not None:
         notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in (*rule.only, None))}")
-    return f"| `{name}` | {here} | {'. '.join(notes)} |".replace("||", "| |")
+    return f"{here} | {'. '.join(notes)}"
 
 
 if __name__ == "__main__":

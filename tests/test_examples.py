@@ -13,6 +13,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
+WITHOUT = "import runpy, sys; sys.modules[sys.argv[2]] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
 def output_of(name: str, tmp_path: Path) -> str:
@@ -121,3 +122,23 @@ def test_trl_gsm8k_interact(output_here):
     printed = output_here("trl_gsm8k_interact")
     before, after = map(float, re.search(r"^  reward +(\S+) -> +(\S+)$", printed, re.MULTILINE).groups())
     assert after > before + 0.1
+
+
+@pytest.mark.parametrize(
+    ("example", "library", "advice"),
+    [
+        ("openenv/play.py", "openenv", "pip install openenv\n"),
+        ("verifiers/evaluate.py", "verifiers", "pip install 'verifiers>=0.4'\n"),
+        (
+            "collabllm/best_of_n.py",
+            "torch",
+            "python examples/collabllm/build_data.py plays with it and writes the data\n",
+        ),
+    ],
+)
+def test_an_example_says_in_one_line_what_is_needed(example, library, advice):
+    command = [sys.executable, "-c", WITHOUT, str(ROOT / "examples" / example), library]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith(advice)
+    assert done.stderr.count("\n") == 1

@@ -42,7 +42,7 @@ from .messages import (
 from .options import PositiveInt, checked
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
-from .text import printable
+from .text import plural, printable
 from .turn import FAILURE_STOPS, LARGEST, EnvironmentFailure, EpisodeState, StateT, Turn, check_numbers, copy_state
 
 __all__ = ["FAILURE_STOPS", "LARGEST", "EnvironmentFailure", "EpisodeState", "TextEnv", "Turn", "check_numbers"]
@@ -387,7 +387,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or index < 0:
             raise ValueError(f"options['task_index'] must be an integer of at least 0, not {index!r}")
         if size is not None and index >= size:
-            raise ValueError(f"options['task_index'] is {index}, but {self.tasks.name} has {size} tasks")
+            raise ValueError(f"options['task_index'] is {index}, but {self.tasks.name} has {plural(size, 'task')}")
 
     def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
         if options:

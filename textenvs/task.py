@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from .messages import Messages, check_conversation, clean_text, copy_messages, text_of
+from .text import plural
 
 Split = Literal["train", "test"]
 SPLITS: tuple[str, ...] = ("train", "test")
@@ -132,11 +133,11 @@ class Rows:
 
     def __getitem__(self, index: int) -> Task:
         if not 0 <= index < self.size:
-            raise IndexError(f"{self.name}: index {index} is outside its {self.size} tasks")
+            raise IndexError(f"{self.name}: index {index} is outside its {plural(self.size, 'task')}")
         return self._tasks[index]
 
     def __repr__(self) -> str:
-        return f"Rows({self.name!r}, {self.size} tasks)"
+        return f"Rows({self.name!r}, {plural(self.size, 'task')})"
 
 
 class Endless(ABC):

@@ -47,6 +47,11 @@ def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]}?" if near else otherwise
 
 
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count and what is counted: ``1 row``, ``2 rows``; ``many`` where that is not ``one`` with an s."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def digest(*parts: object) -> bytes:
     """A key of 32 bytes for values that differ by their ``repr``, in the place of long texts."""
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()

@@ -1,6 +1,6 @@
 """A model of this process as chat completions over HTTP, for simulated users and judges (:mod:`textenvs.chat.local`).
 
-The embedded engine computes all requests together as they come, whoever sends them. Equal requests with equal seeds
+The embedded engine computes all requests together as they come, from any client. Equal requests with equal seeds
 have equal answers. Only this machine can reach it.
 """
 

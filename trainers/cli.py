@@ -45,7 +45,7 @@ def run_command(
 
     ``stopped`` is printed where it was interrupted. ``expected`` errors are shown without a traceback, and so is an
     ``OSError`` about a file in ``folder``, or of a full disk; ``advice`` says what to do then, given whether it is
-    full.
+    full. The exit code of an error is its ``exit_code``, or 1.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -55,7 +55,7 @@ def run_command(
         return INTERRUPTED
     except expected as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
-        return 1
+        return int(getattr(error, "exit_code", 1))
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         if not full and not (folder is not None and _within(folder, error.filename)):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from textenvs.records import RecordsError, open_run
+from textenvs.text import plural
 
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
@@ -54,7 +55,7 @@ def report(doctor: Doctor, checks: bool = False) -> Iterator[str]:
     """Lines to print."""
     history = doctor.history
     count = len(history.steps)
-    yield f"{count} iterations, {len(history.val)} validations"
+    yield f"{plural(count, 'iteration')}, {plural(len(history.val), 'validation')}"
     if count:
         values: Mapping[str, Any] = history.train
         yield f"reward {values['train/reward'][0]:+.3f} -> {values['train/reward'][-1]:+.3f}"

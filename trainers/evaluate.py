@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from textenvs.evaluate.statistics import mean_interval, pass_at_k
-from textenvs.text import reader_may_leave
+from textenvs.text import plural, reader_may_leave
 
 from .cli import run_command
 from .config import load_config
@@ -98,7 +98,8 @@ def report(outcomes: Sequence[Outcome], threshold: float) -> str:
                 groups.setdefault(outcome.row, []).append(outcome.score)
         failed = sum(outcome.score is None for outcome in mine)
         said = f", {failed} NOT SCORED" if failed else ""
-        lines.append(f"{source}: {len({outcome.row for outcome in mine})} rows, {len(mine)} replies{said}")
+        rows = plural(len({outcome.row for outcome in mine}), "row")
+        lines.append(f"{source}: {rows}, {plural(len(mine), 'reply', 'replies')}{said}")
         if not groups:
             continue
         values = list(groups.values())

@@ -6,7 +6,7 @@
 An iteration: the collector gives a batch of episodes (:mod:`trainers.rollout.collector`), turn rewards become the
 advantages of the tokens that earned them (:mod:`trainers.algorithms`), the learner takes its steps
 (:mod:`trainers.learner`), and the engine gets the new weights. With ``rollout.staleness=0`` these follow each other;
-with more, episodes go on while the learner learns, and the engine gets a snapshot of the weights.
+with more, episodes continue while the learner learns, and the engine gets a snapshot of the weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from textenvs.text import excerpt
+from textenvs.text import excerpt, plural
 
 from .algorithms.batch import Advantages, TermsError, tree_of
 from .algorithms.policy_losses import token_weights
@@ -141,7 +141,7 @@ async def train(run: Run) -> None:
     run.saved.wait()
     if run.failure is not None:
         if run.iteration:
-            log.warning("the run cannot go on; what was learned in %d iterations is saved", run.iteration)
+            log.warning("the run cannot continue; what was learned in %s is saved", plural(run.iteration, "iteration"))
         raise run.failure
     if run.validated != run.iteration and not run.stop.is_set():
         await validate(run)
@@ -180,7 +180,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         with phases("sleep"):
             await published(run)  # who sleeps takes no weights
             await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
-    # The learner computes in a thread of its own, so that episodes go on meanwhile.
+    # The learner computes in a thread of its own, so that episodes continue meanwhile.
     with phases("learn"):
         # What is reported and written stays as it was earned.
         paid = [batch.credited.get(episode.episode_id, episode) for episode in trajectories]
@@ -209,7 +209,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         if not run.config.rollout.staleness:  # the engine reads the parameters, and nothing may start before it has
             await published(run)
     tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
-    health = health_metrics(batch.groups, run.config.rollout.max_response_length)
+    health = health_metrics(batch.groups, run.config.rollout.max_response_length, run.stop_token_ids)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
     metrics = {
@@ -493,19 +493,21 @@ async def play(run: Run) -> int:
     config = run.config
     if config.trainer.val_only:
         unscored = await validate(run)
-        run.reporter.conclude(run.trained_s)
+        run.reporter.conclude(run.trained_s, conversations=not run.stop.is_set())
         if unscored is not None:
             raise CollectionError(unscored)
         return 130 if run.stop.is_set() else 0
     if over(run) and run.validated == run.iteration:
         run.reporter.say(
-            f"this run is finished ({run.iteration} iterations). Continue with a larger trainer.total_iterations, "
-            "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
+            f"this run is finished ({plural(run.iteration, 'iteration')}). Continue with a larger "
+            "trainer.total_iterations, start another with trainer.experiment_name=NAME, or start it afresh with "
+            "trainer.resume_mode=disable"
         )
     await train(run)
-    run.reporter.conclude(run.trained_s)
+    run.reporter.conclude(run.trained_s, conversations=not run.stop.is_set())
     if not run.stop.is_set():
         return 0
+    run.reporter.say(f"saved:   {run.saved.newest_path() or 'no checkpoint'}")
     run.reporter.say(
         f"stopped after iteration {run.iteration} of {config.trainer.total_iterations}: {again(config.trainer)}"
     )

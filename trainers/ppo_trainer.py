@@ -58,7 +58,7 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
                 await ppo.validate(run)
             else:
                 await ppo.train(run)
-            run.reporter.conclude(run.trained_s)
+            run.reporter.conclude(run.trained_s, conversations=not run.stop.is_set())
             # Nothing was saved where it was stopped before the first step, or was over when it resumed from elsewhere.
             saved = None if self.config.trainer.val_only else run.saved.newest_path()
             trained = self._trained = saved or run.resumed_from

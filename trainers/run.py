@@ -19,7 +19,7 @@ from textenvs.threads import in_new_thread
 from . import sft
 from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController
-from .builders import SetupError, collection, environments
+from .builders import SetupError, collection, environments, nothing_started
 from .builders.collection import collector_of, trace_of
 from .builders.engines import check_engine, cluster_of, driver_device, engine_of, plan_of, sleeps
 from .builders.folder import (
@@ -81,6 +81,7 @@ class Run:
     reporter: Reporter
     saved: Checkpoints
     tokenizer: Any
+    stop_token_ids: Sequence[int] = ()  # a reply that ends with one of them ended by itself
     sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
     reward_models: RewardModels | None = None
     trace: TraceFile | None = None
@@ -110,6 +111,10 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
 
 
 async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run:
+    with nothing_started():
+        environments.check_environments(config)
+        check_engine(config)
+        check_rewards(config)
     folder = run_folder(config.trainer)
     stack.enter_context(held(folder))
     refuse_sft_folder(folder)
@@ -118,9 +123,6 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     if checkpoint is not None:
         refuse_checkpoint(config, checkpoint)
     plan = plan_of(config)
-    environments.check_environments(config)
-    check_engine(config)
-    check_rewards(config)
     config, notes = with_scripts_there_are(config)
     credit = collection.redistribution_of(config.algorithm)
     components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context
@@ -151,7 +153,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
         reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
-    await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
+    with nothing_started():
+        await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
     overlong = await environments.overlong_of(config, renderer, reporter.say)
     await collection.try_multiturn(config)
     first_step = first_step_of(config, checkpoint)
@@ -242,6 +245,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         reporter=reporter,
         saved=saved,
         tokenizer=policy.tokenizer,
+        stop_token_ids=renderer.stop_token_ids,
         sleepers=sleepers,
         reward_models=models,
         trace=trace,

@@ -30,7 +30,9 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .builders import SetupError
+from textenvs.text import plural
+
+from .builders import SetupError, nothing_started
 from .builders.environments import Component, components_of
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
@@ -123,14 +125,17 @@ def examples_of(
 
 def run(config: SFTConfig) -> bool:
     """A supervised run; writes metrics and the model; whether all steps were made before Ctrl-C or SIGTERM."""
-    folder = run_folder(config.trainer)
+    components, folder = components_of(config.env, config.data), run_folder(config.trainer)
+    with nothing_started():
+        for each in components:
+            each.make().close()
     with held(folder):
         refuse_ppo_folder(folder)
-        return _run(config, folder)
+        return _run(config, components, folder)
 
 
-def _run(config: SFTConfig, folder: Path) -> bool:
-    components, seed = components_of(config.env, config.data), config.trainer.seed
+def _run(config: SFTConfig, components: Sequence[Component], folder: Path) -> bool:
+    seed = config.trainer.seed
     left_out = [careless_left_out(config.sft, each) for each in components]
     section = config.sft.model_copy(update=left_out[0] if all(left_out) else {})
     config = config.model_copy(update={"sft": section})
@@ -141,7 +146,7 @@ def _run(config: SFTConfig, folder: Path) -> bool:
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     examples = examples_of(components, section, policy, renderer, seed)
-    log.info("%d conversations to imitate", len(examples))
+    log.info("%s to imitate", plural(len(examples), "conversation"))
     logger = open_loggers(config.trainer.logger, logged_run(config, folder))
     stop, done = threading.Event(), 0
 
@@ -177,6 +182,8 @@ def refuse_full_disk(folder: Path, policy: Policy) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
     disable_progress_bar()  # transformers' own, for every file it writes
+    if config.sft.files is not None:  # the environment is there for its tools alone, not for its tasks
+        logging.getLogger("textenvs").setLevel(logging.WARNING)
     return run_command(
         lambda: 0 if run(config) else INTERRUPTED,
         stopped="stopped; no model was written",

@@ -9,7 +9,7 @@ Invariants (checked on construction, so that no consumer has to):
   token (a reply cut short before its first token is no turn, so no reward is without a token that earned it);
 * a turn's reward stands at its last action token (:meth:`Trajectory.token_rewards`);
 * ``segment_starts`` splits the arrays into token sequences that the model sees apart from each other: one, unless the
-  chat template rewrote history and the episode had to be rendered anew from some turn on. The token ids of a segment
+  chat template rewrote history and the episode had to be rendered again from some turn on. The token ids of a segment
   are what the engine was given and returned, never re-tokenised text. Segments are not empty, the first starts at 0,
   and no turn reaches from one into the next;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
@@ -175,8 +175,8 @@ class Trajectory:
     #: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones
     turn_terms: tuple[Mapping[str, float], ...] = ()
     terminated: bool = False  #: the task is over; the return ends here
-    #: A budget ran out (or the episode was cut short); the return would have gone on. Where both are set, as Gymnasium
-    #: allows, ``terminated`` counts.
+    #: A budget ran out (or the episode was cut short); the return would have continued. Where both are set, as
+    #: Gymnasium allows, ``terminated`` counts.
     truncated: bool = False
     status: Status = Status.COMPLETED  #: how it ended, including failures
     stop: str | None = None  #: the environment's own word for why it ended, if it had one

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def made_up(work: Work, vocabulary: int, tokenizer: PreTrainedTokenizerFast) -> list[Trajectory]:
-    """Episodes that nobody sampled: random replies, group by group."""
+    """Episodes that no policy sampled: random replies, group by group."""
     rng, renderer = np.random.default_rng(0), Renderer(tokenizer)
     answer = renderer.bridge((user(ANSWER),), after=0)
     trajectories = []
@@ -77,7 +77,7 @@ def peak(device: str = "cpu") -> Iterator[dict[str, float]]:
     if sys.platform != "linux":
         raise SystemExit("memory: the peak of the resident set is read from /proc, which only Linux has")
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     found = {"before": status("VmRSS")}
     yield found
     found["peak"] = status("VmHWM") - found["before"]

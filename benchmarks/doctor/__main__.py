@@ -6,8 +6,8 @@
 the run. A fault is found if one of its verdicts begins within 5 iterations. Healthy runs are those of :data:`~.plants.
 HEALTHY` of 40 iterations, and with `--recorded` runs whose metrics are given, for example of a language model.
 
-All start from one warm start. A run leaves its metrics in ``--folder``, from which verdicts are read anew each time, so
-the command resumes where it was stopped and a changed check needs no run. The table goes to
+All start from one warm start. A run leaves its metrics in ``--folder``, from which verdicts are read again each time,
+so the command resumes where it was stopped and a changed check needs no run. The table goes to
 ``benchmarks/results/doctor.json``. ``--cost`` measures what live verdicts take of an iteration instead.
 """
 
@@ -185,7 +185,7 @@ def cost(folder: Path) -> None:
         async def next_batch() -> Any:
             batch = await take()
             began = time.perf_counter()
-            health_metrics(batch.groups, run.config.rollout.max_response_length)
+            health_metrics(batch.groups, run.config.rollout.max_response_length, run.stop_token_ids)
             tied_tasks(batch.groups)
             took.append(time.perf_counter() - began)
             return batch

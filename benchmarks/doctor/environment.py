@@ -1,4 +1,4 @@
-"""Repeat three letters: a tiny policy learns it in seconds, and it can be broken while a run goes on.
+"""Repeat three letters: a tiny policy learns it in seconds, and it can be broken during a run.
 
 ``env.id=benchmarks.doctor.environment:benchmarks/repeat``.
 """

@@ -34,7 +34,7 @@ class Step:
     Args:
         state: The next one; ``None`` if the task is over.
         terms: What the turn earned by name, where the token ends it; ``None`` elsewhere.
-        cut: The budget ends the episode here; ``state`` is where it would have gone on.
+        cut: The budget ends the episode here; ``state`` is where it would have continued.
     """
 
     state: State | None
@@ -237,7 +237,7 @@ class Episodes:
         state: int ``[N]``.
         token: int ``[N]``.
         batch: What the estimators get: rewards, ends, groups, terms, anchors.
-        cut_at: int ``[E]``; the state that a cut episode would have gone on from, -1 for others.
+        cut_at: int ``[E]``; the state that a cut episode would have continued from, -1 for others.
     """
 
     task: Ints

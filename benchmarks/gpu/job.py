@@ -88,7 +88,7 @@ class Job:
         return line
 
     def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
-        """Measure something if there is time for it. What it raises is its result, and the part goes on.
+        """Measure something if there is time for it. What it raises is its result, and the part continues.
 
         Running out of memory is no fault; whatever else is raised is one of the ``faults``.
 

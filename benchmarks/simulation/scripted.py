@@ -292,7 +292,7 @@ class ScriptedEngine:
         self._change()
 
     def _change(self) -> None:
-        """Wake everybody who waits for the state to change; each looks for himself."""
+        """Wake all who wait for the state to change; each waiter rechecks."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -263,3 +264,7 @@ def _shown(message: Message) -> Message:
     (copied,) = copy_messages([message])
     copied.pop("reasoning_content", None)
     return copied
+
+
+if __name__ == "__main__":
+    sys.exit("a module, not a program: python examples/collabllm/build_data.py plays with it and writes the data")

@@ -11,7 +11,10 @@ import sys
 import time
 import urllib.request
 
-from openenv.core import GenericEnvClient
+try:
+    from openenv.core import GenericEnvClient
+except ImportError as error:
+    sys.exit(f"{error}: this example needs OpenEnv, pip install openenv")
 
 from textenvs.integrations.importers.openenv import OpenEnv
 from textenvs.integrations.openenv import TextEnvClient

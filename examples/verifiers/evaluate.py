@@ -13,7 +13,10 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import verifiers.v1 as vf
+try:
+    import verifiers.v1 as vf
+except ImportError as error:
+    sys.exit(f"{error}: this example needs verifiers, pip install 'verifiers>=0.4'")
 
 from textenvs.integrations.verifiers import load_environment
 

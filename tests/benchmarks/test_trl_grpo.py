@@ -1,12 +1,11 @@
 """TRL's trainer on our configuration: the tasks, seeds, learning rates and validation of `ppo`, by TRL's loop."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
-from ppo_runs import MODEL, QUICK, SMALL, WARM
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from ppo_runs import MODEL, QUICK, SMALL, WARM, check_trainer
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
 import trainers
@@ -27,30 +26,8 @@ TURNS = "algorithm.adv_estimator=turn_grpo"
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, TURNS, "trainer.total_iterations=2", "data.val_size=3"]
 
 
-def test_a_run_trains_evaluates_and_leaves_a_model(tmp_path):
-    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"]) as trainer:
-        assert isinstance(trainer, trainers.Trainer)
-        result = trainer.fit()
-        assert result.iterations == 2
-        assert not result.stopped
-        assert {"train/reward", "val/reward"} <= set(result.metrics)
-        assert AutoModelForCausalLM.from_pretrained(result.model).config.hidden_size == 32
-        assert AutoTokenizer.from_pretrained(result.model).chat_template
-        assert result.checkpoint.is_dir()
-        assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert {row["step"] for row in rows if "train/reward" in row} == {1, 2}
-    # It goes on from there, and a run of something else does not.
-    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=3"]) as again:
-        last = again.fit()
-        assert last.iterations == 3
-    with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"]) as later:
-        assert later.evaluate()["val/reward"] == pytest.approx(last.metrics["val/reward"], abs=1e-6)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "train/reward" in row] == [1, 2, 3]
-    other = TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.seed=5"])
-    with other, pytest.raises(CheckpointError, match="trainer.seed was 0 and is now 5"):
-        other.fit()
+def test_a_run_trains_evaluates_resumes_and_leaves_a_model(tmp_path):
+    check_trainer(TRLGRPOTrainer, USUAL, tmp_path)
 
 
 def test_both_play_the_same_tasks_with_the_same_seeds(tmp_path):

@@ -10,7 +10,7 @@ from toy_envs import Guess
 
 import textenvs
 from textenvs.sandbox import SandboxUnavailable
-from textenvs.text import excerpt, printable, quoted
+from textenvs.text import excerpt, plural, printable, quoted
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe \x00 \x7f \r over"
 anything = st.text() | st.text("\x00\x1b\x9b\u202e\u2066ab\n\t")
@@ -95,3 +95,8 @@ def _error_of(env, row):
     except Exception as error:
         return str(error)
     return ""
+
+
+def test_plural_counts():
+    assert [plural(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+    assert plural(2, "reply", "replies") == "2 replies"

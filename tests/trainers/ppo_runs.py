@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import trainers
+from trainers.checkpoints import CheckpointError
 from trainers.config import load_config
 from trainers.ppo import main, train
 from trainers.run import Run, assemble
@@ -90,13 +93,39 @@ def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], argv: Sequence[str], *words: str, code: int = 1) -> str:
-    if code == 2:
-        with pytest.raises(SystemExit, match="2"):
-            main(argv)
-    else:
-        assert main(argv) == code
+    try:
+        status = main(argv)
+    except SystemExit as ended:  # of the configuration
+        status = ended.code  # type: ignore[assignment]
+    assert status == code
     said = capsys.readouterr().err
     assert "Traceback (most recent call last):\n  File" not in said or "the environment's " in said
     for word in words:
         assert word in said, f"{word!r} is not in:\n{said}"
     return said
+
+
+def check_trainer(make: Callable[[Sequence[str]], Any], usual: Sequence[str], folder: Path) -> None:
+    """A trainer trains two iterations, evaluates, leaves a model, resumes, and refuses another run's folder."""
+    options = [*usual, f"trainer.default_local_dir={folder}"]
+    with make(options) as trainer:
+        assert isinstance(trainer, trainers.Trainer)
+        result = trainer.fit()
+        assert result.iterations == 2
+        assert not result.stopped
+        assert {"train/reward", "val/reward"} <= set(result.metrics)
+        assert AutoModelForCausalLM.from_pretrained(result.model).config.hidden_size == 32
+        assert AutoTokenizer.from_pretrained(result.model).chat_template
+        assert result.checkpoint.is_dir()
+        assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
+    assert {row["step"] for row in training_of(folder)} == {1, 2}
+    # It resumes from there, and a run of something else does not.
+    with make([*options, "trainer.total_iterations=3"]) as again:
+        last = again.fit()
+        assert last.iterations == 3
+    with make(options) as later:
+        assert later.evaluate()["val/reward"] == pytest.approx(last.metrics["val/reward"], abs=1e-6)
+    assert [row["step"] for row in training_of(folder)] == [1, 2, 3]
+    other = make([*options, "trainer.seed=5"])
+    with other, pytest.raises(CheckpointError, match="trainer.seed was 0 and is now 5"):
+        other.fit()

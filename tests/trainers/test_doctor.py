@@ -194,6 +194,8 @@ def test_cut_replies_that_are_paid_are_counted():
     assert health_metrics([group], 8)["train/cut_paid"] == pytest.approx(1 / 3)
     late = episode("a", short, 1.0, Status.TRUNCATED_CONTEXT)
     assert health_metrics([[*group, late]], 8)["train/cut_paid"] == pytest.approx(2 / 4)
+    ended = episode("a", [1] * 7 + [9], 1.0)
+    assert health_metrics([[*group, late, ended]], 8, stop_token_ids=(2, 9))["train/cut_paid"] == pytest.approx(1 / 5)
 
 
 # ------------------ live, resumed, and from the folder

@@ -53,7 +53,7 @@ MISTAKES = [
 def test_a_mistake_is_found_by_a_dry_run_and_by_a_run_before_it_trains(tmp_path, capsys, more, words, nothing_trains):
     argv = arguments(tmp_path / "run", *more)
     refused(capsys, [*argv, "--dry-run"], *words, "Nothing was started", code=2)
-    refused(capsys, argv, *words)
+    refused(capsys, argv, *words, code=2)
 
 
 def test_the_key_to_raise_is_raised_as_said_and_fits(tmp_path, capsys):
@@ -71,7 +71,7 @@ def test_the_models_own_positions_are_the_limit(tmp_path, capsys):
     argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
     more = [f"model.path={tmp_path}/short", "--dry-run"]
     refused(capsys, [*argv, *more], "engine.max_context=192 is more than the 64 positions", "at most", code=2)
-    refused(capsys, [*argv, *more[:1]], "engine.max_context=192 is more than the 64 positions")
+    refused(capsys, [*argv, *more[:1]], "engine.max_context=192 is more than the 64 positions", code=2)
     dry_run(*argv, *more[:1], "engine.max_context=64")
 
 
@@ -84,8 +84,8 @@ def test_an_opening_that_cannot_be_played_is_told_with_its_reason(tmp_path, caps
     tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
     argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
     argv += [f"model.path={tmp_path}/model"]
-    for dry, code in ((["--dry-run"], 2), ([], 1)):
-        refused(capsys, [*argv, *dry], "the opening of training task 0", "the page is torn", code=code)
+    for dry in (["--dry-run"], []):
+        refused(capsys, [*argv, *dry], "the opening of training task 0", "the page is torn", code=2)
 
 
 def test_what_differs_is_printed_and_with_all_the_rest(tmp_path, capsys):

@@ -175,7 +175,7 @@ def test_the_built_in_scorers_by_data_source(tmp_path, capsys):
     assert "pass@1     0.2500" in out
     assert f"pass@2     {(1 - 1 / 6) / 2:.4f}" in out
     assert "pass@4     0.5000" in out
-    assert "hotpotqa/hotpot_qa: 1 rows, 2 replies" in out
+    assert "hotpotqa/hotpot_qa: 1 row, 2 replies" in out
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [row["score"] for row in rows] == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0]
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_scored_is_said_by_row_and_never_a_zero(tmp_path, capsys)
     said = capsys.readouterr()
     assert "a: 2 rows, 3 replies, 2 NOT SCORED" in said.out
     assert "mean score  0.5000" in said.out
-    assert "b: 1 rows, 1 replies, 1 NOT SCORED" in said.out
+    assert "b: 1 row, 1 reply, 1 NOT SCORED" in said.out
     assert said.out.count("mean score") == 1
     assert "row 1, reply 2: mine failed: it returned nan, which is no finite number" in said.err
     assert "row 2, reply 1: " in said.err

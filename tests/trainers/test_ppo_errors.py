@@ -39,17 +39,20 @@ BAD_SETUPS = [
     (["env.kwargs.feedback=rude"], ["feedback should be 'none', ", "see env.kwargs"]),
     (["env.val_kwargs.split=dev"], ["split should be 'train' or 'test'"]),
     (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
-    (
-        ["env.id=program_envs:tests/silent", "warm_start.enable=true"],
-        ["Silent has no scripted ", "switch the warm start off"],
-    ),
 ]
 
 
 @pytest.mark.parametrize(("more", "words"), BAD_SETUPS)
-def test_an_environment_that_cannot_be_made(tmp_path, capsys, more, words):
-    refused(capsys, arguments(tmp_path / "run", *more), "error: ", *words)
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+def test_an_environment_that_cannot_be_made_leaves_no_folder_and_exits_as_a_dry_run(tmp_path, capsys, more, words):
+    argv = arguments(tmp_path / "run", *more)
+    refused(capsys, argv, "error: ", *words, code=2)
+    refused(capsys, [*argv, "--dry-run"], *words, code=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_start_without_an_expert(tmp_path, capsys):
+    argv = arguments(tmp_path / "run", "env.id=program_envs:tests/silent", "warm_start.enable=true")
+    refused(capsys, argv, "error: ", "Silent has no scripted ", "switch the warm start off")
 
 
 ROW = {"question": "2 + 2?", "answer": "4\n#### 4"}
@@ -59,9 +62,8 @@ ROW = {"question": "2 + 2?", "answer": "4\n#### 4"}
 def test_a_data_file_with_a_bad_row(tmp_path, capsys, key):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW, {**ROW, "answer": "four"})))
-    refused(
-        capsys, arguments(tmp_path / "run", f"data.{key}={path}"), str(path), "row 3", "column 'answer' has no '#### N'"
-    )
+    argv = arguments(tmp_path / "run", f"data.{key}={path}")
+    refused(capsys, argv, str(path), "row 3", "column 'answer' has no '#### N'", code=2)
 
 
 def test_validation_on_the_tasks_of_training_is_refused(tmp_path, capsys):

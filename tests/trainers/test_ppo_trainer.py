@@ -1,43 +1,19 @@
 """The trainer `ppo` by its name."""
 
-import json
+from functools import partial
 
 import pytest
-from ppo_runs import MODEL, QUICK, SMALL, WARM
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from ppo_runs import MODEL, QUICK, SMALL, WARM, check_trainer
 
 import trainers
 from trainers.__main__ import main
-from trainers.checkpoints import CheckpointError
 from trainers.config import resolve
 
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, "algorithm.adv_estimator=turn_grpo", "trainer.total_iterations=2"]
 
 
-def test_a_run_by_name_trains_evaluates_and_leaves_a_model(tmp_path):
-    with trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as trainer:
-        assert isinstance(trainer, trainers.Trainer)
-        result = trainer.fit()
-        assert result.iterations == 2
-        assert not result.stopped
-        assert {"train/reward", "val/reward"} <= set(result.metrics)
-        assert AutoModelForCausalLM.from_pretrained(result.model).config.hidden_size == 32
-        assert AutoTokenizer.from_pretrained(result.model).chat_template
-        assert result.checkpoint.is_dir()
-        assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert {row["step"] for row in rows if "train/reward" in row} == {1, 2}
-    # It goes on from there, and a run of something else does not.
-    with trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=3"]) as again:
-        last = again.fit()
-        assert last.iterations == 3
-    with trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as later:
-        assert later.evaluate()["val/reward"] == pytest.approx(last.metrics["val/reward"], abs=1e-6)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "train/reward" in row] == [1, 2, 3]
-    other = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.seed=5"])
-    with other, pytest.raises(CheckpointError, match="trainer.seed was 0 and is now 5"):
-        other.fit()
+def test_a_run_by_name_trains_evaluates_resumes_and_leaves_a_model(tmp_path):
+    check_trainer(partial(trainers.make, "ppo"), USUAL, tmp_path)
 
 
 def test_ppo_inside_a_running_event_loop_and_from_a_configuration(tmp_path):

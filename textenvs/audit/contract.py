@@ -19,7 +19,7 @@ from ..env import TextEnv
 from ..evaluate.baselines import has_script
 from ..global_rng import RandomState
 from ..messages import Message, text_of
-from ..text import quoted
+from ..text import plural, quoted
 from .process import Died, Unfinished, Unpicklable, elsewhere
 from .subject import Subject, Verdict
 
@@ -110,7 +110,7 @@ def processes(subject: Subject, episodes: list[Played]) -> Verdict:
                 "or id(), and draw from self.np_random alone"
             )
             return Verdict("processes", "fail", cause, f"seed {played.seed}, turn {turn}")
-    return Verdict("processes", "pass", "another process plays the same episodes", f"{len(episodes)} episodes")
+    return Verdict("processes", "pass", "another process plays the same episodes", plural(len(episodes), "episode"))
 
 
 def _replays(make_env: Callable[[], TextEnv[Any]], episodes: list[tuple[int, list[Any]]]) -> list[list[str]]:
@@ -225,7 +225,8 @@ def _difference(expected: Any, found: Any) -> str:
 
 
 def _count(episodes: list[Played]) -> str:
-    return f"{len(episodes)} episodes, {sum(len(played.replies) for played in episodes)} turns"
+    turns = sum(len(played.replies) for played in episodes)
+    return f"{plural(len(episodes), 'episode')}, {plural(turns, 'turn')}"
 
 
 def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:

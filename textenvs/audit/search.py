@@ -216,7 +216,7 @@ def search(subject: Subject) -> Verdict:
     rng = np.random.default_rng([subject.seed, 5])
     parts = _parts(_openings(subject), _tools(subject))
     tried = _sample(parts, rng, subject.search)
-    known = set(tried)
+    known, drawn = set(tried), len(tried)
     for number, (episodes, keep) in enumerate(_ROUNDS):
         indices, _ = subject.tasks(episodes, seed=10 + number)
         scored: list[tuple[float, int, Composition]] = []
@@ -239,7 +239,7 @@ def search(subject: Subject) -> Verdict:
             played = _play(subject, simpler, indices, 20)
             if simpler.size <= best.size and mean(played) > subject.limit:
                 best, records = simpler, played
-    return _broken(best, records) or _judge(subject, best, records, len(known))
+    return _broken(best, records) or _judge(subject, best, records, drawn, len(known))
 
 
 def _play(subject: Subject, composition: Composition, indices: list[int], seed: int) -> list[Record]:
@@ -251,9 +251,10 @@ def _tools(subject: Subject) -> Sequence[Any]:
     return getattr(subject.env, "tool_schemas", ())
 
 
-def _judge(subject: Subject, best: Composition, records: Sequence[Record], tried: int) -> Verdict:
+def _judge(subject: Subject, best: Composition, records: Sequence[Record], drawn: int, tried: int) -> Verdict:
     earned, floor = mean(records), subject.floor
-    said = f"best of {tried}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, random {floor:+.3f}"
+    count = f"{drawn} drawn and {tried - drawn} near the best of these"
+    said = f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, random {floor:+.3f}"
     if not subject.expert:
         return Verdict("search", "skipped", "no scripted expert to compare it with", said, show(records))
     ceiling = mean(subject.expert)

@@ -48,7 +48,7 @@ class Subject:
     make_env: Callable[[], TextEnv[Any]]
     episodes: int = 200  # of every policy whose mean return is judged, at most as many as there are tasks
     seed: int = 0  # decides tasks, replies and what the search tries
-    search: int = 200  # how many cheap policies the search tries
+    search: int = 200  # how many cheap policies the search draws, before it tries those near the best
 
     def __post_init__(self) -> None:
         self.env = self.make_env()

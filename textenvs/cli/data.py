@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..data.catalogue import catalogue, data_folder, import_file
 from ..task import TaskError
+from ..text import plural
 from .common import CommandError, expected_errors
 
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 count = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
             digest = (entry.known(split) or {})["sha256"]
-            print(f"{entry.path(split)}: {count} rows, sha256 {digest}")
+            print(f"{entry.path(split)}: {plural(count, 'row')}, sha256 {digest}")
             print(f"Play them with tasks={entry.name} split={split}.")
     return 0
 
@@ -48,7 +49,7 @@ def _list() -> None:
         print(f"{name}: {entry.about}. {entry.licence}; hub:{entry.hub}")
         for split, wanted in entry.splits.items():
             known = entry.known(split)
-            rows = "rows not known" if wanted.rows is None else f"{wanted.rows} rows"
-            here = "not here" if known is None else f"here: {known['rows']} rows from {known['origin']}"
+            rows = "rows not known" if wanted.rows is None else plural(wanted.rows, "row")
+            here = "not here" if known is None else f"here: {plural(known['rows'], 'row')} from {known['origin']}"
             print(f"    {split}: {rows}; {here}")
     print(f"Files are in {data_folder()} (TEXTENVS_DATA).")

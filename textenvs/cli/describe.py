@@ -17,7 +17,7 @@ from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
 from ..evaluate.summary import failures, summarize, table
 from ..messages import transcript
-from ..text import printable
+from ..text import plural, printable
 from .common import class_of, open_environment, options_of, parse_options, registered, show_value
 
 _WIDTH = 100
@@ -66,7 +66,7 @@ def _options(maker: Callable[..., Any], env_id: str) -> str:
 
 
 def _facts(env: TextEnv[Any]) -> str:
-    size = "endless" if env.tasks.size is None else f"{env.tasks.size} tasks"
+    size = "endless" if env.tasks.size is None else plural(env.tasks.size, "task")
     rows = [
         ["Tasks", f"{env.tasks.name}, {size}"],
         ["Turns", f"{_limit(env.max_assistant_turns)} of the assistant, {_limit(env.max_user_turns)} of the user"],
@@ -114,7 +114,7 @@ def _earnings(found: Sequence[Earning]) -> str:
     policies = table(rows, header, right=range(1, 7))
     by_term = [table(parts, ["reward term", *scripts], right=range(1, 1 + len(scripts)))] if terms else []
     count = max(len(each.records) for each in found)
-    return "\n\n".join((f"{count} tasks, an episode each", policies, *by_term, *causes))
+    return "\n\n".join((f"{plural(count, 'task')}, an episode each", policies, *by_term, *causes))
 
 
 def _paragraph(text: str, width: int = _WIDTH) -> str:

@@ -18,7 +18,7 @@ from ..evaluate.records import EPISODES, SUMMARY, Folder, FolderError, Record, w
 from ..evaluate.runner import Stats, Stopped, shown
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import report, summarize
-from ..text import printable
+from ..text import plural, printable
 from .common import CommandError, expected_errors, open_environment, parse_options, registered, show_value
 from .interrupts import INTERRUPTED, interruptible
 from .policies import check_policy_arguments, policy_of
@@ -75,7 +75,7 @@ class _Evaluation:
             except Stopped as error:
                 raise CommandError(self.ended(str(error))) from error
             except OSError as error:  # of the folder: what environments and policies raise is in their records
-                raise CommandError(f"{arguments.out}: {error}; {len(self.records)} episodes are kept") from error
+                raise CommandError(f"{arguments.out}: {error}; {plural(len(self.records), 'episode')} kept") from error
             summary = summarize(self.records.values())
             written = None if self.folder is None else _write(self.folder, {**configuration, **summary})
         print(printable(f"{_heading(configuration, len(planned))}\n{report(summary)}"))
@@ -162,9 +162,9 @@ def _heading(configuration: Mapping[str, Any], episodes: int) -> str:
     version = "" if environment["version"] is None else f" (version {environment['version']})"
     options = "".join(f" {name}={show_value(value)}" for name, value in environment["options"].items())
     told = {name: value for name, value in policy.items() if value not in (None, {}) and name != "request_seed"}
+    count = f"{plural(tasks['count'], 'task')} x {configuration['samples']} = {plural(episodes, 'episode')}"
     return (
         f"{environment['id']}{version}{options}\n"
         f"policy: {', '.join(f'{name} {show_value(value)}' for name, value in told.items())}\n"
-        f"{tasks['count']} tasks x {configuration['samples']} = {episodes} episodes, seed {configuration['seed']}, "
-        f"of {tasks['name']}\n"
+        f"{count}, seed {configuration['seed']}, of {tasks['name']}\n"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..evaluate.leaderboard import merge, read_rows, row_of, write
 from ..evaluate.records import FolderError
+from ..text import plural
 from .common import CommandError, expected_errors
 
 
@@ -19,5 +20,5 @@ def run(arguments: argparse.Namespace) -> int:
         new = [row_of(folder, name=arguments.name, note=arguments.note) for folder in arguments.folders]
         every = merge(read_rows(rows), new)
         page = write(every, rows)
-    print(f"{page}: {len(every)} rows, {len(new)} of them from here")
+    print(f"{page}: {plural(len(every), 'row')}, {len(new)} from here")
     return 0

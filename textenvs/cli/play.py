@@ -87,7 +87,7 @@ class Game:
         before = self.env.snapshot()
         try:
             self._open(None)
-        except CommandError as error:  # the server is away, say; the person can go on where they were
+        except CommandError as error:  # the server is away, say; the episode can continue
             self.env.restore(before)
             _say(f"There is no other episode: {error}")
 

@@ -14,6 +14,7 @@ from ..data.gsm8k import READER, problem_with, with_instruction
 from ..data.sources import read_source
 from ..scoring.gsm8k import score
 from ..task import SPLITS, Rows, Task, TaskError
+from ..text import plural
 from .common import CommandError, expected_errors
 
 #: How many rejected rows are listed, of each file.
@@ -35,21 +36,21 @@ def run(arguments: argparse.Namespace) -> int:
         read = {split: read_source(arguments.source, _CHECKED, split, bad[split]) for split in splits}
         for split, rejected in bad.items():
             if rejected:
-                print(f"{split}: {len(rejected)} rows cannot be used ({_columns(rejected)}):")
+                print(f"{split}: {plural(len(rejected), 'row')} cannot be used ({_columns(rejected)}):")
                 print("".join(f"  {line}\n" for line in rejected[:_LISTED]), end="")
                 if len(rejected) > _LISTED:
                     print(f"  and {len(rejected) - _LISTED} more")
         if any(bad.values()) and not arguments.skip_bad:
             raise CommandError(
-                f"nothing was written: {sum(map(len, bad.values()))} rows of {arguments.source} cannot be used "
-                "(above). Correct or remove them, or leave them out with --skip-bad."
+                f"nothing was written: {plural(sum(map(len, bad.values())), 'row')} of {arguments.source} cannot be "
+                "used (above). Correct or remove them, or leave them out with --skip-bad."
             )
         for split, tasks in read.items():
             read_in = (tasks[index] for index in range(tasks.size))
             told = [replace(task, prompt=with_instruction(task.prompt, arguments.instruction)) for task in read_in]
             path = write_parquet(told, folder / f"{split}.parquet")
             left_out = f"; {len(bad[split])} left out" if bad[split] else ""
-            print(f"{path}: {tasks.size} rows ({_data_sources(tasks)}){left_out}")
+            print(f"{path}: {plural(tasks.size, 'row')} ({_data_sources(tasks)}){left_out}")
             print(f"Play them with tasks={path}.")
     return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..integrations import SpecError, episode_specs
 from ..integrations.rows import write_episodes
 from ..task import TaskError
+from ..text import plural
 from ..trust import person_only
 from .common import CommandError, open_environment, parse_options, registered
 
@@ -26,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (TaskError, ImportError, OSError, ValueError) as error:
         raise CommandError(str(error)) from error
     last = arguments.seed + arguments.count - 1
-    what = f"{arguments.count} episodes of {arguments.id}, seeds {arguments.seed} to {last}"
+    what = f"{plural(arguments.count, 'episode')} of {arguments.id}, seeds {arguments.seed} to {last}"
     print(f"{path}: {what}, for {arguments.library}")
     theirs = {name: options[name] for name in person_only(options)}
     if theirs or registered(arguments.id) is None:

@@ -16,6 +16,7 @@ from typing import Any
 from ..serve.host import Host, Limits, Offer
 from ..serve.remote import TOKEN_VARIABLE
 from ..serve.server import Server
+from ..text import plural
 from ..trust import is_loopback
 from .common import CommandError, expected_errors, open_environment, parse_options, registered
 
@@ -109,10 +110,11 @@ async def _serve(
         at = f"[{arguments.bind}]" if ":" in arguments.bind else arguments.bind
         for name, (env_id, _) in served.items():
             print(f"offers {name}" + (f" ({env_id})" if name != env_id else ""))
-        who = "with a token" if guarded else "to everybody who can reach it"
-        print(f"serving at http://{at}:{server.port}, {who}", flush=True)
+        who = "every process on this machine" if is_loopback(arguments.bind) else "every machine that can reach it"
+        needed = "clients need a token" if guarded else f"without a token, to {who}"
+        print(f"serving at http://{at}:{server.port}, {needed}", flush=True)
         await asked.wait()
-        print(f"shutting down: {server.host.playing} episodes have {arguments.drain:g} s", flush=True)
+        print(f"shutting down: {plural(server.host.playing, 'episode')}, {arguments.drain:g} s to finish", flush=True)
         ends = [asyncio.create_task(server.drain(arguments.drain)), asyncio.create_task(again.wait())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
@@ -125,5 +127,5 @@ async def _serve(
                 signal.signal(number, signal.SIG_DFL)
         await server.stop()
     if left:
-        print(f"{left} episodes were cut off", flush=True)
+        print(f"{plural(left, 'episode')} cut off", flush=True)
     return 0

@@ -12,6 +12,7 @@ from ..chat.errors import BudgetExceeded, CacheError
 from ..data.files import write_rows
 from ..evaluate.records import write_text
 from ..evaluate.summary import table
+from ..text import plural
 from ..users.dialogues import dialogues
 from ..users.report import ERRORS, listen_to, summarize
 from .common import CommandError, expected_errors, open_environment, parse_options
@@ -37,7 +38,8 @@ def _dialogues(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         write_rows(rows, path)
     else:
         write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
-    print(f"{path}: {len(rows)} dialogues of the user of {arguments.id}; python -m trainers.sft sft.files={path} ...")
+    written = plural(len(rows), "dialogue")
+    print(f"{path}: {written} of the user of {arguments.id}; python -m trainers.sft sft.files={path} ...")
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..task import TaskError
-from ..text import load_yaml
+from ..text import load_yaml, plural
 from .files import collect, file_rows, hub_rows, write_rows, written_whole
 
 Row = Mapping[str, Any]
@@ -81,7 +81,7 @@ class DataSet(BaseModel):
         if self.known(split) is None:
             raise TaskError(
                 f"{self.name} ({self.hub}, {split}): not on this machine. With a network: textenvs data get {self.name}"
-                f". From a file: textenvs data import {self.name} FILE --split {split}. (Looked in {data_folder()}; "
+                f". From a file: {self._import(split)}. (Looked in {data_folder()}; "
                 "TEXTENVS_DATA names another folder.)"
             )
         return self.path(split)
@@ -118,9 +118,16 @@ class DataSet(BaseModel):
         return len(given)
 
     def download(self, split: str) -> Iterator[tuple[int, Any]]:
-        """The rows of a split on the Hub; raises what :func:`~textenvs.data.files.hub_rows` does."""
-        parts = (hub_rows(self.hub, config, self.of_split(split).hub)[1] for config in self.config)
+        """The rows of a split on the Hub; ``TaskError`` where it cannot be read."""
+        name = self.of_split(split).hub
+        try:
+            parts = [hub_rows(self.hub, config, name)[1] for config in self.config]
+        except (TaskError, ImportError) as error:
+            raise TaskError(f"{error}. From a file: {self._import(split)}") from error
         return enumerate((row for _, row in chain.from_iterable(parts)), start=1)
+
+    def _import(self, split: str) -> str:
+        return f"textenvs data import {self.name} FILE --split {split}"
 
     def _checked(self, number: int, row: Any) -> dict[str, Any]:
         if lacking := [name for name in self.columns if row.get(name) is None]:
@@ -160,7 +167,7 @@ def digest_of(rows: Iterable[Row], columns: Iterable[str]) -> str:
 def _other(wanted: SplitOf, rows: int, digest: str) -> str | None:
     """Why these are not the rows that are wanted."""
     if wanted.rows not in (None, rows):
-        return f"{rows} rows, and the split has {wanted.rows}"
+        return f"{plural(rows, 'row')}, and the split has {wanted.rows}"
     if wanted.sha256 not in (None, digest):
         return f"the rows have the digest {digest}, and the split {wanted.sha256}"
     return None

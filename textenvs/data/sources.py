@@ -11,6 +11,7 @@ from typing import Any
 
 from ..messages import clean_text
 from ..task import SPLITS, Rows, Split, Task, TaskError, TaskSet, joined
+from ..text import plural
 from .catalogue import catalogue
 from .files import collect, file_rows, hub_rows
 
@@ -159,4 +160,4 @@ def _read_once(source: str | Path, stamp: tuple[int, int, str] | None, reader: R
 
 @functools.cache
 def _announce(name: str, size: int | None) -> None:
-    log.info("tasks: %s, %s", name, "endless" if size is None else f"{size} rows")
+    log.info("tasks: %s, %s", name, "endless" if size is None else plural(size, "row"))

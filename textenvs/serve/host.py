@@ -2,7 +2,7 @@
 
 A session is one episode, played in a fork of an environment. It carries out one request at a time, a step only at the
 turn that it names, and keeps its last answer: a request that is sent again (the same bytes) waits for the same work or
-gets the same answer. Work goes on when its client is gone. A session that is not used ends.
+gets the same answer. Work continues when its client is gone. A session that is not used ends.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Host:
         if session.work is None:
             session.doing, session.work = asked, self._start(self._carry_out(session, op, request))
         work = session.work
-        await asyncio.wait({work})  # which goes on if this is cancelled
+        await asyncio.wait({work})  # which continues if this is cancelled
         if work.cancelled():
             raise _unknown_session()
         return work.result()

@@ -121,7 +121,7 @@ class Remote(TextEnv[RemoteState]):
             render_mode=render_mode,
         )
         self._lease: _Lease | None = None
-        self._asked: tuple[int | None, str] = (None, "{}")  # seed and options of the reset that is going on
+        self._asked: tuple[int | None, str] = (None, "{}")  # seed and options of the reset in progress
 
     @property
     def url(self) -> str:

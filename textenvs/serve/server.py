@@ -23,7 +23,7 @@ CLOSE_BYTES = 2**16
 
 
 class Server:
-    """Serves the environments of a host until it is stopped, to everybody or to those who have one of the tokens."""
+    """Serves the environments of a host until it is stopped, to every client or to those with one of the tokens."""
 
     def __init__(
         self, host: Host, *, tokens: Mapping[str, str] | None = None, max_message_bytes: int = 8 * 2**20

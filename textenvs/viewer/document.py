@@ -279,14 +279,14 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
     return found
 
 
-def _numbers(values: NDArray[Any] | None, digits: int = 6) -> list[float | None] | None:
-    """As JSON, with so many significant digits; what is not finite is ``None``."""
+def _numbers(values: NDArray[Any] | None) -> list[float | None] | None:
+    """As JSON, with six significant digits; what is not finite is ``None``."""
     if values is None:
         return None
     exact = np.asarray(values, np.float64)
     finite = np.isfinite(exact)
     safe = np.where(finite & (exact != 0), exact, 1.0)
-    scale = 10.0 ** np.clip(digits - 1 - np.floor(np.log10(np.abs(safe))), 0, 22)
+    scale = 10.0 ** np.clip(5 - np.floor(np.log10(np.abs(safe))), 0, 22)
     short = np.where(finite, np.rint(np.where(finite, exact, 0.0) * scale) / scale, 0.0)
     return [value if ok else None for value, ok in zip(short.tolist(), finite.tolist(), strict=True)]
 

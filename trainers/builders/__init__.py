@@ -12,6 +12,14 @@ from contextlib import contextmanager
 class SetupError(ValueError):
     """A run cannot be put together; the message says why and what to do."""
 
+    exit_code = 1
+
+
+class RefusedError(SetupError):
+    """The same, found before anything was started; ``--dry-run`` finds it, too."""
+
+    exit_code = 2
+
 
 @contextmanager
 def setup_errors(prefix: str, *expected: type[Exception]) -> Iterator[None]:
@@ -20,3 +28,12 @@ def setup_errors(prefix: str, *expected: type[Exception]) -> Iterator[None]:
         yield
     except expected as error:
         raise SetupError(f"{prefix}{error}") from error
+
+
+@contextmanager
+def nothing_started() -> Iterator[None]:
+    """Raise :class:`SetupError` of the block as :class:`RefusedError`."""
+    try:
+        yield
+    except SetupError as error:
+        raise RefusedError(str(error)) from error

@@ -67,7 +67,7 @@ async def engine_of(
         engines = await _all_or_none(make, section.engines)
         if len(engines) == 1 and section.name == "torch":
             return engines[0]
-        # One server that somebody else started: with nothing to do meanwhile, the run ends instead of waiting for it.
+        # One server that the run did not start: with nothing to do meanwhile, the run ends instead of waiting for it.
         alone = len(section.base_urls) == 1
         return Replicas(engines, restart=None if alone else make, limits=limits)
 
@@ -77,7 +77,7 @@ async def _maker(
 ) -> Callable[[int], Engine | Awaitable[Engine]]:
     """From a replica's index to an engine with the policy's weights, also where it is replaced later.
 
-    A server that somebody else started is not started again: its place waits for it.
+    A server that the run did not start is not restarted: its place waits for it.
     """
     if config.engine.name in ("vllm", "sglang"):
         # Servers read its weights there where they are started, its shapes in any case.
@@ -158,7 +158,7 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
 
 def sleeps(config: PPOConfig) -> bool:
     """Whether the engine gives memory back while the learner learns on the same GPUs, or on this machine's CPUs."""
-    if config.engine.name == "torch":  # with staleness, episodes go on while it learns
+    if config.engine.name == "torch":  # with staleness, episodes continue while it learns
         spanned = config.cluster.colocate or config.reward_model.learner_spans_pool
         return (spanned or resolve_device(config.model.device).type == "cpu") and not config.rollout.staleness
     return config.cluster.colocate and config.engine.name == "vllm" and config.engine.vllm.sleep_mode

@@ -1,4 +1,4 @@
-"""Where a run writes, whose that folder is, and the checkpoint in there that the run goes on from."""
+"""Where a run writes, whose that folder is, and the checkpoint in there that the run resumes from."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def refuse_sft_folder(folder: Path) -> None:
 
 
 def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:
-    """The checkpoint that the run goes on from, if any; CheckpointError where it cannot be used.
+    """The checkpoint that the run resumes from, if any; CheckpointError where it cannot be used.
 
     SetupError: it is of another folder, and this one has checkpoints, which the run would replace by its own.
     """
@@ -109,8 +109,8 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
 
 
 def would_replace(folder: Path, newest: Path, given: Path) -> str:
-    """What to say of a run that would go on from ``given``, of another folder, where there is ``newest`` already."""
+    """What to say of a run that would resume from ``given``, of another folder, where there is ``newest`` already."""
     return (
-        f"{folder} has checkpoints of its own (up to {newest.name}), which a run that goes on from {given} would "
-        f"replace: go on from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
+        f"{folder} has checkpoints of its own (up to {newest.name}), which a run that resumes from {given} would "
+        f"replace: resume from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
     )

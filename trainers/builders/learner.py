@@ -137,7 +137,7 @@ class Publisher:
     """Takes an actor's weights from a learner, in the form that ``model.lora_publish`` says.
 
     With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
-    With more, those in other processes get a snapshot, of which each rank has its own part, and training goes on.
+    With more, those in other processes get a snapshot, of which each rank has its own part, and training continues.
     Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
     """
 
@@ -158,7 +158,7 @@ class Publisher:
         return not self._snapshot
 
     def take(self) -> tuple[WeightSource | AdapterSource, int]:
-        """The weights of now, as engines take them, and how many bytes of them are new. It takes its time."""
+        """The current weights, as engines take them, and how many bytes of them are new. It takes its time."""
         if not self._adapters:
             weights, size = self._part("weights")
             return weights, size

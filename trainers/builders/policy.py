@@ -65,7 +65,7 @@ def demonstrations_of(
 
 
 def experts_of(config: PPOConfig) -> list[Component]:
-    """The components whose expert a warm start imitates: where nobody asked for it, those that have one."""
+    """The components whose expert a warm start imitates: unless it was asked for, those that have one."""
     components = played(config)
     if config.warm_start.enable or config.warm_start.files is not None:
         return components

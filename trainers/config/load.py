@@ -328,7 +328,7 @@ def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
     nearest = nearest_keys(name, keys)
     theirs = [key for key in table.rules if not key.endswith("*")]
     if difflib.get_close_matches(name, theirs, 1, 0.85) and not difflib.get_close_matches(name, keys, 1, 0.85):
-        nearest = nearest_keys(name, theirs)  # whoever writes so means one of verl's
+        nearest = nearest_keys(name, theirs)  # one of verl's is meant
     return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
 
 

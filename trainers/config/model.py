@@ -85,7 +85,7 @@ def newest_model_of(run: str) -> str:
 
 
 def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"]:
-    """What a model computes in where nobody says it, by ``model.path`` and ``model.device``."""
+    """What a model computes in by default, by ``model.path`` and ``model.device``."""
     return "bfloat16" if is_language_model(path) and _multiplies_bfloat16(device) else "float32"
 
 

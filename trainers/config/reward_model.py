@@ -77,7 +77,7 @@ class JudgeSection(Section):
 class RewardModelSection(Section):
     """A model that rewards conversations. See docs/reward-service.md.
 
-    Scoring starts as turns and episodes end, in batches, beside the episodes that go on.
+    Scoring starts as turns and episodes end, in batches, beside the episodes that continue.
     """
 
     enable: bool = Field(False, description="Reward with a model.")

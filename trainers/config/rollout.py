@@ -86,7 +86,7 @@ class PlayedEnvSection(OneEnvSection):
     """What a message of the user's earns: the reward of the assistant's turn that answers it, or its negative."""
     refused_cost: float = Field(1.0, ge=0)
     """What a message of the user's costs that cannot be said, because it tells what it must not, says nothing or was
-    cut off; each such message by itself."""
+    cut off; each such message separately."""
     backend: Literal["inline", "thread", "process", "ray"] = "inline"
     """Where environments step: in the collector's event loop, in threads (for those that block), in processes (for
     those that may hang or crash), or in Ray actors (on the machines of a cluster)."""
@@ -119,7 +119,7 @@ class DataSection(TrainDataSection):
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
     filter_overlong_prompts: bool = False
     """Leave out tasks whose opening is longer than `longest_prompt`, of those that `train_size` and `val_size` take.
-    Before a run starts or goes on, each task is reset and rendered once, which takes its time with many; the others
+    Before a run starts or resumes, each task is reset and rendered once, which takes its time with many; the others
     keep their order. Not for tasks that never end."""
     longest_prompt: int | None = Field(None, ge=1)
     """With `filter_overlong_prompts`: tokens of an opening at most; null leaves room for a whole reply,
@@ -159,10 +159,10 @@ class RolloutSection(Section):
     update_mode: Literal["keep", "wait", "abort"] = "keep"
     """Requests in flight at a weight update continue with the new weights, finish first, or end."""
     partial: bool = False
-    """With `update_mode=abort`: replies that an update cuts go on from their tokens under the new weights; otherwise
-    their episodes start anew."""
+    """With `update_mode=abort`: replies that an update cuts continue from their tokens under the new weights; otherwise
+    their episodes start again."""
     partial_max_age: int | None = Field(None, ge=0)
-    """With `partial`: an episode whose oldest token is more versions old than this starts anew."""
+    """With `partial`: an episode whose oldest token is more versions old than this starts again."""
     retries: int = Field(1, ge=0, description="How often a failed episode is played again.")
     filter_zero_variance: bool = Field(False, description="Replace groups whose episodes all earned the same.")
     max_consecutive_filtered: int = Field(64, ge=0, description="Stop after more such groups than this in a row.")

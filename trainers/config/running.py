@@ -55,7 +55,7 @@ class TrainerSection(RunSection):
     """Checkpoints have the model alone, as a folder for `model.path`, and neither optimizer nor critic: a fraction of
     the size. A run cannot resume from one, but another can begin with it."""
     async_save: bool = False
-    """Write checkpoints in the background, from a copy on the CPU, while training goes on."""
+    """Write checkpoints in the background, from a copy on the CPU, while training continues."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """Go on from the run's last checkpoint if there is one, start afresh, or from a given one."""
     resume_from_path: str | None = Field(None, description="The checkpoint that `resume_mode=resume_path` means.")

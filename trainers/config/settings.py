@@ -43,7 +43,7 @@ def taken(arguments: Sequence[str], flags: Collection[str], report: Report) -> t
 
 
 def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Report) -> list[Setting]:
-    """Settings from ``key=value`` arguments; what cannot be read is reported, and the rest goes on."""
+    """Settings from ``key=value`` arguments; what cannot be read is reported and skipped."""
     settings: list[Setting] = []
     for argument in arguments:
         name, equals, text = argument.partition("=")

@@ -90,13 +90,13 @@ class Given:
         return ((name, self.value(key), (key,)) for key, name in ours.items() if self.has(key))
 
     def refuse(self, name: str, text: str, *, says_value: bool = False) -> None:
-        """Report what is wrong with one of verl's keys, and go on."""
+        """Report what is wrong with one of verl's keys, and continue."""
         self.refused.add(name)
         said = f"is {dump(self.value(name))}; {text}" if says_value else text
         self.report(name, said, self.verls[name].where if name in self.verls else DEFAULT)
 
     def stop(self, name: str, text: str, *, says_value: bool = False) -> NoReturn:
-        """Likewise, where the rule cannot go on."""
+        """Likewise, where the rule cannot continue."""
         self.refuse(name, text, says_value=says_value)
         raise BadValueError(name)
 

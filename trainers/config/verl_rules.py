@@ -142,7 +142,7 @@ def _iteration_count(given: Given) -> int | None:
         return None
     if given.has(most) and given.value(most) != -1:
         rows = min(rows, given.number(most))
-    # An incomplete last batch of an epoch is not played there; tasks go on in the next epoch here.
+    # An incomplete last batch of an epoch is not played there; tasks continue in the next epoch here.
     return given.number(_EPOCHS) * max(1, rows // given.number(_BATCH))
 
 
@@ -252,7 +252,7 @@ def _rejection(given: Given, bypass: bool) -> Results:
     if not given.has(criterion):
         return
     if bypass:
-        text = "with bypass_mode=true would compare anew at each step; here once, before the first: write bypass_mode="
+        text = "with bypass_mode=true would compare again at each step; here once, before the first: write bypass_mode="
         given.stop(criterion, f"{text}false")
     bands = NAMES["rejections"]
     known = {**bands, **{kl: kl for kl in get_args(Rejection)[4:]}}

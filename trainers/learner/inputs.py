@@ -170,7 +170,7 @@ def column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:
     return flat
 
 
-def some_names(trajectories: Sequence[Trajectory], most: int = 5) -> str:
+def some_names(trajectories: Sequence[Trajectory]) -> str:
     """Which trajectories these are, for an error."""
-    names = [trajectory.episode_id or "?" for trajectory in trajectories[:most]]
-    return ", ".join(names) + (", ..." if len(trajectories) > most else "")
+    names = [trajectory.episode_id or "?" for trajectory in trajectories[:5]]
+    return ", ".join(names) + (", ..." if len(trajectories) > 5 else "")

@@ -120,7 +120,7 @@ def no_signal(history: History) -> Symptom | None:
     easy = solved >= _GOOD
     named = f"; for example {', '.join(history.tied)}" if history.tied else ""
     return Symptom(
-        f"no learning signal: in {silent / all_groups:.0%} of the groups all episodes earned the same, so no reward "
+        f"in {silent / all_groups:.0%} of the groups all episodes earned the same, so no reward "
         f"tells one reply from another ({'almost everything is' if easy else 'almost nothing may be'} solved)",
         f"{silent:.0f} of {all_groups:.0f} groups, mean reward {reward:g}, solved {solved:.1%}{named}",
         f"Take {'harder' if easy else 'easier'} tasks (the environment's options, env.kwargs), a higher "
@@ -209,7 +209,7 @@ def template(history: History) -> Symptom | None:
         if lost and history.gain(shift.where) < _GAINED:
             bits = _fano(float(found[-3:].mean()), float(chance[-1]))
             return Symptom(
-                "template collapse: replies no longer depend on the task",
+                "replies no longer depend on the task (template collapse)",
                 f"an episode's replies show its task in {found[-1]:.1%} of cases (chance {chance[-1]:.1%}), "
                 f"{shift.before:.1%} above chance in {shift.name}; at least {bits:.2f} bits of information about it",
                 "Read replies to different tasks side by side; take tasks with a signal "
@@ -256,7 +256,7 @@ def mismatch(history: History) -> Symptom | None:
 
 @_check("staleness", "rollout/staleness_mean")
 def staleness(history: History) -> Symptom | None:
-    """Episodes are as old as ``rollout.staleness`` allows, and nobody waits for them.
+    """Episodes are as old as ``rollout.staleness`` allows, and the learner does not wait for them.
 
     With a bound of 2 or more, the mean age of 5 iterations is within a quarter version of it, and the learner waits for
     episodes less than 10 % of the time: then a smaller bound gives fresher episodes at the same speed.
@@ -408,7 +408,7 @@ def dead_environments(history: History) -> Symptom | None:
         "truncated_time": "Steps or replies take too long (rollout.step_timeout_s, generation_timeout_s)",
     }
     return Symptom(
-        "environments are dead" if hung.size and hung[-1] > 0 else "episodes fail, and are lost to training",
+        "some hang for good" if hung.size and hung[-1] > 0 else "episodes fail, and are lost to training",
         f"{failed:.0f} of {total:.0f} episodes of the last iterations failed ({worst}), "
         f"{hung[-1] if hung.size else 0:.0f} environments hang",
         f"{where[worst]}. env.backend=process keeps a broken one apart from the others; play one by hand: "
@@ -430,7 +430,7 @@ def slow_environments(history: History) -> Symptom | None:
     if np.median(own / np.maximum(generate, 1e-9)) <= 2 or np.median(own) < 0.3:
         return None
     return Symptom(
-        "environments are slow: episodes wait for them longer than for the engine",
+        "episodes wait for them longer than for the engine",
         f"{step[-1]:.2f} s in steps and {reset[-1]:.2f} s in resets an episode, {generate[-1]:.2f} s in the engine",
         "Let them run beside each other (env.backend=thread or process, env.workers), play more episodes at a time "
         "(rollout.max_running, rollout.staleness=1), or find out what the environment waits for",
@@ -455,7 +455,7 @@ def frozen(history: History) -> Symptom | None:
         return None
     rate = history.latest("actor/lr", 1)
     return Symptom(
-        "the policy stands still: optimizer steps do not change it",
+        "optimizer steps do not change it",
         f"gradient norm {norms[-1]:.3g}, KL of an update {moves[-1]:.1e}"
         + (f", learning rate {rate[-1]:.1e}" if rate.size else ""),
         "Raise actor.lr; see that some weights are trained (model.lora_rank, model.target_modules) and that advantages "
@@ -485,7 +485,7 @@ def reward_falls(history: History) -> Symptom | None:
         noise = math.hypot(now.get("val/reward_se", math.inf), then.get("val/reward_se", math.inf))
         if lost > max(RARE * noise, 0.25 * float(spread.max())):
             return Symptom(
-                "the held-out reward falls: the policy unlearns what it could do",
+                "the policy unlearns what it could do, on held-out tasks",
                 f"{now['val/reward']:+.3f} at iteration {last}, {then['val/reward']:+.3f} at iteration {top}",
                 _GENTLER,
             )
@@ -498,7 +498,7 @@ def reward_falls(history: History) -> Symptom | None:
     if gain >= -RARE or fall < 0.5 * float(spread.max()):
         return None
     return Symptom(
-        "the reward falls: the policy unlearns what it could do",
+        "the policy unlearns what it could do",
         f"{rewards[-3:].mean():+.3f} in the last 3 iterations, {means[best]:+.3f} in iterations "
         f"{history.steps[best]} to {history.steps[best + START - 1]}",
         _GENTLER,

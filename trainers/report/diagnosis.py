@@ -2,7 +2,7 @@
 
 A check (:mod:`.checks`) is a pure function of what was measured so far, the :class:`History`, and of the configuration.
 :class:`Doctor` feeds it row by row, live or from ``metrics.jsonl``, and says which verdicts begin. It has no other
-state, so a run that resumes reads its own metrics and goes on where it was.
+state, so a run that resumes reads its own metrics and continues.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ class History:
         lately = self.latest("train/solved", 3)
         return float(lately.mean()) if lately.size else 0.0
 
-    def gain(self, before: slice, last: int = 3) -> float:
-        """How much more the last iterations earned than those of ``before``, in standard errors of the difference.
+    def gain(self, before: slice) -> float:
+        """How much more the last 3 iterations earned than those of ``before``, in standard errors of the difference.
 
         The errors are the metrics' own (``train/reward_se``, siblings as clusters), but no smaller than the iterations'
         spread says: tasks differ from batch to batch.
         """
         rewards, errors = (np.array(self.train[name]) for name in ("train/reward", "train/reward_se"))
         parts = []
-        for where in (before, slice(-last, None)):
+        for where in (before, slice(-3, None)):
             reward, error = rewards[where], errors[where] if errors.size else np.zeros(0)
             known = error[np.isfinite(error)]
             own = float(np.sqrt(np.mean(known**2))) if known.size else 0.0

@@ -372,8 +372,8 @@ class Reporter:
             with _optional(f"{kind} episodes of iteration {step}", self._episodes.path(kind, step)):
                 self._episodes.write(kind, step, *rows, **info)
 
-    def conclude(self, trained_s: float) -> None:
-        """Draw the curves, and print sample conversations, before and after, and where everything is."""
+    def conclude(self, trained_s: float, *, conversations: bool = True) -> None:
+        """Draw the curves, and print sample conversations where wanted, before and after, and where everything is."""
         curves = None
         if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS_FILE))):
             curves = plot(rows, self.folder / CURVES, title=self.folder.name)
@@ -381,7 +381,8 @@ class Reporter:
             return
         self._console.close()
         console: Console = self._console.console
-        print_conversations(pick(self._validated), console, title="validation")
+        if conversations:
+            print_conversations(pick(self._validated), console, title="validation")
         if len(self._validations) > 1:
             (first, before), (last, after) = self._validations[0], self._validations[-1]
             self.say(f"validation, iteration {first} -> {last}, {trained_s:.0f} s of training:")

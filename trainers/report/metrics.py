@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -180,11 +180,13 @@ _MOST = 64  # groups that are compared
 _SHOWN = 5
 
 
-def health_metrics(groups: Sequence[Sequence[Trajectory]], longest: int) -> dict[str, float]:
+def health_metrics(
+    groups: Sequence[Sequence[Trajectory]], longest: int, stop_token_ids: Collection[int] = ()
+) -> dict[str, float]:
     """Numbers of a batch of groups of siblings, from the opening on; ``longest`` is ``rollout.max_response_length``.
 
-    ``train/cut_paid`` (share of turns cut at a length limit and paid more than 0), and, where groups can be compared,
-    ``train/task_found`` and ``train/task_chance`` (:func:`task_found`).
+    ``train/cut_paid`` (share of turns cut at a length limit and paid more than 0; one that ends with a stop token was
+    not cut), and, where groups can be compared, ``train/task_found`` and ``train/task_chance`` (:func:`task_found`).
     """
     paid = turns = 0
     for episode in (episode for group in groups for episode in group):
@@ -192,6 +194,7 @@ def health_metrics(groups: Sequence[Sequence[Trajectory]], longest: int) -> dict
         cut = lengths >= longest
         if episode.status is Status.TRUNCATED_CONTEXT:
             cut[-1:] = True
+        cut &= ~np.isin(episode.token_ids[episode.turn_ends()], list(stop_token_ids))
         paid += int((cut & (episode.turn_rewards > 0)).sum())
         turns += episode.num_turns
     metrics = {"train/cut_paid": paid / turns} if turns else {}

@@ -435,7 +435,7 @@ class _Model:
         return results
 
     async def _again(self, asked: _Asked, error: BaseException, waited: bool) -> None:
-        """A request failed by itself: once more, or not. ``waited``: while the backend was down."""
+        """A request failed alone: once more, or not. ``waited``: while the backend was down."""
         if asked.answer.done():
             return
         if waited and asked.outages < _OUTAGES:

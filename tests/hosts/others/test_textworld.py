@@ -167,7 +167,7 @@ def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
         bad = {**row, "extra_info": {**row["extra_info"], **wrong}}
         with pytest.raises(TaskError, match=r"extra_info\."):
             env.reset(options={"task": bad})
-    with pytest.raises(ValueError, match="has 1 tasks"):
+    with pytest.raises(ValueError, match="has 1 task"):
         env.reset(options={"task_index": 1})
 
 

@@ -1,6 +1,8 @@
 """The audit finds a planted weakness of every kind, names its cause, and passes what is sound."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 from planted import (
@@ -60,6 +62,11 @@ def test_a_planted_weakness_is_found_and_named(kind, check, cause):
 @pytest.mark.parametrize("check", [unasked, failing_first, remembering, search])
 def test_a_sound_environment_has_no_weakness(check):
     assert check(subject(Sound)).status == "pass"
+
+
+def test_a_search_says_how_many_it_drew_and_how_many_near_the_best_it_tried():
+    evidence = search(replace(subject(Sound), search=10)).evidence
+    assert re.match(r"best of 10 drawn and [1-3] near the best of these: ", evidence), evidence
 
 
 def test_an_environment_must_list_attacks_of_its_own():

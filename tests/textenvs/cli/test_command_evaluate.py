@@ -355,7 +355,7 @@ def test_a_full_disk_is_told(capsys, monkeypatch):
     monkeypatch.setattr(Folder, "add", add)
     status, out, err = command(capsys, *BASE, "--policy", "expert", "--num-tasks", "5", "--out", "run")
     assert (status, out) == (1, "")
-    assert "run: No space left on device; 2 episodes are kept" in err
+    assert "run: No space left on device; 2 episodes kept" in err
 
 
 def test_without_pyarrow_there_are_json_lines(capsys, monkeypatch):

@@ -20,7 +20,6 @@ from textenvs.data.gsm8k import INSTRUCTION
 from textenvs.integrations.rows import SCHEMAS
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.task import SPLITS
-from textenvs.text import printable
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -351,13 +350,6 @@ def test_values_as_shown_can_be_typed(value):
     assert parse_options([f"x={show_value(value)}"]) == {"x": value}
 
 
-def test_what_a_model_says_cannot_steer_the_terminal():
-    assert printable("red \x1b[31m, bell \a, back \r, C1 \x9b, rtl \u202e") == (
-        r"red \x1b[31m, bell \x07, back \r, C1 \x9b, rtl \u202e"
-    )
-    assert printable("tab\tline\né 数 🙂") == "tab\tline\né 数 🙂"
-
-
 # ------------------------------------------------------------------ prepare
 
 GOOD = {"question": "How many?", "answer": "#### 4"}
@@ -420,7 +412,7 @@ def test_prepare_leaves_bad_rows_out_where_asked(tmp_path, capsys):
     rows = lines(tmp_path / "rows.jsonl", *BAD, GOOD)
     status, out, _ = command(capsys, "prepare", rows, "-o", ".", "--skip-bad")
     assert status == 0
-    assert "1 rows (openai/gsm8k: 1); 4 left out" in out
+    assert "1 row (openai/gsm8k: 1); 4 left out" in out
     assert textenvs.make("textenv/gsm8k", tasks="rows.parquet").tasks.size == 1
     status, _, err = command(capsys, "prepare", lines(tmp_path / "bad.jsonl", *BAD), "-o", ".", "--skip-bad")
     assert status == 1

@@ -19,6 +19,7 @@ from textenvs.cli.serve import read_served, read_tokens
 from textenvs.serve.client import RemoteError
 
 TOKEN = "a-token-of-the-command"
+UNGUARDED = "without a token, to every process on this machine"
 
 
 @contextmanager
@@ -29,7 +30,8 @@ def serving(*words, token=TOKEN):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
     try:
         for line in process.stdout:
-            if found := re.match(r"serving at (http://\S+),", line):
+            if found := re.match(r"serving at (http://\S+), (.+)", line):
+                assert found[2] == ("clients need a token" if token else UNGUARDED)
                 yield process, found[1]
                 break
         else:
@@ -51,7 +53,7 @@ def test_an_episode_and_a_graceful_end():
         assert clarify.reset(seed=1) == textenvs.make("textenv/clarify").reset(seed=1)
         clarify.close()
         process.send_signal(signal.SIGTERM)
-        assert "episodes have 30 s" in process.stdout.readline()
+        assert "1 episode, 30 s to finish" in process.stdout.readline()
         with pytest.raises(RemoteError, match="shutting down"):
             textenvs.make("textenv/remote", env="hard", retry_s=0.2, **options).reset(seed=0)
         while not direct.state.done:
@@ -59,6 +61,11 @@ def test_an_episode_and_a_graceful_end():
         assert process.wait(timeout=30) == 0
         assert process.stdout.read() == ""
         assert TOKEN not in process.stderr.read()
+
+
+def test_without_a_token_it_says_who_can_reach_it():
+    with serving("textenv/clarify", token=""):
+        pass
 
 
 def test_a_second_signal_does_not_wait():
@@ -69,7 +76,7 @@ def test_a_second_signal_does_not_wait():
         assert "shutting down" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
-        assert process.stdout.read() == "1 episodes were cut off\n"
+        assert process.stdout.read() == "1 episode cut off\n"
 
 
 HANGING = """

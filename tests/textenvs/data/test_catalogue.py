@@ -84,7 +84,7 @@ def test_rows_come_back_as_they_were_given_with_what_is_known_of_them(tmp_path: 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (ROWS["gsm8k"], "1 rows, and the split has 1319"),
+        (ROWS["gsm8k"], "1 row, and the split has 1319"),
         ([{"question": "How many?"}], "row 1: column 'answer' is missing"),
         ([], "the file is empty"),
     ],
@@ -98,6 +98,15 @@ def test_rows_that_are_not_the_data_sets_are_refused_and_leave_what_was_there(
     with pytest.raises(TaskError, match=message):
         import_file(entry, "test", file)
     assert entry.installed("test").read_bytes() == before
+
+
+def test_a_download_that_fails_names_the_command_that_takes_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object) -> None:
+        raise TaskError("no route")
+
+    monkeypatch.setattr("textenvs.data.catalogue.hub_rows", offline)
+    with pytest.raises(TaskError, match=r"no route\. From a file: textenvs data import gsm8k FILE --split test"):
+        catalogue()["gsm8k"].download("test")
 
 
 def test_other_rows_of_the_right_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +171,7 @@ def test_the_command_lists_imports_and_says_what_is_missing(tmp_path: Path, caps
     assert "--split train or --split test" in err
     assert "there is no data set 'gsm9k'; there are gsm8k," in err
     assert main(["data", "list"]) == 0
-    assert f"test: 1319 rows; here: 1 rows from {file}" in capsys.readouterr().out
+    assert f"test: 1319 rows; here: 1 row from {file}" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="needs GSM8K's rows in ../shared/data/gsm8k, beside the repository")

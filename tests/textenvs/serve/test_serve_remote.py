@@ -12,7 +12,7 @@ import adapter_kit
 import gymnasium
 import numpy as np
 import pytest
-from served import TOYS, registered, running, soon
+from served import TOYS, running, soon
 from toy_envs import Guess, ToyTasks
 
 import textenvs
@@ -24,18 +24,6 @@ from textenvs.messages import assistant, user
 from textenvs.serve.client import Client, RemoteError
 from textenvs.serve.host import Offer
 from textenvs.serve.remote import Remote
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    with running(registered(*adapter_kit.ENVIRONMENTS), allow=["expert", "scores"]) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def toys():
-    with running(allow=["scores", "tasks"]) as server:
-        yield server
 
 
 @pytest.fixture(params=TOYS)

@@ -9,10 +9,9 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-import adapter_kit
 import numpy as np
 import pytest
-from served import TOYS, Running, registered, running, soon
+from served import TOYS, Running, running, soon
 from toy_envs import Guess
 
 import textenvs
@@ -21,18 +20,6 @@ from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.runner import run as play_all
 from textenvs.messages import assistant
 from textenvs.serve.client import Client, RemoteError, exception_of
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    with running(registered(*adapter_kit.ENVIRONMENTS), allow=["expert", "scores"]) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def toys():
-    with running(allow=["scores", "tasks"]) as server:
-        yield server
 
 
 def test_a_server_that_is_killed_and_started_again_in_the_middle_of_an_episode():

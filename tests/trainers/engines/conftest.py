@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +108,11 @@ def vllm_kit(vllm: vllm_server.Server) -> Kit:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that kill their engine come last, so that a server is started once."""
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that servers are started with."""
+    path = tmp_path_factory.mktemp("model")
+    lively_model().save_pretrained(path)
+    return path

@@ -35,13 +35,6 @@ QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "s
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    lively_model().save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
     return dict(lively_model(seed=1).state_dict())
 
@@ -140,7 +133,7 @@ async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
     async with serving(folder, ServerBehavior(deterministic=False)) as (server, engine):
         await engine.generate([1], Sampling(max_new_tokens=1, seed=3, min_p=0.5))
         assert engine.honours_seeds is False
-        parameters = server.log[-1][1]["sampling_params"]
+        (parameters,) = (body["sampling_params"] for path, body in server.log if path == "/generate")
         assert "sampling_seed" not in parameters
         assert parameters["min_p"] == 0.5
     async with serving(folder) as (server, engine):

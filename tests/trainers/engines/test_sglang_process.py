@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kits import lively_model
 
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
@@ -20,13 +19,6 @@ from trainers.engines.sglang import SGLangEngine, SGLangOptions
 CONTEXT = 256
 LONG = Sampling(max_new_tokens=200, ignore_stop=True)
 QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "start_timeout_s": 100.0}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    lively_model().save_pretrained(path)
-    return path
 
 
 def python_that(folder: Path, script: str) -> str:

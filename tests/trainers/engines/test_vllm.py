@@ -29,13 +29,6 @@ LONG = Sampling(max_new_tokens=300, ignore_stop=True)
 NAME = "model.layers.1.mlp.down_proj.weight"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    lively_model().save_pretrained(path)
-    return path
-
-
 @asynccontextmanager
 async def serving(
     folder: Path, manners: ServerBehavior | None = None, **options: Any

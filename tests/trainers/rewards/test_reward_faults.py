@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
-from textenvs.messages import Message, Messages, assistant, user
+from textenvs.messages import Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Sampling
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
@@ -29,22 +30,6 @@ from trainers.rollout.group_scheduler import GroupRules
 from trainers.trajectory import Status, Trajectory
 
 GROUPS, SIBLINGS = 3, 2
-
-
-class Letters:
-    """A renderer of a token a letter."""
-
-    stop_token_ids = (2,)
-    rewrites_history = False
-
-    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
-        return [3] * len(messages)
-
-    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
-        return [3] * len(new)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(chr(i) for i in ids if i > 31)
 
 
 class TwoTurns:

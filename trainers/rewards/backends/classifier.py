@@ -49,7 +49,7 @@ class Classifier:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = _load(options).to(device).eval()
         self._device = self._model.device
-        # Where a model finds the last token by itself, this is what it takes for padding.
+        # Where a model finds the last token on its own, this is what it takes for padding.
         self._fill = getattr(self._model.config, "pad_token_id", None)
         if self._fill is None:
             self._fill = self._model.config.pad_token_id = 0
@@ -438,7 +438,7 @@ class ClassifierPool:
         pause = _FIRST_PAUSE_S
         await worker.close()
         while True:
-            await self._awake.wait()  # while the pool sleeps, its GPUs are somebody else's
+            await self._awake.wait()  # while the pool sleeps, its GPUs are in other use
             worker = self._make(number)
             try:
                 await worker.start()

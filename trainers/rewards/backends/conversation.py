@@ -72,7 +72,7 @@ async def score_prepared(
 class ConversationTokens:
     """Conversations as tokens of a model, by its chat template.
 
-    A control token that a message spells is encoded as plain text, so that a policy cannot go on in the user's name.
+    A control token that a message spells is encoded as plain text, so that a policy cannot continue in the user's name.
     Each message is put in a form that the template shows. ``ValueError``: there is no template, or it shows nothing.
     """
 

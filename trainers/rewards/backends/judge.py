@@ -59,7 +59,7 @@ class JudgeBackend:
         )
 
     def model_options(self) -> ModelOptions:
-        """Recommended batching options: each request by itself, many at a time."""
+        """Recommended batching options: single requests, many at a time."""
         spec = self._spec
         return ModelOptions(
             max_batch_size=1,

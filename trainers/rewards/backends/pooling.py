@@ -76,7 +76,7 @@ class PoolingBackend:
         return cls(options, client, served[0], tokens)
 
     def model_options(self) -> ModelOptions:
-        """Recommended batching options: the server batches again by itself, so a few batches at a time."""
+        """Recommended batching options: the server forms its own batches, so a few batches at a time."""
         low, high = score_range(self.options.transform)
         timeout_s = 2 * self.options.timeout_s
         return ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=timeout_s, low=low, high=high)
