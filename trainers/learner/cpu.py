@@ -205,7 +205,7 @@ class _Copies:
         with torch.no_grad():
             for master, copy in self._copies.items():
                 if learns and copy.requires_grad and master.grad is None:
-                    # Before there are activations: in the heap, gradients made between them would keep what these leave.
+                    # Before there are activations: in the heap, gradients made between them would keep holes open.
                     master.grad = torch.zeros_like(master)
                 if self._seen[master] != master._version:  # an optimizer's step, or a checkpoint
                     copy.copy_(master)
