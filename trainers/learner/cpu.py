@@ -225,6 +225,7 @@ def _copy(master: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
 
         def add(copy: torch.Tensor) -> None:
             assert master.grad is not None
+            assert copy.grad is not None
             master.grad.add_(copy.grad)
             copy.grad = None
 
