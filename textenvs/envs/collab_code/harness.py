@@ -387,7 +387,3 @@ def decode(value: Any, home: Any) -> Any:
         array = numpy.array(decode(content[0], home), dtype=numpy.dtype(content[1]))
         return array if content[2] else array[()]
     return _READ[name](decode(content, home))
-
-
-if __name__ == "__main__":  # it empties the folder, and ends every process that it sees
-    main()
