@@ -88,7 +88,7 @@ def test_a_missing_folder(tmp_path):
 @pytest.mark.parametrize(
     ("missing", "problem"),
     [
-        ("config.json", r"transformers cannot load it .*give a folder with config\.json"),
+        ("config.json", r"the folder has no config\.json$"),
         ("model.safetensors", r"transformers cannot load it .*give a folder with config\.json"),
         ("tokenizer.json", r"its tokenizer knows no words; is tokenizer\.json missing\?"),
     ],

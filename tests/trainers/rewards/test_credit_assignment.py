@@ -165,14 +165,14 @@ def test_which_of_them_change_the_policy_that_is_learned(choices, misled):
 
 def test_the_table_of_what_is_learned():
     rows = re.findall(
-        r"^\| (`\w+`(?:, `\w+`)?) \| ([\d.]+) \| ([\d.]+) \| (stop|go on) \| ([\d.]+) \|$", DOC.read_text(), re.M
+        r"^\| (`\w+`(?:, `\w+`)?) \| ([\d.]+) \| ([\d.]+) \| (stop|continue) \| ([\d.]+) \|$", DOC.read_text(), re.M
     )
     assert {name for names, *_ in rows for name in re.findall(r"\w+", names)} == set(SUM_KEEPING)
     for names, *to_go, does, pays in rows:
         for name in re.findall(r"\w+", names):
             found = [redistribution(name)(episode(rewards)).turn_rewards[1:].sum() for rewards in STOP_OR_GO_ON]
             assert [float(word) for word in to_go] == pytest.approx(found, abs=0.0051)
-            assert (does == "go on") == (found[1] > found[0]) == (float(pays) == 0.8)
+            assert (does == "continue") == (found[1] > found[0]) == (float(pays) == 0.8)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "opo", "passk", "reinforce_pp_baseline"])
