@@ -201,12 +201,8 @@ class _Copies:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        learns = torch.is_grad_enabled()
         with torch.no_grad():
             for master, copy in self._copies.items():
-                if learns and copy.requires_grad and master.grad is None:
-                    # Before there are activations: in the heap, gradients made between them would keep holes open.
-                    master.grad = torch.zeros_like(master)
                 if self._seen[master] != master._version:  # an optimizer's step, or a checkpoint
                     copy.copy_(master)
                     self._seen[master] = master._version
@@ -224,9 +220,11 @@ def _copy(master: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     if made.requires_grad:
 
         def add(copy: torch.Tensor) -> None:
-            assert master.grad is not None
             assert copy.grad is not None
-            master.grad.add_(copy.grad)
+            if master.grad is None:
+                master.grad = copy.grad.to(master.dtype)
+            else:
+                master.grad.add_(copy.grad)
             copy.grad = None
 
         made.register_post_accumulate_grad_hook(add)

@@ -2,7 +2,7 @@
 
 torch multiplies float32 matrices with Intel's MKL, which keeps to AVX2 on processors that are not Intel's. oneDNN,
 which is part of torch too, uses AVX-512 there: 250 against 105 GFLOP/s on a Zen 5 core, which makes an update of a tiny
-model 1.4 times as fast, although oneDNN compiles a kernel for every new shape (its cache holds a thousand). Results are
+model 1.4 times as fast, although oneDNN compiles a kernel for each new shape (it caches a thousand). Results are
 the same float32 products, summed in another order.
 """
 

@@ -252,7 +252,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _makes(answer: str, numbers: Sequence[int], target: int) -> bool:
-    """Whether an answer makes exactly ``target`` of whole numbers, each of ``numbers`` once, by ``+ - * /``."""
+    """Whether an answer is an expression in ``+ - * /`` with each of ``numbers`` once, equal to ``target``."""
     if not re.fullmatch(r"(?:[0-9+/()\s-]|\*(?!\*))+", answer) or _whole_numbers(answer) != sorted(numbers):
         return False
     try:
