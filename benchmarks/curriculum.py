@@ -3,17 +3,17 @@
     python -m benchmarks.curriculum [--seeds 0,1,2] [--kinds hard,fixed,curriculum] [--folder FOLDER] [--workers N]
                                     [--minutes M] [key=value ...]
 
-For each seed a tiny policy imitates the expert of `textenv/gsm8k-interact` on the levels easy, medium and hard, and
-gets the habit of answering in haste; of the hard level it solves a few percent then. From that same policy run, with
-the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`,
-the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the
-groups begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and
-end when `--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any
-level.
+The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
+sentences that add and take away, one of them at the level easy, two at medium, four at hard. For each seed a policy
+imitates the expert on all three, too shortly to be sure of any; of the hard level it solves a few percent then. From
+that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the
+three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that
+with a quarter of the groups begun in the middle of an episode. All are validated on held-out hard problems every
+`--chunk` iterations, and end when `--target` of these are solved, or after `--iterations`. Tokens are all that were
+sampled in training, of any level.
 
 It resumes where it was stopped: start the same command again. Results are written after every chunk. `--workers` makes
-so many chunks of different runs side by side; `--minutes` begins no chunk after so many, and `--starts` makes the
-policies to start from, in stages, and nothing else.
+so many chunks of different runs side by side; `--minutes` begins no chunk after so many.
 """
 
 from __future__ import annotations
@@ -22,33 +22,69 @@ import argparse
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import gymnasium
+
 from benchmarks.parallel import finished
+from textenvs.data.word_problems import GeneratedMath, Problem, short_sentences
+from textenvs.envs.gsm8k import Gsm8kInteract
+from textenvs.task import Split
 from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 #: What is wanted: the level starts below this, and the curriculum needs at most this share of the tokens.
 MOST_AT_FIRST, MOST_TOKENS = 0.05, 0.6
 
-LEVELS = [f"env.mixture.{level}.kwargs.level={level}" for level in ("easy", "medium", "hard")]
-#: The policies to start from are made in stages of so many steps, each from the last one's and with demonstrations of
-#: its own, so that what is cut short loses a stage at most; the last one gives the habit.
-STAGES, STAGE = 6, 250
+
+@dataclass(frozen=True)
+class Chains(GeneratedMath):
+    """Problems of ``steps`` short sentences each."""
+
+    steps: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"chains of {self.steps} ({self.split}, seed {self.seed})"
+
+    def _writer(self, rng: random.Random) -> tuple[Callable[[random.Random], Problem], str]:
+        return partial(short_sentences, self.steps), "chain"
+
+
+class ChainsInteract(Gsm8kInteract):
+    """`gsm8k-interact` about them."""
+
+    def __init__(self, *, steps: int = 1, split: Split = "train", **options: Any) -> None:
+        super().__init__(Chains(split=split, steps=steps, seed=steps), **options)
+
+
+gymnasium.register("curriculum/chains-v0", entry_point=ChainsInteract)
+
+ENV = "benchmarks.curriculum:curriculum/chains-v0"
+STEPS = {"easy": 1, "medium": 3, "hard": 6}
+LEVELS = [
+    key
+    for level, steps in STEPS.items()
+    for key in (f"env.mixture.{level}.id={ENV}", f"env.mixture.{level}.kwargs.steps={steps}")
+]
+#: The policies to start from imitate for so long.
 START = [
     *LEVELS,
-    *("warm_start.enable=true", f"warm_start.steps={STAGE}", f"warm_start.demonstrations={64 * STAGE}"),
-    *("warm_start.lr=2e-3", "warm_start.careless_rate=0.97", "trainer.resume_mode=disable"),
-    *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
+    *("warm_start.enable=true", "warm_start.steps=400", "warm_start.demonstrations=25600", "warm_start.lr=2e-3"),
+    *("warm_start.careless_steps=0", "trainer.resume_mode=disable", "trainer.total_iterations=1"),
+    *("trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
 ]
 KINDS = {
-    "hard": ["env.kwargs.level=hard"],
+    "hard": [f"env.id={ENV}", f"env.kwargs.steps={STEPS['hard']}"],
     "fixed": LEVELS,
     "curriculum": [*LEVELS, "env.curriculum.kind=signal"],
     "reverse": [*LEVELS, "env.curriculum.kind=signal", "env.curriculum.reverse_share=0.25"],
@@ -74,27 +110,18 @@ def start_of(seed: int, folder: Path) -> Path:
     return folder / f"start{seed}" / "model"
 
 
-def _stage(model: Path, stage: int) -> Path:
-    return model if stage == STAGES else model.with_name(f"stage{stage}")
-
-
 def do(work: Work, arguments: argparse.Namespace) -> None:
-    """Make the next stage of a policy to start from, or a run's next chunk."""
+    """Make a policy to start from, or a run's next chunk."""
     seed, kind = work
     model, folder = start_of(seed, arguments.folder), arguments.folder / f"{kind}{seed}"
     if kind == "start":
-        stage = next(n for n in range(1, STAGES + 1) if not _stage(model, n).exists())
         warm = [each for each in arguments.overrides if each.startswith(("warm_start.", "model.", "engine."))]
-        more = [f"warm_start.careless_steps={150 if stage == STAGES else 0}"]
-        if stage > 1:
-            warm = [each for each in warm if not each.startswith("model.")]
-            more.append(f"model.path={_stage(model, stage - 1)}")
         with tempfile.TemporaryDirectory() as temporary:
-            ppo(1000 * stage + seed, Path(temporary), [*START, *more, *warm])
+            ppo(1000 + seed, Path(temporary), [*START, *warm])
             made = Path(temporary) / "checkpoints" / "iteration_000000" / "model"
             new = model.with_suffix(".new")
             shutil.copytree(made, new, dirs_exist_ok=True)
-        new.replace(_stage(model, stage))  # a kill leaves no half of a policy
+        new.replace(model)  # a kill leaves no half of a policy
         return
     others = [each for each in arguments.overrides if not each.startswith(("warm_start.", "model."))]
     curve = curve_of(folder)
@@ -113,8 +140,6 @@ def ready(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> list[Wor
     wanted = [row for row in rows if row["tokens"] is None]
     wanted = [row for row in wanted if not row["curve"] or row["curve"][-1]["iteration"] < arguments.iterations]
     wanted.sort(key=lambda row: len(row["curve"]))
-    if arguments.starts:
-        wanted = [row for row in rows if not start_of(row["seed"], arguments.folder).exists()]
     there = {row["seed"]: start_of(row["seed"], arguments.folder).exists() for row in wanted}
     return list(dict.fromkeys((row["seed"], row["kind"] if there[row["seed"]] else "start") for row in wanted))
 
@@ -176,7 +201,6 @@ def main() -> int:
     parser.add_argument("--target", type=float, default=0.5)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--starts", action="store_true")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
     rows = [row_of(seed, kind, arguments) for seed in arguments.seeds for kind in arguments.kinds]

@@ -45,7 +45,7 @@ from .config.yaml12 import dump
 from .demonstrations import DemonstrationError
 from .engines.base import Engine
 from .learner import Learner, Parallel
-from .learner.memory import empty_heap
+from .learner.memory import empty_heap, in_learner_thread
 from .policy import Policy, PolicyError
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
@@ -183,12 +183,12 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         sleeper = None if models is None else models.sleeper
         if sleeper is not None:  # the learner spans its GPUs
             await sleeper.sleep()
-        await asyncio.to_thread(warm_up, config, policy, renderer, reporter.say, given_up)
+        await in_learner_thread(warm_up, config, policy, renderer, reporter.say, given_up)
         await asyncio.to_thread(empty_heap)  # of a learner that is gone
         if sleeper is not None:
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
-    learner = await asyncio.to_thread(learner_of, config, policy, cluster)
+    learner = await in_learner_thread(learner_of, config, policy, cluster)
     if isinstance(learner, LearnerGroup):
         stack.callback(learner.close)
         stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first

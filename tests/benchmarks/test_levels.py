@@ -24,7 +24,7 @@ def test_the_run_that_is_furthest_behind_comes_next_and_a_started_command_resume
         made.append((folder.name, str(end)))
         if len(made) == 3:
             raise KeyboardInterrupt
-        solved = 0.0 if "env.kwargs.level=hard" in options else end / 30
+        solved = 0.0 if "env.kwargs.steps=4" in options else end / 30
         folder.mkdir(exist_ok=True, parents=True)
         first = {"train/response_tokens": 10.0, "train/episodes": 8, "val/solved": solved}
         with (folder / METRICS_FILE).open("a") as file:
@@ -42,33 +42,3 @@ def test_the_run_that_is_furthest_behind_comes_next_and_a_started_command_resume
     assert made[3:] == [("hard3", "20"), ("fixed3", "20"), ("hard3", "30")]
     found = json.loads((tmp_path / "results.json").read_text())
     assert {row["kind"]: row["tokens"] for row in found["runs"]} == {"hard": None, "fixed": 120.0}
-
-
-def test_a_policy_to_start_from_is_made_in_stages_that_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, Path | None, str]] = []
-
-    def ppo(seed: int, folder: Path, options: list[str]) -> None:
-        told = dict(option.split("=", 1) for option in options if "=" in option)
-        before = Path(told["model.path"]) if "model.path" in told else None
-        assert before is None or before.exists()
-        made.append((seed, before, told["warm_start.careless_steps"]))
-        if len(made) == 4:
-            raise KeyboardInterrupt
-        (folder / "checkpoints" / "iteration_000000" / "model").mkdir(parents=True)
-
-    monkeypatch.setattr(command, "ppo", ppo)
-    monkeypatch.setattr(command, "STAGES", 3)
-    where = ["--folder", str(tmp_path), "--results", str(tmp_path / "results.json")]
-    monkeypatch.setattr("sys.argv", ["x", "--seeds", "3,4", "--starts", *where])
-    with pytest.raises(KeyboardInterrupt):
-        command.main()
-    command.main()
-    stages = [tmp_path / "start4" / f"stage{number}" for number in (1, 2)]
-    assert [each for each in made if each[0] % 1000 == 4] == [
-        (1004, None, "0"),  # cut short
-        (1004, None, "0"),
-        (2004, stages[0], "0"),
-        (3004, stages[1], "150"),
-    ]
-    assert command.start_of(3, tmp_path).exists()
-    assert command.start_of(4, tmp_path).exists()

@@ -94,7 +94,7 @@ def grammar() -> Grammar:
 
 
 @dataclass
-class _Problem:
+class Problem:
     """A problem while it is written: parts of the question, lines of the answer, and the equations alone."""
 
     parts: list[str] = field(default_factory=list)
@@ -156,13 +156,13 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _easy(steps: int, rng: random.Random) -> _Problem:
+def short_sentences(steps: int, rng: random.Random) -> Problem:
     """Short sentences, small numbers: about 5.9 million questions on about 2,500 different chains of equations.
 
     Each change is drawn evenly from all that are possible (10 gains, and as many losses as there are things to lose, up
     to 10): drawing the sign first would make the few losses from a small start far more frequent than other sums.
     """
-    words, problem = grammar(), _Problem()
+    words, problem = grammar(), Problem()
     name, thing = rng.choice(words.names), rng.choice(words.things)
     have = rng.randint(2, 10)
     problem.parts.append(words.easy["start"].format(name=name, have=have, thing=thing))
@@ -177,9 +177,9 @@ def _easy(steps: int, rng: random.Random) -> _Problem:
     return problem
 
 
-def _told(story: Story, steps: int, dials: Dials, rng: random.Random) -> _Problem:
+def _told(story: Story, steps: int, dials: Dials, rng: random.Random) -> Problem:
     """A story, continued up to so many steps, with distractors."""
-    words, problem = grammar(), _Problem()
+    words, problem = grammar(), Problem()
     roles = dict(zip(("name", "other", "third"), rng.sample(words.names, 3), strict=True))
     roles |= dict(zip(("thing", "extra"), rng.sample(words.things, 2), strict=True))
     ask = problem.tell(story, roles, dials.size, rng)
@@ -268,11 +268,11 @@ class GeneratedMath(Endless):
             extra={"question": question, "answer": answer, "level": self.level, "kind": kind},
         )
 
-    def _writer(self, rng: random.Random) -> tuple[Callable[[random.Random], _Problem], str]:
+    def _writer(self, rng: random.Random) -> tuple[Callable[[random.Random], Problem], str]:
         dials = DIALS.get(self.level) if self.dials is None else self.dials
         if dials is None:
             # With one step there are few different problems.
-            return functools.partial(_easy, rng.choice((1, 2, 2, 2))), "chain"
+            return functools.partial(short_sentences, rng.choice((1, 2, 2, 2))), "chain"
         steps = rng.randint(*dials.steps)
         story = rng.choice(
             [

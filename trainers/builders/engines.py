@@ -179,6 +179,7 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         seed=config.trainer.seed + replica,
         threads=threads_for(policy, config.engine.threads),
         version=version,
+        sleep_level=2,  # while the learner makes the weights that come next
     )
 
 

@@ -201,6 +201,7 @@ class Decoder:
         self.parameters: dict[str, Tensor] = {}
         self._num_layers: int = config.num_hidden_layers
         self._cache: list[Tensor] = []
+        self._freed: list[tuple[torch.UntypedStorage, int]] = []  # of the weights, and what each is to have again
         self._cells: CellAttention | None = None
         self._take_model(model, torch.get_num_threads() if threads is None else threads)
 
@@ -240,8 +241,23 @@ class Decoder:
         check_names({name: torch.Size(each.shape) for each in source.specs for name in each.names}, shapes, self._tied)
         return source.read()
 
+    def free_weights(self) -> None:
+        """Give the memory of all weights back; nothing can be computed until :meth:`load_weights`."""
+        if self.has_weights:
+            storages = [value.untyped_storage() for value in self.parameters.values()]  # views share one
+            self._freed = [(each, each.nbytes()) for each in {each.data_ptr(): each for each in storages}.values()]
+            for storage, _ in self._freed:
+                storage.resize_(0)
+
+    @property
+    def has_weights(self) -> bool:
+        return not self._freed
+
     def load_weights(self, tensors: Iterable[Named]) -> None:
         """Copy weights into the memory of the old ones, cast; keys and values computed before are stale afterwards."""
+        for storage, size in self._freed:
+            storage.resize_(size)
+        self._freed = []
         for names, value in tensors:
             for name in names:
                 if name not in self._tied:

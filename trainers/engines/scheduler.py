@@ -187,7 +187,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting or self._updates)
+        return bool(self._updates or (self._decoder.has_weights and (self._running or self._waiting)))
 
     def gauges(self) -> dict[str, float]:
         """How many are running and waiting, how many sessions keep blocks, and the share of blocks that run."""
@@ -228,9 +228,12 @@ class Scheduler:
     def step(self) -> list[Outcome]:
         """Apply updates that are due, admit requests, compute once; EngineError if the model's output is not finite.
 
-        Returns what ended: requests with their generation, updates with ``None`` or the reason they were refused.
+        Without weights it computes nothing, and the next update waits for no request. Returns what ended: requests
+        with their generation, updates with ``None`` or the reason they were refused.
         """
         outcomes = self._apply_updates()
+        if not self._decoder.has_weights:
+            return outcomes
         if not self._updates:  # one that waits for those in flight admits no others
             self._admit()
         if self._running:
@@ -242,7 +245,9 @@ class Scheduler:
 
     def _apply_updates(self) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        while self._updates and not (self._updates[0].mode == "wait" and self._running):
+        while self._updates:
+            if self._updates[0].mode == "wait" and self._running and self._decoder.has_weights:
+                break
             update = self._updates.popleft()
             try:
                 if update.version <= self.version:
@@ -259,10 +264,12 @@ class Scheduler:
             outcomes.append((update, None))
         return outcomes
 
-    def free_cache(self) -> None:
-        """Give the memory of keys and values back; requests compute theirs again."""
+    def free_memory(self, *, weights: bool) -> None:
+        """Give the memory of keys and values back, which requests compute again; with ``weights`` theirs as well."""
         self._forget()
         self._decoder.free_cache()
+        if weights:
+            self._decoder.free_weights()
 
     def _forget(self) -> None:
         for row in self._running:

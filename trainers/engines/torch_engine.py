@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -57,6 +57,8 @@ class TorchEngine:
         threads: CPU threads of matrix products; by default PyTorch's setting. 1 is best for tiny models.
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
+        sleep_level: What :meth:`sleep` gives back: 1, keys and values; 2, the weights as well, and requests then wait
+            for the next update.
 
     Raises ``ValueError``: an unsupported model (the message says why), or a size that is not positive.
     """
@@ -75,8 +77,11 @@ class TorchEngine:
         threads: int | None = None,
         prefill_budget: int = 1024,
         version: int = 0,
+        sleep_level: Literal[1, 2] = 1,
     ) -> None:
         check_supported(model.config)
+        if sleep_level not in (1, 2):
+            raise ValueError(f"sleep_level must be 1 or 2, not {sleep_level!r}")
         if max_context is None:
             max_context = min(model.config.max_position_embeddings, 4096)
         sizes = {"max_slots": max_slots, "prefill_budget": prefill_budget, "threads": 1 if threads is None else threads}
@@ -98,6 +103,7 @@ class TorchEngine:
         )
         self._vocab_size: int = model.config.vocab_size
         self.max_context = max_context
+        self._sleep_level = sleep_level
         self._mailbox = _Mailbox()
         self._thread = threading.Thread(
             target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
@@ -133,9 +139,9 @@ class TorchEngine:
             self._mailbox.post(lambda scheduler: scheduler.release(session))
 
     async def sleep(self) -> None:
-        """Give the memory of keys and values back; the next step takes it again, and requests compute theirs anew."""
+        """Give memory back (see ``sleep_level``); the next step takes it again, and requests compute theirs anew."""
         with contextlib.suppress(EngineDeadError):
-            self._mailbox.post(lambda scheduler: scheduler.free_cache())
+            self._mailbox.post(lambda scheduler: scheduler.free_memory(weights=self._sleep_level == 2))
 
     async def wake(self) -> None:
         """Undo :meth:`sleep`: nothing to do."""

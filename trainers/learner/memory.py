@@ -5,17 +5,38 @@ longer keeps what was freed below it from going back to the system. A rank then 
 (``benchmarks/real_size.py``). With a fixed limit, what is larger comes from the system and goes back at once. That
 makes an update of SmolLM2 half as long again, for pages that are new every time. So ranks of a cluster, which share a
 machine, do it; a run in one process keeps the heap while it learns, and empties it after each iteration.
+
+glibc also keeps heaps by thread: what one thread freed, another does not get. So one thread computes all that a learner
+in this process does (:func:`in_learner_thread`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
 _MMAP_THRESHOLD = -3  #: glibc's number of that parameter (malloc.h)
 _LIMIT = 2**20
+
+
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="learner")
+
+
+async def in_learner_thread(call: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    """``asyncio.to_thread``, in the one thread of all that a learner in this process computes."""
+    run = partial(copy_context().run, call, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, run)
 
 
 def give_back_freed_memory() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data.gsm8k import problem_with, without_annotations
-from textenvs.data.word_problems import LEVELS, Dials, GeneratedMath, _Problem, _Unsuitable, grammar
+from textenvs.data.word_problems import LEVELS, Dials, GeneratedMath, Problem, _Unsuitable, grammar
 from textenvs.scoring.gsm8k import extract
 from textenvs.task import TaskSet
 
@@ -96,7 +96,7 @@ def check_numbers(problem, asked):
 def test_a_story_gives_every_number_that_its_worked_answer_uses(story):
     told = 0
     for seed in range(20):
-        problem = _Problem()
+        problem = Problem()
         with suppress(_Unsuitable):
             asked = problem.tell(story, ROLES, 1 + seed % 4, random.Random(seed))
             check_numbers(problem, asked)
@@ -109,7 +109,7 @@ def test_a_sentence_that_continues_gives_every_number_that_its_worked_answer_use
     told = 0
     for story in grammar().stories:
         for seed in range(12 if story.leaves == unit else 0):
-            problem, rng = _Problem(), random.Random(seed)
+            problem, rng = Problem(), random.Random(seed)
             with suppress(_Unsuitable):
                 problem.tell(story, ROLES, 1, rng)
                 problem.tell(sentence, ROLES, 1, rng)

@@ -15,8 +15,9 @@ import pytest
 import torch
 from engine_kits import VOCAB, lively_model
 
-from trainers.engines.base import Generation, Sampling
+from trainers.engines.base import Generation, Sampling, UpdateMode
 from trainers.engines.decoder import SIZE, Decoder, blocks_for
+from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.torch_engine import TorchEngine
 
@@ -84,12 +85,44 @@ def test_memory_given_back_in_the_middle_changes_no_reply() -> None:
         while machine.has_work:
             outcomes += machine.step()
             if machine.counters["steps"] == asleep_after:
-                machine.free_cache()
+                machine.free_memory(weights=False)
                 held = [x for x in gc.get_objects() if type(x) is torch.Tensor and len(x.shape) == 3]
                 assert all(len(x) != 3 * 128 for x in held), "keys and values are gone"
         done = dict(outcomes)
         results.append([done[each].token_ids.tolist() for each in requests])
     assert results[0] == results[1]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", [Decoder, ModuleDecoder])
+@pytest.mark.parametrize("mode", ["keep", "wait"])
+def test_without_weights_requests_wait_for_the_next_update(kind: Any, mode: UpdateMode) -> None:
+    """Those in flight as well, which continue as if they had never stopped."""
+    weights = lively_model(seed=1).state_dict()
+    prompts = [list(range(2, 2 + n)) for n in (20, 40)]
+    results = []
+    for level in (1, 2):
+        decoder = kind(lively_model(), 32, 128, threads=1)
+        machine = Scheduler(decoder, 2)
+        requests = [request(p, Sampling(max_new_tokens=10, seed=i)) for i, p in enumerate(prompts)]
+        machine.add(requests[0])
+        outcomes = [*machine.step(), *machine.step()]
+        machine.free_memory(weights=level == 2)
+        machine.free_memory(weights=level == 2)  # twice is once
+        held = {value.untyped_storage().nbytes() for value in decoder.parameters.values()}
+        assert (held == {0}) == (level == 2)
+        machine.add(requests[1])
+        if level == 2:
+            assert not machine.has_work
+            assert not machine.step()
+        machine.add(Update(weights, 1, mode if level == 2 else "keep"))
+        while machine.has_work:
+            outcomes += machine.step()
+        done = dict(outcomes)
+        results.append([done[each] for each in requests])
+    for one, two in zip(*results, strict=True):
+        assert one.token_ids.tolist() == two.token_ids.tolist()
+        assert one.weight_version.tolist() == two.weight_version.tolist()
 
 
 @torch.inference_mode()
