@@ -1,7 +1,7 @@
 """Advantage estimators, baselines and off-policy corrections, measured against the true policy gradient.
 
-    python -m benchmarks.estimators [--parts games,text] [--batches 2000] [--episodes 4096] [--folder FOLDER]
-                                    [--workers N] [--minutes M]
+    python -m benchmarks.estimators [--parts games,text] [--batches 2000] [--episodes 4096]
+                                    [--reference 4096] [--folder FOLDER] [--workers N] [--minutes M]
 
 ``games``: three environments whose gradient is exact (:mod:`.games`). Every estimator, baseline, normalisation and
 aggregation at staleness 0, 1, 2, 4 and 8; every correction; baselines by the size of a group, and what normalises by
@@ -45,7 +45,7 @@ def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[Row]]
             yield _labelled("games", game, found)
     if "text" in options.parts:
         every = [
-            text.Piece(env, staleness, options.episodes, options.draws)
+            text.Piece(env, staleness, options.episodes, options.draws, options.reference or options.episodes)
             for env in options.envs
             for staleness in text.STALENESS
         ]
@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--envs", default=",".join(text.ENVIRONMENTS), type=_names, help="of the text part")
     parser.add_argument("--episodes", type=int, default=4096, help="a pool of the text part; a multiple of 512")
+    parser.add_argument("--reference", type=int, help="episodes of its reference; by default as many")
     parser.add_argument("--draws", type=int, default=400, help="batches drawn from a pool")
     parser.add_argument("--folder", type=Path, default=Path("outputs/estimators"), help="of rows and policies")
     parser.add_argument("--seed", type=int, default=0, help="of the games")

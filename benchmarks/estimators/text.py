@@ -2,8 +2,8 @@
 
 A run of PPO, after a short warm start, leaves a checkpoint an iteration. The last one is measured, and those
 before it sample for it at each staleness. Every task of a fixed set is played by many siblings, forks of one
-opening. As many episodes of the last policy as are in a pool make the reference: ``turn_grpo`` with ``baseline=group``
-is unbiased. Batches are drawn from other siblings of the same tasks.
+opening. Episodes of the last policy make the reference: ``turn_grpo`` with ``baseline=group`` is unbiased. Batches are
+drawn from a pool of other siblings of the same tasks.
 
 Reference and pools are cut into :data:`PARTS`, each with a seed of its own. A part is what a process does at once; it
 is kept in a file. The bias is estimated from products of different parts, which are independent: that a pool is finite
@@ -74,8 +74,9 @@ class Piece:
     Args:
         env: Of :data:`ENVIRONMENTS`.
         staleness: Updates that the policy that samples is behind.
-        episodes: Of its pool, a multiple of 512, and of the reference.
+        episodes: Of its pool, a multiple of 512.
         batches: Drawn from it, at least one for each part.
+        reference: Episodes of the reference, a multiple of 512.
 
     Raises:
         ValueError: Too few episodes or batches, or no multiple.
@@ -85,14 +86,16 @@ class Piece:
     staleness: int
     episodes: int
     batches: int
+    reference: int
 
     def __post_init__(self) -> None:
-        siblings, rest = divmod(self.episodes, TASKS * PARTS)
-        if rest or siblings < SIZE or self.batches < PARTS:
-            raise ValueError(
-                f"the text part takes a multiple of {TASKS * PARTS} episodes, at least {TASKS * PARTS * SIZE}, and "
-                f"{PARTS} batches at least, not {self.episodes} and {self.batches}"
-            )
+        for episodes in (self.episodes, self.reference):
+            siblings, rest = divmod(episodes, TASKS * PARTS)
+            if rest or siblings < SIZE or self.batches < PARTS:
+                raise ValueError(
+                    f"the text part takes a multiple of {TASKS * PARTS} episodes, at least {TASKS * PARTS * SIZE}, and "
+                    f"{PARTS} batches at least, not {episodes} and {self.batches}"
+                )
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,8 @@ class Work:
         if self.kind == "train":
             return checkpoint(folder, 8)
         if self.kind == "reference":
-            return folder / f"reference-{piece.episodes}-{self.part}.npy"
-        return folder / f"pool-{piece.staleness}-{piece.episodes}-{piece.batches}-{self.part}.pickle"
+            return folder / f"reference-{piece.reference}-{self.part}.npy"
+        return folder / f"pool-{piece.staleness}-{piece.episodes}-{piece.batches}-{piece.reference}-{self.part}.pickle"
 
 
 def ready(pieces: Sequence[Piece], folder: Path) -> Iterator[Work]:
@@ -146,14 +149,15 @@ def do(work: Work, folder: Path) -> float:
     if work.kind == "train":
         train(piece.env, folder / piece.env)
         return time.process_time() - began
-    episodes = piece.episodes // PARTS
     new = path.with_suffix(".new")
     with new.open("wb") as file:
         if work.kind == "reference":
-            found = play(piece.env, folder / piece.env, 8, episodes, seed=101 + work.part)
+            found = play(piece.env, folder / piece.env, 8, piece.reference // PARTS, seed=101 + work.part)
             np.save(file, _mean_update(found, np.arange(found.batch.num_episodes)))
         else:
-            found = play(piece.env, folder / piece.env, 8 - piece.staleness, episodes, seed=1 + work.part)
+            found = play(
+                piece.env, folder / piece.env, 8 - piece.staleness, piece.episodes // PARTS, seed=1 + work.part
+            )
             pickle.dump(_measured(piece, work.part, found, reference(piece, folder)[0]), file)
     new.replace(path)
     return time.process_time() - began

@@ -276,6 +276,6 @@ def test_the_text_part_is_done_by_parts_and_resumes(tmp_path, monkeypatch, capsy
 
 
 def test_a_pool_is_cut_into_parts_with_enough_siblings() -> None:
-    for episodes, batches in ((4000, 400), (2048, 400), (4096, 15)):
+    for episodes, batches, reference in ((4000, 400, 4096), (2048, 400, 4096), (4096, 15, 4096), (4096, 400, 4000)):
         with pytest.raises(ValueError, match="multiple of 512"):
-            text.Piece("clarify", 0, episodes, batches)
+            text.Piece("clarify", 0, episodes, batches, reference)
