@@ -4,7 +4,7 @@
                                     [--minutes M] [key=value ...]
 
 The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
-sentences that add and take away, one of them at the level easy, two at medium, four at hard. For each seed a policy
+sentences that add and take away, one of them at the level easy, three at medium, six at hard. For each seed a policy
 imitates the expert on all three, too shortly to be sure of any; of the hard level it solves a few percent then. From
 that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the
 three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that
@@ -61,10 +61,10 @@ class Chains(GeneratedMath):
 
 
 class ChainsInteract(Gsm8kInteract):
-    """`gsm8k-interact` about them."""
+    """`gsm8k-interact` about them, with one attempt: where answers are small numbers, three attempts guess many."""
 
     def __init__(self, *, steps: int = 1, split: Split = "train", **options: Any) -> None:
-        super().__init__(Chains(split=split, steps=steps, seed=steps), **options)
+        super().__init__(Chains(split=split, steps=steps, seed=steps), max_assistant_turns=1, **options)
 
 
 gymnasium.register("curriculum/chains-v0", entry_point=ChainsInteract)
@@ -79,7 +79,7 @@ LEVELS = [
 #: The policies to start from imitate for so long.
 START = [
     *LEVELS,
-    *("warm_start.enable=true", "warm_start.steps=400", "warm_start.demonstrations=25600", "warm_start.lr=2e-3"),
+    *("warm_start.enable=true", "warm_start.steps=350", "warm_start.demonstrations=22400", "warm_start.lr=2e-3"),
     *("warm_start.careless_steps=0", "trainer.resume_mode=disable", "trainer.total_iterations=1"),
     *("trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
 ]
