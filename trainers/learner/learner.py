@@ -28,7 +28,7 @@ from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device
 from trainers.learner.inputs import Floats, KeptSets, PerToken, column, inputs_of, some_names, split
 from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
-from trainers.learner.memory import peak
+from trainers.learner.memory import keep_few_kernels, peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
@@ -122,6 +122,8 @@ class Learner:
         if threads is not None:
             torch.set_num_threads(threads)
         self.device = rank_device(device)
+        if self.device.type == "cpu":
+            keep_few_kernels()
         precision = precision_of(dtype, self.device)
         parallel = parallel or Parallel()
         check_activation_offload(activation_offload, gradient_checkpointing, self.device)
