@@ -26,6 +26,8 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
     ``TaskError``: the file is missing, empty or cannot be read.
     """
     path = Path(path).expanduser()
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise TaskError(f"{_existing(path)}: rows are read from .jsonl (an object a line) or .parquet files")
     rows = _json_rows(path, columns) if path.suffix == ".jsonl" else _parquet_rows(path)
     number = 0
     for number, row in rows:
@@ -77,7 +79,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
         with parquet.ParquetFile(_existing(path)) as file:
             rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
             yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=1))
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, OSError) as error:
+        # A text column may hold other bytes, a date column a day that Python has no date for.
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
 
 

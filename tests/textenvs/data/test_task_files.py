@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.data.files import write_parquet
+from textenvs.data.files import file_rows, write_parquet
 from textenvs.data.gsm8k import READER, from_pair, problem_with, without_annotations
 from textenvs.data.sources import read_source
 from textenvs.data.word_problems import GeneratedMath
@@ -115,6 +115,13 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "text.parquet").write_text("no parquet")
     with pytest.raises(TaskError, match="text.parquet: not a readable Parquet file"):
         read(tmp_path / "text.parquet")
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.JSONL", "rows"])
+def test_a_file_of_another_kind_is_not_called_a_damaged_parquet_file(tmp_path, name):
+    (tmp_path / name).write_text(json.dumps([GOOD]))
+    with pytest.raises(TaskError, match=f"{name}: rows are read from .jsonl .* or .parquet files"):
+        list(file_rows(tmp_path / name, "text"))
 
 
 # ------------------------------------------------------------------ Parquet
@@ -253,6 +260,19 @@ def test_bad_parquet_names_file_row_and_column(tmp_path):
     table(path, pyarrow.Table.from_pylist([good]).slice(0, 0))
     with pytest.raises(TaskError, match="the file is empty; it needs rows"):
         read(path)
+
+
+def test_parquet_values_that_python_cannot_hold_name_the_file(tmp_path):
+    import pyarrow
+
+    raw = pyarrow.array([b"\xff\xfe"], pyarrow.binary())
+    for values in (
+        pyarrow.Array.from_buffers(pyarrow.string(), 1, raw.buffers()),
+        pyarrow.array([2**60], pyarrow.timestamp("us")),
+    ):
+        path = table(tmp_path / "odd.parquet", pyarrow.table({"question": values, "answer": ["#### 1"]}))
+        with pytest.raises(TaskError, match="odd.parquet: not a readable Parquet file"):
+            read(path)
 
 
 def test_the_check_of_gsm8k_rows(tmp_path):
