@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..messages import clean_text
 from ..task import Task, TaskError, TaskSet
 
 MadeT = TypeVar("MadeT")
@@ -142,23 +143,40 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
 
 
 def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
-    """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it."""
+    """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it.
+
+    Lone surrogates in texts, which no file can hold, become U+FFFD.
+    """
     pyarrow, parquet = _import_pyarrow()
     path = Path(path)
-    columns = dict.fromkeys(name for row in rows for name in row)
-    rows = [dict.fromkeys(columns) | row for row in rows]  # pyarrow takes the columns from the first row
-    try:
-        table = pyarrow.Table.from_pylist(rows)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError) as error:
-        raise TaskError(
-            f"{path}: the rows have no common Parquet schema ({error}); give each field one type"
-        ) from error
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            try:
+                columns[clean_text(name)] = pyarrow.array(values)
+            except UnicodeEncodeError:
+                columns[clean_text(name)] = pyarrow.array(_clean(values))
+        except (pyarrow.ArrowException, OverflowError) as error:
+            raise TaskError(
+                f"{path}: the rows have no common Parquet schema (column {name!r}: {error}); give each field one type"
+            ) from error
+    table = pyarrow.table(columns)
     try:
         with written_whole(path) as temporary:
             parquet.write_table(table, temporary)
     except pyarrow.ArrowNotImplementedError as error:
         raise TaskError(f"{path}: Parquet cannot hold these rows ({error})") from error
     return path
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {_clean(name): _clean(part) for name, part in value.items()}
+    return [_clean(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 @contextmanager

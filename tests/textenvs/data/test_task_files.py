@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.data.files import file_rows, write_parquet
+from textenvs.data.files import file_rows, write_parquet, write_rows
 from textenvs.data.gsm8k import READER, from_pair, problem_with, without_annotations
 from textenvs.data.sources import read_source
 from textenvs.data.word_problems import GeneratedMath
@@ -215,7 +215,18 @@ def test_rows_without_a_common_type_are_an_error(tmp_path):
         write_parquet(tasks, tmp_path / "x.parquet")
     with pytest.raises(TaskError, match="Parquet cannot hold these rows"):
         write_parquet([Task("k", "s", (user("q"),), ground_truth="3", extra={"a": {}})], tmp_path / "x.parquet")
+    with pytest.raises(TaskError, match="column 'n': Python int too large"):
+        write_rows([{"n": 1}, {"n": 2**70}], tmp_path / "x.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_pair_of_surrogates_is_written_as_a_replacement(tmp_path):
+    row = {"question": "a\ud83d", "more": [{"b\ude00": ("c\ud83d", "")}]}
+    path = write_rows([{"question": "fine"}, row], tmp_path / "x.parquet")
+    assert [row for _, row in file_rows(path, "text")] == [
+        {"question": "fine"},
+        {"question": "a\ufffd", "more": [{"b\ufffd": ["c\ufffd", ""]}]},
+    ]
 
 
 def table(path, rows):
