@@ -142,32 +142,33 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
     return write_rows(rows, path)
 
 
-def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
+def write_rows(rows: Sequence[dict[str, Any]], path: str | Path, *, name: str | None = None) -> Path:
     """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it.
 
-    Lone surrogates in texts, which no file can hold, become U+FFFD.
+    Lone surrogates in texts, which no file can hold, become U+FFFD. ``name`` (by default ``path``) stands in errors.
     """
     pyarrow, parquet = _import_pyarrow()
     path = Path(path)
-    names = dict.fromkeys(name for row in rows for name in row)
+    source = name or path
     columns = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
+    for column in dict.fromkeys(column for row in rows for column in row):
+        values = [row.get(column) for row in rows]
         try:
             try:
-                columns[clean_text(name)] = pyarrow.array(values)
+                columns[clean_text(column)] = pyarrow.array(values)
             except UnicodeEncodeError:
-                columns[clean_text(name)] = pyarrow.array(_clean(values))
+                columns[clean_text(column)] = pyarrow.array(_clean(values))
         except (pyarrow.ArrowException, OverflowError) as error:
             raise TaskError(
-                f"{path}: the rows have no common Parquet schema (column {name!r}: {error}); give each field one type"
+                f"{source}: the rows have no common Parquet schema (column {column!r}: {error}); "
+                "give each field one type"
             ) from error
     table = pyarrow.table(columns)
     try:
         with written_whole(path) as temporary:
             parquet.write_table(table, temporary)
     except pyarrow.ArrowNotImplementedError as error:
-        raise TaskError(f"{path}: Parquet cannot hold these rows ({error})") from error
+        raise TaskError(f"{source}: Parquet cannot hold these rows ({error})") from error
     return path
 
 
