@@ -84,6 +84,26 @@ def test_an_engine_that_cannot_be_served_leaves_nothing_and_is_tried_again():
     assert (Served.open, answers(engine)) == (1, True)
 
 
+def test_a_taskset_that_broke_off_is_read_anew(monkeypatch):
+    """An iterator that raised has ended: what was read until then would have been taken for all the tasks."""
+    errors = [OSError("the Hub is away")]
+
+    class Tasks:
+        bounded = True
+
+        def __iter__(self):
+            yield "first"
+            if errors:
+                raise errors.pop()
+            yield "second"
+
+    monkeypatch.setattr(Served, "__init__", lambda self: setattr(self, "taskset", Tasks()))
+    with pytest.raises(OSError, match="the Hub is away"):
+        bridge.Verifiers("anything")
+    assert bridge.Verifiers("anything").tasks.size == 2
+    assert bridge.Verifiers("anything").tasks.size == 2
+
+
 def test_closing_an_engine_ends_all_of_it():
     bridge.Verifiers("anything")
     (engine,) = bridge._engines.values()
