@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data.files import file_rows, write_parquet, write_rows
-from textenvs.data.gsm8k import READER, from_pair, problem_with, without_annotations
+from textenvs.data.gsm8k import READER, from_pair, problem_with, with_instruction, without_annotations
 from textenvs.data.sources import read_source
 from textenvs.data.word_problems import GeneratedMath
-from textenvs.messages import user
+from textenvs.messages import text_part, user
 from textenvs.task import Rows, Task, TaskError, TaskSet
 
 GOOD = {"question": "How many?", "answer": "Two and two is <<2+2=4>>4.\n#### 4"}
@@ -394,6 +394,11 @@ def test_rows_must_be_some_and_differ():
         Rows("mine", [])
     with pytest.raises(TaskError, match="mine: rows 1 and 2 have the same key"):
         Rows("mine", [task, task])
+
+
+def test_an_instruction_is_one_more_part_of_a_content_in_parts():
+    told = with_instruction(({"role": "user", "content": [text_part("How many?")]},), "Say it.")
+    assert told == ({"role": "user", "content": (text_part("How many?"), text_part("Say it."))},)
 
 
 def test_annotations_go():
