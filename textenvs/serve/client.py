@@ -164,7 +164,7 @@ def shared_client(*arguments: Any) -> Client:
     """The client of this process for these arguments; a forked child shares no connection with its parent."""
     key = (os.getpid(), *arguments)
     if key not in _clients:
-        _clients[key] = Client(*arguments)
+        _clients.setdefault(key, Client(*arguments))  # of two threads that come at once, both get the first one's
     return _clients[key]
 
 
