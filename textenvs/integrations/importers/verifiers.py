@@ -305,7 +305,7 @@ def _messages(body: Mapping[str, Any]) -> Messages:
         raise _failure("the harness asks for a stream, which is not offered here")
     try:
         return clean_messages(check_conversation([_plain(each) for each in body["messages"]], "a call of the model"))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _failure(f"the harness's messages cannot be read: {error}") from error
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import textenvs.integrations.importers.verifiers as bridge
+from textenvs.env import EnvironmentFailure
 
 
 class Served:
@@ -102,6 +103,12 @@ def test_a_taskset_that_broke_off_is_read_anew(monkeypatch):
         bridge.Verifiers("anything")
     assert bridge.Verifiers("anything").tasks.size == 2
     assert bridge.Verifiers("anything").tasks.size == 2
+
+
+@pytest.mark.parametrize("messages", [["hello"], [{"role": "user", "content": ["hello"]}], [{"content": "hello"}]])
+def test_a_call_that_cannot_be_read_is_a_failure(messages):
+    with pytest.raises(EnvironmentFailure, match="the harness's messages cannot be read"):
+        bridge._messages({"messages": messages})
 
 
 def test_closing_an_engine_ends_all_of_it():
