@@ -56,6 +56,13 @@ def test_names_of_rows_are_text_that_any_file_can_hold(tmp_path):
     assert ascii(named) == ascii([("b\ufffd", "a\ufffd"), ("odd/2", "a\ufffd")])
 
 
+def test_a_key_that_is_null_is_no_key(tmp_path):
+    row = {"data_source": "a", "prompt": [user("?")], "reward_model": {"ground_truth": "2"}}
+    row["extra_info"] = {"key": None}
+    tasks = read(jsonl(tmp_path / "nulls.jsonl", row, row))
+    assert [tasks[0].key, tasks[1].key] == ["nulls/1", "nulls/2"]
+
+
 def test_jsonl_of_other_systems(tmp_path):
     path = tmp_path / "odd.jsonl"
     text = json.dumps({**GOOD, "question": "a\u2028b \U0001f34e \u2212"}, ensure_ascii=False)
