@@ -81,8 +81,9 @@ class Task:
         if not isinstance(extra, Mapping):
             raise TaskError(f"{where}: column 'extra_info' must be a mapping, not {type(extra).__name__}")
         extra = dict(extra)
+        own = extra.pop("key", None)
         return cls(
-            key=clean_text(str(extra.pop("key", key))),
+            key=clean_text(str(key if own is None else own)),
             data_source=clean_text(str(row["data_source"])),
             prompt=prompt,
             ground_truth=truth,

@@ -27,12 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
     with expected_errors(TaskError, ImportError, OSError, mistakes=(ValueError,)):
         for split in splits:
             if arguments.action == "get":
-                origin = f"hub:{entry.hub} ({entry.splits[split].hub})"
-                count = entry.install(split, entry.download(split), origin, partial=arguments.partial)
+                origin = f"hub:{entry.hub} ({entry.of_split(split).hub})"
+                found = entry.install(split, entry.download(split), origin, partial=arguments.partial)
             else:
-                count = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
-            digest = (entry.known(split) or {})["sha256"]
-            print(f"{entry.path(split)}: {plural(count, 'row')}, sha256 {digest}")
+                found = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
+            print(f"{entry.path(split)}: {plural(found['rows'], 'row')}, sha256 {found['sha256']}")
             print(f"Play them with tasks={entry.name} split={split}.")
     return 0
 

@@ -13,6 +13,8 @@ from .common import CommandError, expected_errors
 
 def run(arguments: argparse.Namespace) -> int:
     rows = Path(arguments.rows).expanduser()
+    if rows.suffix == ".md":
+        raise CommandError(f"--rows {arguments.rows} names the page; name the file of rows, as in rows.jsonl", 2)
     if not arguments.folders and not rows.exists():
         raise CommandError(f"there is no {rows}; name folders of `textenvs evaluate --out`, or --rows FILE", 2)
     with expected_errors(FolderError, ValueError, OSError):

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from ..env import EnvironmentFailure
 from ..integrations import SpecError, episode_specs
 from ..integrations.rows import write_episodes
 from ..task import TaskError
@@ -24,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         path = write_episodes(arguments.library, specs, Path(arguments.out).expanduser(), split=arguments.split)
     except SpecError as error:
         raise CommandError(str(error), 2) from error
-    except (TaskError, ImportError, OSError, ValueError) as error:
+    except (TaskError, ImportError, OSError, ValueError, EnvironmentFailure) as error:
         raise CommandError(str(error)) from error
     last = arguments.seed + arguments.count - 1
     what = f"{plural(arguments.count, 'episode')} of {arguments.id}, seeds {arguments.seed} to {last}"

@@ -61,7 +61,7 @@ def read_tokens(path: str | None) -> dict[str, str]:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         return {"token": token} if token else {}
     with expected_errors(OSError, UnicodeDecodeError, where=f"--token-file {path}: "):
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()  # some editors put a byte order mark first
     tokens: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()

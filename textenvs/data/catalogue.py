@@ -86,8 +86,10 @@ class DataSet(BaseModel):
             )
         return self.path(split)
 
-    def install(self, split: str, rows: Iterable[tuple[int, Any]], origin: str, *, partial: bool = False) -> int:
-        """Check rows, numbered as in :func:`~textenvs.data.files.file_rows`, and write them. Returns how many.
+    def install(
+        self, split: str, rows: Iterable[tuple[int, Any]], origin: str, *, partial: bool = False
+    ) -> dict[str, Any]:
+        """Check rows, numbered as in :func:`~textenvs.data.files.file_rows`, and write them; what is noted of them.
 
         Args:
             split: Which.
@@ -96,26 +98,32 @@ class DataSet(BaseModel):
             partial: Take other rows than the catalogue knows: a part of them, or a newer version.
 
         Raises:
-            TaskError: Rows that lack columns, or, without ``partial``, not the rows that the catalogue knows.
+            TaskError: Rows that lack columns or cannot be written, or, without ``partial``, not the rows that the
+                catalogue knows. What was installed before stays.
         """
         wanted = self.of_split(split)
         given: list[dict[str, Any]] = collect(origin, rows, self._checked)
-        digest = digest_of(given, self.columns)
+        try:
+            digest = digest_of(given, self.columns)
+        except TypeError as error:
+            columns = ", ".join(map(repr, self.columns))
+            raise TaskError(f"{origin}: a column of {columns} has values that are no JSON ({error})") from error
         if not partial and (problem := _other(wanted, len(given), digest)):
             raise TaskError(f"{origin}: {problem}; --partial takes it as it is")
+        found = {
+            "origin": origin,
+            "licence": self.licence,
+            "rows": len(given),
+            "sha256": digest,
+            "partial": partial,
+        }
         path = self.path(split)
-        path.with_suffix(".json").unlink(missing_ok=True)  # until the new rows are there, there are none
-        write_rows(given, path)
-        with written_whole(path.with_suffix(".json")) as temporary:
-            found = {
-                "origin": origin,
-                "licence": self.licence,
-                "rows": len(given),
-                "sha256": digest,
-                "partial": partial,
-            }
-            Path(temporary).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        return len(given)
+        note = path.with_suffix(".json")
+        with written_whole(note) as its_text, written_whole(path) as its_rows:  # which is put in place first
+            write_rows(given, its_rows, name=origin)
+            Path(its_text).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            note.unlink(missing_ok=True)  # until the new rows are there, there are none
+        return found
 
     def download(self, split: str) -> Iterator[tuple[int, Any]]:
         """The rows of a split on the Hub; ``TaskError`` where it cannot be read."""
@@ -149,7 +157,7 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "textenvs"
 
 
-def import_file(dataset: DataSet, split: str, path: Path, *, partial: bool = False) -> int:
+def import_file(dataset: DataSet, split: str, path: Path, *, partial: bool = False) -> dict[str, Any]:
     """:meth:`DataSet.install` from a ``.jsonl`` or ``.parquet`` file."""
     columns = ", ".join(map(repr, dataset.columns))
     return dataset.install(split, file_rows(path, columns), str(path), partial=partial)
@@ -188,9 +196,8 @@ def _mbpp(row: Row) -> Row:
 
 
 def _hotpotqa(row: Row) -> Row:
-    """The paragraphs of the row, as the Hub has them or as the data set's own files do, are what is searched."""
-    context = row["context"]
-    pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, Mapping) else context
+    """The paragraphs of the row, as the Hub has them, are what is searched."""
+    pairs = zip(row["context"]["title"], row["context"]["sentences"], strict=True)
     texts = [(title, "".join(sentences).strip()) for title, sentences in pairs]
     documents = [{"title": title, "text": text} for title, text in texts if text]
     return {"question": row["question"], "answer": row["answer"], "documents": documents}

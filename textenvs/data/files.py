@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..messages import clean_text
 from ..task import Task, TaskError, TaskSet
 
 MadeT = TypeVar("MadeT")
@@ -26,6 +27,8 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
     ``TaskError``: the file is missing, empty or cannot be read.
     """
     path = Path(path).expanduser()
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise TaskError(f"{_existing(path)}: rows are read from .jsonl (an object a line) or .parquet files")
     rows = _json_rows(path, columns) if path.suffix == ".jsonl" else _parquet_rows(path)
     number = 0
     for number, row in rows:
@@ -77,7 +80,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
         with parquet.ParquetFile(_existing(path)) as file:
             rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
             yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=1))
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, OSError) as error:
+        # A text column may hold other bytes, a date column a day that Python has no date for.
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
 
 
@@ -138,24 +142,42 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
     return write_rows(rows, path)
 
 
-def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
-    """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it."""
+def write_rows(rows: Sequence[dict[str, Any]], path: str | Path, *, name: str | None = None) -> Path:
+    """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it.
+
+    Lone surrogates in texts, which no file can hold, become U+FFFD. ``name`` (by default ``path``) stands in errors.
+    """
     pyarrow, parquet = _import_pyarrow()
     path = Path(path)
-    columns = dict.fromkeys(name for row in rows for name in row)
-    rows = [dict.fromkeys(columns) | row for row in rows]  # pyarrow takes the columns from the first row
-    try:
-        table = pyarrow.Table.from_pylist(rows)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError) as error:
-        raise TaskError(
-            f"{path}: the rows have no common Parquet schema ({error}); give each field one type"
-        ) from error
+    source = name or path
+    columns = {}
+    for column in dict.fromkeys(column for row in rows for column in row):
+        values = [row.get(column) for row in rows]
+        try:
+            try:
+                columns[clean_text(column)] = pyarrow.array(values)
+            except UnicodeEncodeError:
+                columns[clean_text(column)] = pyarrow.array(_clean(values))
+        except (pyarrow.ArrowException, OverflowError) as error:
+            raise TaskError(
+                f"{source}: the rows have no common Parquet schema (column {column!r}: {error}); "
+                "give each field one type"
+            ) from error
+    table = pyarrow.table(columns)
     try:
         with written_whole(path) as temporary:
             parquet.write_table(table, temporary)
     except pyarrow.ArrowNotImplementedError as error:
-        raise TaskError(f"{path}: Parquet cannot hold these rows ({error})") from error
+        raise TaskError(f"{source}: Parquet cannot hold these rows ({error})") from error
     return path
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {_clean(name): _clean(part) for name, part in value.items()}
+    return [_clean(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..messages import Messages, user
+from ..messages import Messages, text_part, user
 from ..scoring.gsm8k import extract, normalize
 from ..task import Task, TaskError
 from ..text import quoted
@@ -35,7 +35,9 @@ def with_instruction(prompt: Messages, instruction: str | None = INSTRUCTION) ->
     if not instruction or any(says_how(message["content"]) for message in prompt):
         return prompt
     *before, last = prompt
-    return (*before, {**last, "content": f"{last['content']} {instruction}"})
+    said = last["content"]
+    told = f"{said} {instruction}" if isinstance(said, str) else (*said, text_part(instruction))
+    return (*before, {**last, "content": told})
 
 
 def from_pair(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:

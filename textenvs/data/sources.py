@@ -100,7 +100,11 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
         )
 
     def make(number: int, row: Mapping[str, Any]) -> Task:
-        row = convert(row)
+        try:
+            row = convert(row)
+        except (LookupError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise TaskError(f"row {number}: its columns are not those of {text} on the Hub ({what})") from error
         read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
         own = row.get("data_source")
         from_row = clean_text(own) if isinstance(own, str) and own else data_source

@@ -89,7 +89,9 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file, none where there is no file; ``ValueError`` names a line that is no row."""
     rows: list[Row] = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines() if path.exists() else (), start=1):
+    text = path.read_text("utf-8").removesuffix("\n") if path.exists() else ""
+    # Of all that Unicode takes for the end of a line, an option of an environment may have any but "\n".
+    for number, line in enumerate(text.split("\n") if text else (), start=1):
         try:
             row = json.loads(line)
             if set(row) != _FIELDS:

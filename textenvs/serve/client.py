@@ -33,6 +33,8 @@ _CONNECT_S = 10.0
 # Not the global generator: a thread that draws from it changes what seeded code elsewhere in the process draws.
 _JITTER = random.Random()
 _CLOSED_TOGETHER = 1000  # sessions in one request
+# What a reverse proxy answers while the server behind it cannot be reached, is being restarted, or is late.
+_NOT_REACHED = frozenset({502, 503, 504})
 #: Connections at a time; more requests wait for one.
 _CONNECTIONS = 512
 #: The largest answer that is read, in bytes: what a server may make this process hold.
@@ -110,6 +112,8 @@ class Client:
             answer = None
         if not isinstance(answer, dict) or (status != 200 and not isinstance(answer.get("error"), dict)):
             there = f"{self.url}{PREFIX}/{op} answers HTTP {status}"
+            if status in _NOT_REACHED:
+                raise RemoteError(f"{there}: a proxy is there, and no server answers it")
             raise RemoteError(f"{there} and not this protocol; is that a server of `textenvs serve`?", "bad_request")
         if status != 200:
             raise exception_of(answer["error"], self.url)
@@ -160,7 +164,7 @@ def shared_client(*arguments: Any) -> Client:
     """The client of this process for these arguments; a forked child shares no connection with its parent."""
     key = (os.getpid(), *arguments)
     if key not in _clients:
-        _clients[key] = Client(*arguments)
+        _clients.setdefault(key, Client(*arguments))  # of two threads that come at once, both get the first one's
     return _clients[key]
 
 

@@ -1,12 +1,17 @@
 """An OpenEnv server as a text environment; what went out through OpenEnv comes back as it was."""
 
+import asyncio
 import gc
+import json
 import pickle
+import socket
+import threading
 import time
 
 import gymnasium
 import numpy as np
 import pytest
+import websockets
 from gymnasium.utils.env_checker import check_env
 from openenv.core.env_server import Environment, create_fastapi_app
 from openenv.core.env_server.types import Action, Observation, State
@@ -195,8 +200,99 @@ def test_a_failed_episode_stays_one():
         env.close()
 
 
+class Rude:
+    """A server that answers a step with the reply as the frame, and hangs up after one that says bye."""
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http":
+            body = {"name": "rude", "action": {"properties": {"text": {}}, "required": ["text"]}}
+            start = {"status": 200, "headers": [(b"content-type", b"application/json")]}
+            await send({"type": "http.response.start", **start})
+            await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+        elif scope["type"] == "websocket":
+            await receive()  # the connection
+            await send({"type": "websocket.accept"})
+            while (event := await receive())["type"] != "websocket.disconnect":
+                asked = json.loads(event["text"])
+                said = '{"data": {"observation": {"text": "Go."}}}'
+                if asked.get("type") == "step":
+                    said = asked["data"]["text"]
+                    await asyncio.sleep(2 * (said == "late"))
+                await send({"type": "websocket.send", "text": said})
+                if "bye" in said:
+                    await send({"type": "websocket.close"})
+                    return
+
+
+@pytest.fixture(scope="module")
+def rude():
+    with served(Rude()) as address:
+        yield address
+
+
+def frame(observation=None, **more):
+    return json.dumps({"data": {"observation": observation or {"text": "On."}, "reward": 0.5, **more}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        ("late", "did not answer within 1 s"),
+        ("no JSON", "JSONDecodeError"),
+        ("[1]", "AttributeError"),
+        (frame(["text"]), "AttributeError"),
+        (frame(reward=[1.0]), "TypeError"),
+        (frame({"text": "On.", "info": {"terms": [1.0]}}), "AttributeError"),
+        (frame({"text": "On.", "info": {"metrics": {"accuracy": None}}}), "TypeError"),
+    ],
+)
+def test_nonsense_of_a_server_fails_the_episode(rude, answer, failure):
+    env = OpenEnv(rude, timeout=1.0)
+    env.reset(seed=0)
+    *_, reward, terminated, truncated, info = env.step(answer)
+    assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
+    assert failure in info["failure"]
+    env.close()
+
+
+def test_messages_with_nulls_are_messages(rude):
+    env = OpenEnv(rude)
+    env.reset(seed=0)
+    said = {"role": "user", "content": "On.", "name": None, "tool_calls": None}
+    conversation, *_ = env.step(frame({"messages": [said], "text": "user: On."}))
+    assert conversation[-1] == {"role": "user", "content": "On."}
+    env.close()
+
+
+def test_a_lost_connection_fails_the_episode_and_plays_no_other(rude):
+    """OpenEnv's client opens another connection by itself: a new session, which knows nothing of this episode."""
+    env = OpenEnv(rude)
+    env.reset(seed=0)
+    assert env.step(frame(bye=True))[1] == 0.5
+    running = env._live[2]
+    deadline = time.monotonic() + 20
+    while running.client.async_client._ws.state is not websockets.State.CLOSED:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    *_, reward, _, truncated, info = env.step(frame())
+    assert (reward, truncated, info["failed"]) == (0.0, True, True)
+    assert "the connection was lost, and the episode with it" in info["failure"]
+    env.close()
+
+
 def test_what_is_refused(guess):
     with pytest.raises(ConnectionError, match="no OpenEnv server"):
         OpenEnv("http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer():
+            connection, _ = other.accept()
+            connection.recv(1000)
+            connection.sendall(b"SSH-2.0-Server\r\n")
+            connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ConnectionError, match="no OpenEnv server"):
+            OpenEnv(f"http://127.0.0.1:{other.getsockname()[1]}")
     with pytest.raises(ValueError, match="no field 'text'; it has guess"):
         OpenEnv(guess, action_field="text")

@@ -100,6 +100,20 @@ def test_a_model_behind_an_address_is_a_row_without_the_address(here):
     assert main(["leaderboard", "model", "--rows", "board.jsonl", "--name", "expert"]) == 1
 
 
+def test_an_option_with_a_line_separator_of_unicode_comes_back(here):
+    assert evaluate("out", "--policy", "expert", "system_prompt=Be\u2028brief.", tasks="1") == 0
+    assert main(["leaderboard", "out", "--rows", "board.jsonl"]) == 0
+    (row,) = read_rows(here / "board.jsonl")
+    assert row["environment"]["options"] == {"system_prompt": "Be\u2028brief."}
+
+
+def test_rows_do_not_take_the_name_of_their_page(here, capsys):
+    assert evaluate("out", "--policy", "expert", tasks="1") == 0
+    assert main(["leaderboard", "out", "--rows", "board.md"]) == 2
+    assert "--rows board.md names the page" in capsys.readouterr().err
+    assert not (here / "board.md").exists()
+
+
 def test_what_is_no_finished_evaluation_and_no_row_leaves_the_files_alone(here, capsys):
     assert evaluate("done", "--policy", "expert") == evaluate("half", "--policy", "random") == 0
     episodes = here / "half" / "episodes.jsonl"

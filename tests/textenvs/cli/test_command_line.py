@@ -17,6 +17,8 @@ from textenvs.cli import main
 from textenvs.cli.arguments import COMMANDS
 from textenvs.cli.common import CommandError, Option, options_of, parse_options, show_value
 from textenvs.data.gsm8k import INSTRUCTION
+from textenvs.env import EnvironmentFailure
+from textenvs.envs.clarify.env import Clarify
 from textenvs.integrations.rows import SCHEMAS
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.task import SPLITS
@@ -252,6 +254,16 @@ def test_mistakes_are_answered_in_words(words, status, message, capsys):
     got, out, err = command(capsys, *words)
     assert (got, out) == (status, "")
     assert message in err
+
+
+def test_rows_of_episodes_that_do_not_begin_are_an_error_in_words(tmp_path, capsys, monkeypatch):
+    def opening(self, task):
+        raise EnvironmentFailure("user_failed", "the service is away")
+
+    monkeypatch.setattr(Clarify, "opening", opening)
+    words = ["rows", "verl", "textenv/clarify", "-n", "1", "-o", str(tmp_path / "rows.parquet")]
+    assert command(capsys, *words) == (1, "", "textenvs rows: user_failed: the service is away\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_traceback_where_asked():

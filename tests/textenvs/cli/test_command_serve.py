@@ -178,6 +178,8 @@ def test_tokens_of_a_file(tmp_path, monkeypatch):
     path = tmp_path / "tokens"
     path.write_text("# who may\nann  secret-1\n\nsecret-2\n")
     assert read_tokens(str(path)) == {"ann": "secret-1", "line 4": "secret-2"}
+    path.write_bytes(b"\xef\xbb\xbfsecret-1\r\n")  # as some editors save it
+    assert read_tokens(str(path)) == {"line 1": "secret-1"}
     monkeypatch.setenv("TEXTENVS_TOKEN", " spaced \n")
     assert read_tokens(None) == {"token": "spaced"}
     for wrong in ("a b c", "ann x\nann y", "x\nx", "", "# nothing"):

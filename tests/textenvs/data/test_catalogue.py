@@ -71,7 +71,7 @@ def test_rows_come_back_as_they_were_given_with_what_is_known_of_them(tmp_path: 
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS["gsm8k"]))
     with pytest.raises(TaskError, match="not on this machine.*textenvs data import gsm8k FILE --split test"):
         entry.installed("test")
-    assert import_file(entry, "test", file, partial=True) == 1
+    assert import_file(entry, "test", file, partial=True)["rows"] == 1
     known = entry.known("test")
     assert known is not None
     assert known["origin"] == str(file)
@@ -98,6 +98,42 @@ def test_rows_that_are_not_the_data_sets_are_refused_and_leave_what_was_there(
     with pytest.raises(TaskError, match=message):
         import_file(entry, "test", file)
     assert entry.installed("test").read_bytes() == before
+
+
+def test_rows_that_cannot_be_written_leave_what_was_there(tmp_path: Path) -> None:
+    entry, file = installed("gsm8k"), tmp_path / "rows.jsonl"
+    before = entry.installed("test").read_bytes()
+    file.write_text("".join(json.dumps({**ROWS["gsm8k"][0], "id": value}) + "\n" for value in ("a", 1)))
+    with pytest.raises(TaskError, match=r"rows\.jsonl: the rows have no common Parquet schema \(column 'id'"):
+        import_file(entry, "test", file, partial=True)
+    assert entry.installed("test").read_bytes() == before
+    assert len(list(entry.path("test").parent.iterdir())) == 2, "nothing half written is left"
+
+
+def test_columns_of_bytes_are_refused_in_words(tmp_path: Path) -> None:
+    write_rows([{"question": b"How many?", "answer": b"#### 5"}], tmp_path / "rows.parquet")
+    with pytest.raises(TaskError, match=r"rows\.parquet: a column of 'question', 'answer' has values that are no JSON"):
+        import_file(catalogue()["gsm8k"], "test", tmp_path / "rows.parquet", partial=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "id_", "changed"),
+    [
+        ("mbpp", "textenv/collab-code", {"test_list": []}),
+        ("hotpotqa", "textenv/search-qa", {"context": "Ada Brenn was born in Ostrel."}),
+        ("hotpotqa", "textenv/search-qa", {"context": {"title": ["Ada Brenn"], "sentences": []}}),
+    ],
+)
+def test_a_column_of_another_form_is_an_error_that_names_the_row(name: str, id_: str, changed: dict[str, Any]) -> None:
+    entry = catalogue()[name]
+    entry.install("test", enumerate([ROWS[name][0] | changed], start=1), "here", partial=True)
+    with pytest.raises(TaskError, match=f"row 1: its columns are not those of {name} on the Hub"):
+        textenvs.make(id_, tasks=name, split="test")
+
+
+def test_a_split_that_a_data_set_has_not_got_is_a_mistake_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "get", "math-500", "--split", "train"]) == 2
+    assert "math-500 has no split 'train'; it has test" in capsys.readouterr().err
 
 
 def test_a_download_that_fails_names_the_command_that_takes_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

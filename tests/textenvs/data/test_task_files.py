@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.data.files import write_parquet
-from textenvs.data.gsm8k import READER, from_pair, problem_with, without_annotations
+from textenvs.data.files import file_rows, write_parquet, write_rows
+from textenvs.data.gsm8k import READER, from_pair, problem_with, with_instruction, without_annotations
 from textenvs.data.sources import read_source
 from textenvs.data.word_problems import GeneratedMath
-from textenvs.messages import user
+from textenvs.messages import text_part, user
 from textenvs.task import Rows, Task, TaskError, TaskSet
 
 GOOD = {"question": "How many?", "answer": "Two and two is <<2+2=4>>4.\n#### 4"}
@@ -54,6 +54,13 @@ def test_names_of_rows_are_text_that_any_file_can_hold(tmp_path):
     tasks = read(jsonl(tmp_path / "odd.jsonl", {**row, "reward_model": {"ground_truth": "2"}}, {**GOOD, **row}))
     named = [(task.key, task.data_source) for task in (tasks[0], tasks[1])]
     assert ascii(named) == ascii([("b\ufffd", "a\ufffd"), ("odd/2", "a\ufffd")])
+
+
+def test_a_key_that_is_null_is_no_key(tmp_path):
+    row = {"data_source": "a", "prompt": [user("?")], "reward_model": {"ground_truth": "2"}}
+    row["extra_info"] = {"key": None}
+    tasks = read(jsonl(tmp_path / "nulls.jsonl", row, row))
+    assert [tasks[0].key, tasks[1].key] == ["nulls/1", "nulls/2"]
 
 
 def test_jsonl_of_other_systems(tmp_path):
@@ -115,6 +122,13 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "text.parquet").write_text("no parquet")
     with pytest.raises(TaskError, match="text.parquet: not a readable Parquet file"):
         read(tmp_path / "text.parquet")
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.JSONL", "rows"])
+def test_a_file_of_another_kind_is_not_called_a_damaged_parquet_file(tmp_path, name):
+    (tmp_path / name).write_text(json.dumps([GOOD]))
+    with pytest.raises(TaskError, match=f"{name}: rows are read from .jsonl .* or .parquet files"):
+        list(file_rows(tmp_path / name, "text"))
 
 
 # ------------------------------------------------------------------ Parquet
@@ -208,7 +222,18 @@ def test_rows_without_a_common_type_are_an_error(tmp_path):
         write_parquet(tasks, tmp_path / "x.parquet")
     with pytest.raises(TaskError, match="Parquet cannot hold these rows"):
         write_parquet([Task("k", "s", (user("q"),), ground_truth="3", extra={"a": {}})], tmp_path / "x.parquet")
+    with pytest.raises(TaskError, match="column 'n': Python int too large"):
+        write_rows([{"n": 1}, {"n": 2**70}], tmp_path / "x.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_pair_of_surrogates_is_written_as_a_replacement(tmp_path):
+    row = {"question": "a\ud83d", "more": [{"b\ude00": ("c\ud83d", "")}]}
+    path = write_rows([{"question": "fine"}, row], tmp_path / "x.parquet")
+    assert [row for _, row in file_rows(path, "text")] == [
+        {"question": "fine"},
+        {"question": "a\ufffd", "more": [{"b\ufffd": ["c\ufffd", ""]}]},
+    ]
 
 
 def table(path, rows):
@@ -253,6 +278,19 @@ def test_bad_parquet_names_file_row_and_column(tmp_path):
     table(path, pyarrow.Table.from_pylist([good]).slice(0, 0))
     with pytest.raises(TaskError, match="the file is empty; it needs rows"):
         read(path)
+
+
+def test_parquet_values_that_python_cannot_hold_name_the_file(tmp_path):
+    import pyarrow
+
+    raw = pyarrow.array([b"\xff\xfe"], pyarrow.binary())
+    for values in (
+        pyarrow.Array.from_buffers(pyarrow.string(), 1, raw.buffers()),
+        pyarrow.array([2**60], pyarrow.timestamp("us")),
+    ):
+        path = table(tmp_path / "odd.parquet", pyarrow.table({"question": values, "answer": ["#### 1"]}))
+        with pytest.raises(TaskError, match="odd.parquet: not a readable Parquet file"):
+            read(path)
 
 
 def test_the_check_of_gsm8k_rows(tmp_path):
@@ -363,6 +401,11 @@ def test_rows_must_be_some_and_differ():
         Rows("mine", [])
     with pytest.raises(TaskError, match="mine: rows 1 and 2 have the same key"):
         Rows("mine", [task, task])
+
+
+def test_an_instruction_is_one_more_part_of_a_content_in_parts():
+    told = with_instruction(({"role": "user", "content": [text_part("How many?")]},), "Say it.")
+    assert told == ({"role": "user", "content": (text_part("How many?"), text_part("Say it."))},)
 
 
 def test_annotations_go():

@@ -7,12 +7,14 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import adapter_kit
 import gymnasium
 import numpy as np
 import pytest
-from served import TOYS, running, soon
+from served import TOKEN, TOYS, running, soon
 from toy_envs import Guess, ToyTasks
 
 import textenvs
@@ -21,7 +23,7 @@ from textenvs import event_loop as background
 from textenvs.episodes import play_episodes
 from textenvs.evaluate.plan import fingerprint
 from textenvs.messages import assistant, user
-from textenvs.serve.client import Client, RemoteError
+from textenvs.serve.client import Client, RemoteError, shared_client
 from textenvs.serve.host import Offer
 from textenvs.serve.remote import Remote
 
@@ -329,6 +331,21 @@ def test_a_vector_environment_and_awaited_twins(toys, kind):
         return results
 
     assert lockstep(toys.remote(kind)) == lockstep(TOYS[kind]())
+
+
+def test_environments_that_threads_make_at_once_share_one_client(toys, monkeypatch):
+    """Each would drop its session for the other's client, which an episode with a model cannot survive."""
+    made, together = Client.__init__, threading.Barrier(2, timeout=10)
+
+    def slowly(self, *arguments):
+        made(self, *arguments)
+        together.wait()
+
+    monkeypatch.setattr(Client, "__init__", slowly)
+    arguments = (toys.url, TOKEN, 61.0, 30.0)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(shared_client, [arguments[0]] * 2, *([each] * 2 for each in arguments[1:]))
+    assert first is second is shared_client(*arguments)
 
 
 def _in_a_child(env, result):

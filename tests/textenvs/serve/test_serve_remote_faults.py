@@ -204,6 +204,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
     ("pieces", "match"),
     [
         ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"], "HTTP 404 and not this protocol; is that a server"),
+        ([b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>"], "HTTP 502: a proxy is there.*tried for"),
         ([OK + b"Content-Length: 4\r\n\r\n[{}]"], "HTTP 200 and not this protocol"),
         ([OK + b"Content-Length: 200000\r\n\r\n" + b"[" * 200_000], "HTTP 200 and not this protocol"),
         ([OK + b"Content-Length: 50\r\n\r\n{"], "connection broke.*tried for"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import urllib.request
@@ -66,7 +67,7 @@ class OpenEnv(Imported):
         try:
             metadata, schema = (_get(f"{self.url}/{path}", timeout) for path in ("metadata", "schema"))
             name, action = metadata["name"], dict(schema["action"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             raise ConnectionError(f"there is no OpenEnv server at {url} ({type(error).__name__}: {error})") from error
         super().__init__(Seeds(f"openenv/{name}", seed, split), **options)
         self.action_field = _field(action, action_field, self.url)
@@ -89,9 +90,10 @@ class _Remote:
         # Forks are seldom closed.
         weakref.finalize(self, _close_later, self.client).atexit = False
         try:
-            with _as_failure(env.url):
+            with _as_failure(env):
                 result = self.client.reset(seed=seed, **env.reset_arguments)
-            self.opening = self._said(result.observation)
+                self.opening = self._said(result.observation)
+            self._connection = self._connected()
         except BaseException:
             self.close()
             raise
@@ -104,21 +106,28 @@ class _Remote:
             if not env.takes_messages:
                 return Answer(messages=(user("There are no tool calls here. Reply with a text."),))
             action["message"] = {**message, "content": text}
-        with _as_failure(env.url):
+        with _as_failure(env):
             result = self.client.step(action)
-        said, info = result.observation, result.observation.get("info")
-        info = info if isinstance(info, Mapping) else {}
-        truncated = bool(result.done and said.get("truncated"))
-        over = bool(result.done) and not truncated
-        return Answer(
-            messages=self._said(said) if not result.done or said.get("messages") else (),
-            reward=float(result.reward or 0.0),
-            terminated=over,
-            stop=info.get("stop") or "done" if over else None,
-            cut=info.get("stop") or "truncated" if truncated else None,
-            terms=info.get("terms"),
-            metrics=info.get("metrics"),
-        )
+            if self._connected() is not self._connection:
+                raise ConnectionError("the connection was lost, and the episode with it")
+            said, info = result.observation, result.observation.get("info")
+            info = info if isinstance(info, Mapping) else {}
+            truncated = bool(result.done and said.get("truncated"))
+            over = bool(result.done) and not truncated
+            stop = str(info.get("stop") or ("truncated" if truncated else "done"))
+            return Answer(
+                messages=self._said(said) if not result.done or said.get("messages") else (),
+                reward=float(result.reward or 0.0),
+                terminated=over,
+                stop=stop if over else None,
+                cut=stop if truncated else None,
+                terms=info.get("terms"),
+                metrics=info.get("metrics"),
+            )
+
+    def _connected(self) -> Any:
+        """The client's socket: where one is closed, the client opens another by itself, and that is a new session."""
+        return self.client.async_client._ws
 
     def close(self) -> None:
         _close(self.client)
@@ -126,8 +135,10 @@ class _Remote:
     def _said(self, observation: Mapping[str, Any]) -> Messages:
         messages, field = observation.get("messages"), self.env.observation_field
         if messages and field is None:
-            with suppress(ValueError):
-                return check_conversation(messages, "messages")
+            with suppress(ValueError, TypeError, AttributeError):
+                # A null is a field of the server's model that this message does not have.
+                plain = [{name: part for name, part in each.items() if part is not None} for each in messages]
+                return check_conversation(plain, "messages")
         if field is None:
             field = next((name for name in _TEXT if isinstance(observation.get(name), str)), None)
         elif field not in observation:
@@ -174,12 +185,16 @@ def _field(schema: Mapping[str, Any], wanted: str | None, url: str) -> str:
 
 
 @contextmanager
-def _as_failure(url: str) -> Iterator[None]:
+def _as_failure(env: OpenEnv) -> Iterator[None]:
     """What goes wrong on the server, or on the way to it, fails the episode."""
     try:
         yield
+    except EnvironmentFailure:
+        raise
+    except TimeoutError as error:
+        raise EnvironmentFailure("tool_failed", f"{env.url} did not answer within {env.timeout:g} s") from error
     except Exception as error:
         stop, _, reason = str(error).partition(_FAILED)[2].partition("): ")
         if stop in FAILURE_STOPS:
             raise EnvironmentFailure(stop, reason.rpartition(" (code: ")[0] or reason) from error
-        raise EnvironmentFailure("tool_failed", f"{url}: {type(error).__name__}: {error}") from error
+        raise EnvironmentFailure("tool_failed", f"{env.url}: {type(error).__name__}: {error}") from error

@@ -172,17 +172,20 @@ class _Engine:
 
     def count(self, most: int) -> int:
         """How many tasks there are, up to ``most`` where there is no end."""
-        if self.env.taskset.bounded:
-            with self._lock:
-                self._tasks += self._more
-            return len(self._tasks)
-        return most
+        return len(self._read(None)) if self.env.taskset.bounded else most
 
     def task(self, index: int) -> Any:
+        return self._read(index + 1)[index]
+
+    def _read(self, wanted: int | None) -> list[Any]:
+        """The first tasks, at least so many or all; an error of the taskset leaves none, and they are read anew."""
         with self._lock:
-            missing = index + 1 - len(self._tasks)
-            self._tasks += itertools.islice(self._more, max(missing, 0))
-        return self._tasks[index]
+            try:
+                self._tasks += itertools.islice(self._more, wanted and max(wanted - len(self._tasks), 0))
+            except BaseException:  # its iterator has ended, which would look like the end of the tasks
+                self._tasks, self._more = [], iter(self.env.taskset)
+                raise
+            return self._tasks
 
     def play(self, index: int, token: str) -> Future[Any]:
         """Begin a rollout, with the service as its model."""
@@ -302,7 +305,7 @@ def _messages(body: Mapping[str, Any]) -> Messages:
         raise _failure("the harness asks for a stream, which is not offered here")
     try:
         return clean_messages(check_conversation([_plain(each) for each in body["messages"]], "a call of the model"))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _failure(f"the harness's messages cannot be read: {error}") from error
 
 

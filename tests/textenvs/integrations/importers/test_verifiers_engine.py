@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import textenvs.integrations.importers.verifiers as bridge
+from textenvs.env import EnvironmentFailure
 
 
 class Served:
@@ -82,6 +83,32 @@ def test_an_engine_that_cannot_be_served_leaves_nothing_and_is_tried_again():
     bridge.Verifiers("anything")
     (engine,) = bridge._engines.values()
     assert (Served.open, answers(engine)) == (1, True)
+
+
+def test_a_taskset_that_broke_off_is_read_anew(monkeypatch):
+    """An iterator that raised has ended: what was read until then would have been taken for all the tasks."""
+    errors = [OSError("the Hub is away")]
+
+    class Tasks:
+        bounded = True
+
+        def __iter__(self):
+            yield "first"
+            if errors:
+                raise errors.pop()
+            yield "second"
+
+    monkeypatch.setattr(Served, "__init__", lambda self: setattr(self, "taskset", Tasks()))
+    with pytest.raises(OSError, match="the Hub is away"):
+        bridge.Verifiers("anything")
+    assert bridge.Verifiers("anything").tasks.size == 2
+    assert bridge.Verifiers("anything").tasks.size == 2
+
+
+@pytest.mark.parametrize("messages", [["hello"], [{"role": "user", "content": ["hello"]}], [{"content": "hello"}]])
+def test_a_call_that_cannot_be_read_is_a_failure(messages):
+    with pytest.raises(EnvironmentFailure, match="the harness's messages cannot be read"):
+        bridge._messages({"messages": messages})
 
 
 def test_closing_an_engine_ends_all_of_it():
