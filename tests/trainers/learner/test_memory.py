@@ -1,0 +1,43 @@
+"""What a process on the CPU keeps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+_PRODUCTS = """
+import ctypes, sys, torch
+from trainers.learner.memory import keep_few_kernels
+
+class Heap(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena a b c mapped d e used f g".split()]
+
+def used():
+    heap = libc.mallinfo2()
+    return heap.used + heap.mapped
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+if sys.argv[1] == "few":
+    keep_few_kernels()
+weights = [torch.ones(64, width, dtype=torch.bfloat16) for width in (64, 96, 128)]
+before = used()
+for rows in range(64, 164):
+    for weight in weights:
+        torch.ones(rows, 64, dtype=torch.bfloat16) @ weight
+print((used() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    reason="torch multiplies in bfloat16 without oneDNN here",
+)
+def test_products_with_many_numbers_of_rows_leave_little() -> None:
+    def left(kept: str) -> int:
+        return int(subprocess.check_output([sys.executable, "-c", _PRODUCTS, kept], text=True))
+
+    assert left("few") < left("all") / 2
