@@ -109,8 +109,8 @@ class Inbox(Receiver):
         self._joined: dist.ProcessGroup | None = None
 
     def ready(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Inbox:
-        """Itself, to take the next weights: each bucket is given to ``take``."""
-        self._wants, self._take = wants, take
+        """Itself, to take the next weights: each bucket is given to ``take``; the only member beside rank 0."""
+        self._wants, self._take = replace(wants, workers=1, backend="gloo", address=None), take
         return self
 
     @property

@@ -12,8 +12,8 @@ from engine_kits import lively_model
 from weight_workers import Workers, start
 
 from trainers.engines.base import EngineError, SupersededError
-from trainers.engines.transport import LocalSource, WeightSource
-from trainers.engines.weights import ChecksumRule, Checksums
+from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource
+from trainers.engines.weights import ChecksumRule, Checksums, Sums
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -137,3 +137,22 @@ async def test_an_update_that_is_cancelled_leaves_no_worker_waiting(workers: Any
             await update
         await receiver.checksums()
         assert await source().broadcast(receiver) == sums_of(0, torch.float32)
+
+
+async def test_this_process_is_one_member_whatever_the_server_has() -> None:
+    """Weights of a learner on Ray that a server with several workers is given by value, or on a disk."""
+    wanted: list[Wants] = []
+
+    class Elsewhere(WeightSource):
+        specs = ()
+
+        async def broadcast(self, receiver: Receiver) -> Sums:
+            wanted.append(receiver.wants)
+            return {}
+
+    async def take(bucket: Bucket) -> None: ...
+
+    rule = ChecksumRule("sha256", ranks=2, kv_heads=2)
+    asked = Wants(workers=2, backend="nccl", rule=rule, bucket_bytes=1000, timeout_s=9.0, address="192.0.2.1")
+    await Elsewhere().deliver(asked, take)
+    assert wanted == [Wants(workers=1, backend="gloo", rule=rule, bucket_bytes=1000, timeout_s=9.0)]
