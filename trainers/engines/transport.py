@@ -50,6 +50,8 @@ class Wants:
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once, at most; a larger tensor travels alone
     timeout_s: float = 600.0  #: seconds for joining, and for each bucket
     address: str | None = None  #: where rank 0 listens; ``None`` is its machine's own address
+    #: This machine's address, as the workers reach it; where rank 0 listens if it is in this process
+    here: str = "127.0.0.1"
 
 
 class Receiver(ABC):
@@ -189,8 +191,7 @@ class LocalSource(WeightSource):
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
         if group is None or group["name"] not in sender:
-            address = wants.address or "127.0.0.1"
-            group = sender.open(address, 1 + wants.workers, wants.backend, wants.timeout_s)
+            group = sender.open(wants.address or wants.here, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
         sending = in_thread(lambda: send(sender, {name: wants}, plan, self.read()))
         outcome = await exchange(

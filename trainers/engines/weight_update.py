@@ -85,7 +85,8 @@ class WeightUpdater(Receiver):
             rule=rule if whole and self.verify else None,
             bucket_bytes=options.bucket_bytes,
             timeout_s=options.update_timeout_s,
-            address=options.master_address or _own_address(self._client.base_url),
+            address=options.master_address,
+            here=_own_address(self._client.base_url),
         )
 
     def version_of(self, label: str) -> int:
@@ -256,10 +257,10 @@ class WeightUpdater(Receiver):
         self._wanted, self._found = wanted, found
 
 
-def _own_address(url: str) -> str | None:
+def _own_address(url: str) -> str:
     there = urlsplit(url)
     if there.hostname in (None, "127.0.0.1", "localhost"):
-        return None
+        return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
         probe.connect((there.hostname, there.port or 80))
         return str(probe.getsockname()[0])

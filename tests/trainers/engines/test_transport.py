@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from weight_workers import Workers, start
 
 from trainers.engines.base import EngineError, SupersededError
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource
-from trainers.engines.weights import ChecksumRule, Checksums, Sums
+from trainers.engines.vllm.engine import VLLMUpdater
+from trainers.engines.vllm.options import VLLMOptions
+from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -156,3 +160,15 @@ async def test_this_process_is_one_member_whatever_the_server_has() -> None:
     asked = Wants(workers=2, backend="nccl", rule=rule, bucket_bytes=1000, timeout_s=9.0, address="192.0.2.1")
     await Elsewhere().deliver(asked, take)
     assert wanted == [Wants(workers=1, backend="gloo", rule=rule, bucket_bytes=1000, timeout_s=9.0)]
+
+
+@pytest.mark.parametrize("said", [None, "192.0.2.7"])
+async def test_rank_0_listens_at_the_address_of_its_own_machine(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    """With a learner on Ray rank 0 is on another machine than this process: then this one's address would be wrong."""
+    monkeypatch.setattr("trainers.engines.weight_update._own_address", lambda url: "192.0.2.2")
+    url = "http://192.0.2.1:8000"
+    options = VLLMOptions(base_url=url, transport="process_group", master_address=said)
+    client: Any = SimpleNamespace(base_url=url)
+    wants = VLLMUpdater(client, options, Parameters({}, False, 1), Path("."), apart=True).wants
+    assert wants.address == said
+    assert wants.here == "192.0.2.2"
