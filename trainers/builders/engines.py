@@ -119,13 +119,7 @@ async def _ray_engines(
         gpus = []
         if shared := cluster.plan.engine_gpus[replica]:
             assert isinstance(learner, LearnerGroup)
-            ranks = [learner.ranks.info[rank] for rank in shared]
-            if len({address for address, _, _ in ranks}) > 1:
-                raise EngineError(
-                    f"the GPUs of replica {replica} are those of ranks {shared}, and Ray has put these on several "
-                    "machines; use cluster.colocate=false"
-                )
-            gpus = [gpu for _, _, its in ranks for gpu in its]
+            gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
         return await RayEngine.start(
             cluster, replica, makers[replica], gpus=gpus, bucket_bytes=config.cluster.bucket_mib * 2**20
         )
