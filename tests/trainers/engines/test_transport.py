@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from engine_kits import lively_model
 from weight_workers import Workers, start
 
 from trainers.engines.base import EngineError, SupersededError
+from trainers.engines.process_group import make_group
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.vllm.options import VLLMOptions
@@ -172,3 +175,25 @@ async def test_rank_0_listens_at_the_address_of_its_own_machine(monkeypatch: pyt
     wants = VLLMUpdater(client, options, Parameters({}, False, 1), Path("."), apart=True).wants
     assert wants.address == said
     assert wants.here == "192.0.2.2"
+
+
+@pytest.mark.parametrize(("backend", "given", "seen"), [("nccl", None, "2"), ("nccl", "1", "1"), ("gloo", None, None)])
+def test_a_group_of_nccl_that_fails_does_not_take_the_process_with_it(
+    monkeypatch: pytest.MonkeyPatch, backend: str, given: Any, seen: Any
+) -> None:
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    found: list[str | None] = []
+
+    def helper(*args: Any, **options: Any) -> tuple[str, None]:
+        found.append(os.environ.get(name))
+        return "made", None
+
+    c10d = "torch.distributed.distributed_c10d"
+    monkeypatch.setattr(f"{c10d}._new_process_group_helper", helper)
+    monkeypatch.setattr(f"{c10d}._world", SimpleNamespace(pg_group_ranks={}))
+    make_group({"name": "a", "size": 2, "backend": backend, "timeout_s": 1.0}, 0, dist.HashStore())
+    assert found == [seen]
+    assert os.environ.get(name) == given  # the learner's groups have the default
