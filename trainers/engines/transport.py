@@ -341,17 +341,22 @@ async def exchange(
     told: set[str] = set()
     outcome: dict[str, Sums | Exception] = {}
     try:
+        patience: float | None = None
         while not rank_0.done():
             late = [task for name, task in following.items() if name not in told and not task.done()]
-            await asyncio.wait([rank_0, *late], return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait([rank_0, *late], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not ended:  # NCCL waits for members that will never join, and cannot be told
+                break
             for name, task in following.items():
                 if name not in told and task.done():
                     told.add(name)
                     if (problem := _problem(task)) is not None:
                         give_up(name, f"the workers do not follow: {problem!r}")
+            if all(task.done() and _problem(task) is not None for task in following.values()):
+                patience = _LEAVE_S
         failure = _problem(rank_0)
         for name, task in following.items():
-            said: Any = failure if failure is not None else rank_0.result()[name]
+            said: Any = "rank 0 waits for them" if not rank_0.done() else failure or rank_0.result()[name]
             await asyncio.wait([task], timeout=None if isinstance(said, Mapping) else _WORD_S)
             problem = _problem(task)
             if isinstance(failure, EngineError):

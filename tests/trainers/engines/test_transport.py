@@ -17,7 +17,7 @@ from weight_workers import Workers, start
 
 from trainers.engines.base import EngineError, SupersededError
 from trainers.engines.process_group import make_group
-from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource
+from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.vllm.options import VLLMOptions
 from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
@@ -197,3 +197,23 @@ def test_a_group_of_nccl_that_fails_does_not_take_the_process_with_it(
     make_group({"name": "a", "size": 2, "backend": backend, "timeout_s": 1.0}, 0, dist.HashStore())
     assert found == [seen]
     assert os.environ.get(name) == given  # the learner's groups have the default
+
+
+async def test_a_rank_0_that_waits_for_workers_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NCCL does, which makes a group with the first broadcast and cannot be interrupted."""
+    monkeypatch.setattr("trainers.engines.transport._LEAVE_S", 0.05)
+    receiver: Any = SimpleNamespace(given_up=[], abandoned=0)
+
+    async def follow(group: Any, plan: Any) -> None:
+        raise EngineError("out of memory")
+
+    async def abandon() -> None:
+        receiver.abandoned += 1
+
+    receiver.follow, receiver.abandon = follow, abandon
+    sending: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with asyncio.timeout(20):
+        outcome = await exchange(sending, {"a": (receiver, {})}, [], lambda *why: receiver.given_up.append(why))
+    assert str(outcome["a"]) == "out of memory"
+    assert receiver.given_up[0] == ("a", "the workers do not follow: EngineError('out of memory')")
+    assert receiver.abandoned == 1
