@@ -213,11 +213,13 @@ class WeightUpdater(Receiver):
         await self._take(bucket)
 
     async def _by_disk(self, source: WeightSource) -> Sums:
-        parent = self._options.update_folder
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        folder, wants = Path(tempfile.mkdtemp(prefix="weights-", dir=parent)), self.wants
+        """SourceLostError where the disk is full, for example: no server is to blame."""
+        parent, wants = self._options.update_folder, self.wants
+        folder: Path | None = None
         try:
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="weights-", dir=parent))
             for file in self._folder.iterdir():
                 if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and "index" not in file.name:
                     shutil.copy(file, folder)
@@ -231,6 +233,12 @@ class WeightUpdater(Receiver):
                 sums = await source.deliver(wants, write)
             self._may_begin()
             await self._load(folder)
+        except OSError as error:
+            self._forget(folder)
+            raise SourceLostError(
+                f"the weights could not be written to {folder or parent} for the {self.server} server: {error}; make "
+                "room there, or give another update_folder"
+            ) from error
         except BaseException:
             self._forget(folder)
             raise

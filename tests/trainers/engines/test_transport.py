@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,12 +16,12 @@ import torch.distributed as dist
 from engine_kits import lively_model
 from weight_workers import Workers, start
 
-from trainers.engines.base import EngineError, SupersededError
+from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.process_group import make_group
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.vllm.options import VLLMOptions
-from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
+from trainers.engines.weights import ChecksumRule, Checksums, Parameters, SafetensorsFile, Sums
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -217,3 +218,21 @@ async def test_a_rank_0_that_waits_for_workers_that_failed_is_not_waited_for(mon
     assert str(outcome["a"]) == "out of memory"
     assert receiver.given_up[0] == ("a", "the workers do not follow: EngineError('out of memory')")
     assert receiver.abandoned == 1
+
+
+async def test_a_full_disk_is_no_fault_of_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would be taken out, and started again for the same end."""
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(SafetensorsFile, "write", full)
+    url, model = "http://127.0.0.1:8000", tmp_path / "model"
+    model.mkdir()
+    options = VLLMOptions(base_url=url, transport="disk", update_folder=tmp_path / "updates")
+    client: Any = SimpleNamespace(base_url=url)
+    updater = VLLMUpdater(client, options, Parameters({}, False, 1), model, apart=True)
+    with pytest.raises(SourceLostError, match=r"updates/weights-.* for the vLLM server: .*No space left.*make room"):
+        await updater._send(source(), "weights")
+    assert not updater.begun
+    assert not list((tmp_path / "updates").iterdir())
