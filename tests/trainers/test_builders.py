@@ -12,7 +12,7 @@ from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
-from trainers.builders.engines import _all_or_none, engine_of
+from trainers.builders.engines import _all_or_none, _engine_there, engine_of
 from trainers.builders.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -137,6 +137,25 @@ async def test_engines_on_ray_start_together_and_have_the_time_of_an_actor_and_a
     assert asked == [930.0] * 3
     assert engines._limits.restart_timeout > 930
     await engines.close()
+
+
+async def test_a_server_in_an_actor_leaves_no_copy_of_the_model_on_its_machine(monkeypatch):
+    """Actors are killed, and remove nothing then."""
+    folders = []
+
+    async def served(config, policy, renderer, version, replica, folder):
+        assert (folder / "model.safetensors").is_file()
+        folders.append(folder)
+        return Started()
+
+    monkeypatch.setattr("trainers.builders.engines.served_engine", served)
+    options = ("cluster.backend=ray", "engine.name=vllm", f"engine.vllm.python={sys.executable}")
+    config, _ = resolve(list(options), PPOConfig)
+    engine = await _engine_there(config, policy(**SMALL), 0, 0)
+    assert (folders[0] / "config.json").is_file()  # goes with every update by disk
+    assert not list(folders[0].glob("*.safetensors"))
+    del engine
+    assert not folders[0].exists()
 
 
 @pytest.mark.parametrize("cause", ["one fails", "cancelled"])

@@ -152,6 +152,8 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
         "trainer": config.trainer.model_copy(update={"default_local_dir": folder}),
     }
     engine = await _made((await _maker(config.model_copy(update=here), policy, renderer, version))(replica))
+    for weights in Path(folder).rglob("*.safetensors"):  # read by now; an actor that is killed removes nothing
+        weights.unlink()
     weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)
     return engine
 
