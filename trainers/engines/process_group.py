@@ -35,7 +35,8 @@ def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist
     # Rank 0 decides that one is late; until it has told the others, they wait.
     timeout, name, size = timedelta(seconds=group["timeout_s"] * (2 if rank else 1)), group["name"], group["size"]
     if store is None:
-        store, _, _ = next(rendezvous(f"tcp://{group['address']}:{group['port']}", rank, size, timeout=timeout))
+        host = f"[{group['address']}]" if ":" in group["address"] else group["address"]  # of IPv6
+        store, _, _ = next(rendezvous(f"tcp://{host}:{group['port']}", rank, size, timeout=timeout))
     store.set_timeout(timeout)
     with _nccl_that_ends_alone() if group["backend"] == "nccl" else contextlib.nullcontext():
         made, _ = _new_process_group_helper(

@@ -269,6 +269,7 @@ def _own_address(url: str) -> str:
     there = urlsplit(url)
     if there.hostname in (None, "127.0.0.1", "localhost"):
         return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
-        probe.connect((there.hostname, there.port or 80))
+    family, kind, _, _, address = socket.getaddrinfo(there.hostname, there.port or 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:  # which sends nothing
+        probe.connect(address)
         return str(probe.getsockname()[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from trainers.engines.process_group import make_group
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.vllm.options import VLLMOptions
+from trainers.engines.weight_update import _own_address
 from trainers.engines.weights import ChecksumRule, Checksums, Parameters, SafetensorsFile, Sums
 
 pytestmark = pytest.mark.timeout(300)
@@ -236,3 +238,19 @@ async def test_a_full_disk_is_no_fault_of_the_server(monkeypatch: pytest.MonkeyP
         await updater._send(source(), "weights")
     assert not updater.begun
     assert not list((tmp_path / "updates").iterdir())
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
+async def test_a_server_may_have_an_address_of_ipv6(workers: Any) -> None:
+    assert _own_address("http://[::1]:8000") == "::1"
+    receiver = workers(here=_own_address("http://[::1]:8000"))
+    assert await source().broadcast(receiver) == sums_of(0, torch.float32)
