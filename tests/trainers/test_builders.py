@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
-from trainers.builders.engines import engine_of
+from trainers.builders.engines import _all_or_none, _engine_there, engine_of
 from trainers.builders.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -102,6 +103,80 @@ async def test_replicas_are_engines_of_their_own_and_a_lost_one_is_replaced_with
     finally:
         await plain.close()
         await replicas.close()
+
+
+class Started:
+    """An engine that others wait for, and that may not start."""
+
+    version, max_context = 0, 64
+
+    def __init__(self):
+        self.closed = False
+
+    async def close(self):
+        self.closed = True
+
+
+async def test_engines_on_ray_start_together_and_have_the_time_of_an_actor_and_a_server(monkeypatch):
+    asked, all_began = [], asyncio.Event()
+
+    async def start(cluster, replica, make, **options):
+        asked.append(options["timeout"])
+        if len(asked) == 3:
+            all_began.set()
+        await asyncio.wait_for(all_began.wait(), 20)
+        return Started()
+
+    monkeypatch.setattr("trainers.builders.engines.RayEngine.start", start)
+    options = ("cluster.backend=ray", "engine.name=vllm", "engine.replicas=3", "model.device=cpu")
+    times = ("cluster.start_timeout_s=30", "engine.vllm.start_timeout_s=900")
+    config, _ = resolve([*options, *times, f"engine.vllm.python={sys.executable}"], PPOConfig)
+    small = policy(**SMALL)
+    cluster = SimpleNamespace(ray=SimpleNamespace(put=lambda made: made), plan=SimpleNamespace(engine_gpus=((),) * 3))
+    engines = await engine_of(config, small, Renderer(small.tokenizer), cluster=cluster)
+    assert asked == [930.0] * 3
+    assert engines._limits.restart_timeout > 930
+    await engines.close()
+
+
+async def test_a_server_in_an_actor_leaves_no_copy_of_the_model_on_its_machine(monkeypatch):
+    """Actors are killed, and remove nothing then."""
+    folders = []
+
+    async def served(config, policy, renderer, version, replica, folder):
+        assert (folder / "model.safetensors").is_file()
+        folders.append(folder)
+        return Started()
+
+    monkeypatch.setattr("trainers.builders.engines.served_engine", served)
+    options = ("cluster.backend=ray", "engine.name=vllm", f"engine.vllm.python={sys.executable}")
+    config, _ = resolve(list(options), PPOConfig)
+    engine = await _engine_there(config, policy(**SMALL), 0, 0)
+    assert (folders[0] / "config.json").is_file()  # goes with every update by disk
+    assert not list(folders[0].glob("*.safetensors"))
+    del engine
+    assert not folders[0].exists()
+
+
+@pytest.mark.parametrize("cause", ["one fails", "cancelled"])
+async def test_engines_that_did_start_are_closed_where_others_do_not(cause):
+    began, first, stuck = asyncio.Event(), Started(), asyncio.Event()
+
+    async def make(index):
+        if index == 0:
+            return first
+        if index == 1 and cause == "one fails":
+            raise ValueError("no GPU")
+        began.set()
+        return await stuck.wait()  # a server that is still loading
+
+    making = asyncio.ensure_future(_all_or_none(make, 3))
+    await began.wait()
+    if cause == "cancelled":
+        making.cancel()
+    with pytest.raises(ValueError if cause == "one fails" else asyncio.CancelledError):
+        await asyncio.wait_for(making, 20)
+    assert first.closed
 
 
 @pytest.mark.parametrize("value", ["0", "auto"])

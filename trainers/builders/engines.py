@@ -56,13 +56,15 @@ async def engine_of(
     With ``cluster.backend=ray`` its actors go to ``cluster``, and share the GPUs of ``learner``.
     """
     section = config.engine
-    starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}
+    starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}.get(section.name, 0.0)
+    if config.cluster.backend == "ray":
+        starting += config.cluster.start_timeout_s  # of its actor
     # A new server may take its time to start, and some more for its first weights.
-    limits = Limits(stall_timeout=section.stall_timeout_s, restart_timeout=starting.get(section.name, 0.0) + 300.0)
+    limits = Limits(stall_timeout=section.stall_timeout_s, restart_timeout=starting + 300.0)
     with setup_errors(f"model.path={config.model.path} with the {section.name} engine: ", ValueError, EngineError):
         if config.cluster.backend == "ray" and not section.base_urls:
             assert cluster is not None
-            return await _ray_engines(config, policy, version, cluster, learner, limits)
+            return await _ray_engines(config, policy, version, cluster, learner, limits, starting)
         make = await _maker(config, policy, renderer, version)
         engines = await _all_or_none(make, section.engines)
         if len(engines) == 1 and section.name == "torch":
@@ -93,12 +95,21 @@ async def _made(engine: Engine | Awaitable[Engine]) -> Engine:
 
 
 async def _all_or_none(make: Callable[[int], Engine | Awaitable[Engine]], count: int) -> list[Engine]:
-    ended = await asyncio.gather(*(_made(make(index)) for index in range(count)), return_exceptions=True)
-    engines = [each for each in ended if not isinstance(each, BaseException)]
-    if errors := [each for each in ended if isinstance(each, BaseException)]:
+    """So many engines, which start at the same time; where one does not, or this is cancelled, all are closed."""
+
+    async def one(index: int) -> Engine:
+        return await _made(make(index))
+
+    making = [asyncio.ensure_future(one(index)) for index in range(count)]
+    try:
+        return list(await asyncio.gather(*making))
+    except BaseException:
+        for each in making:
+            each.cancel()
+        ended = await asyncio.gather(*making, return_exceptions=True)
+        engines = [each for each in ended if not isinstance(each, BaseException)]
         await asyncio.gather(*(engine.close() for engine in engines), return_exceptions=True)
-        raise errors[0]
-    return engines
+        raise
 
 
 async def _ray_engines(
@@ -108,6 +119,7 @@ async def _ray_engines(
     cluster: RayCluster,
     learner: Learner | LearnerGroup | None,
     limits: Limits,
+    timeout: float,
 ) -> Replicas:
     # The policy is sent once, and stays for engines that take a lost one's place.
     makers = [
@@ -119,25 +131,13 @@ async def _ray_engines(
         gpus = []
         if shared := cluster.plan.engine_gpus[replica]:
             assert isinstance(learner, LearnerGroup)
-            ranks = [learner.ranks.info[rank] for rank in shared]
-            if len({address for address, _, _ in ranks}) > 1:
-                raise EngineError(
-                    f"the GPUs of replica {replica} are those of ranks {shared}, and Ray has put these on several "
-                    "machines; use cluster.colocate=false"
-                )
-            gpus = [gpu for _, _, its in ranks for gpu in its]
+            gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
+        bucket_bytes = config.cluster.bucket_mib * 2**20
         return await RayEngine.start(
-            cluster, replica, makers[replica], gpus=gpus, bucket_bytes=config.cluster.bucket_mib * 2**20
+            cluster, replica, makers[replica], gpus=gpus, bucket_bytes=bucket_bytes, timeout=timeout
         )
 
-    engines: list[RayEngine] = []
-    try:
-        for replica in range(config.engine.replicas):
-            engines.append(await make(replica))
-    except BaseException:
-        for engine in engines:
-            await engine.close()
-        raise
+    engines = await _all_or_none(make, config.engine.replicas)
     return Replicas(engines, restart=make, limits=limits)
 
 
@@ -152,6 +152,8 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
         "trainer": config.trainer.model_copy(update={"default_local_dir": folder}),
     }
     engine = await _made((await _maker(config.model_copy(update=here), policy, renderer, version))(replica))
+    for weights in Path(folder).rglob("*.safetensors"):  # read by now; an actor that is killed removes nothing
+        weights.unlink()
     weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)
     return engine
 

@@ -1,6 +1,6 @@
 """Which part of a run is where, and whether that fits: decided before anything starts. Pure: numbers in, numbers out.
 
-A *place* is what one actor or process takes, on one machine (Ray's bundle); places that belong together are a *pool*.
+A *place* is what actors or processes take on one machine (Ray's bundle); places that belong together are a *pool*.
 With ``cluster.colocate`` learner and engines share the places of one pool, otherwise each has its own; counted
 environments on Ray always have one. The workers of a reward model share the learner's places, have a pool of their own,
 or (``reward_model.learner_spans_pool``) the last of the learner's places, and leave the others to the engines. Memory
@@ -110,13 +110,14 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
     learner_pool: PoolName = "shared" if cluster.colocate else "learner"
     engine_pool: PoolName = "shared" if cluster.colocate else "engines"
-    learner = tuple(Seat(learner_pool, rank, each, gpu) for rank in range(ranks))
+    # The GPUs that a server shares with ranks are one place, for Ray alone decides which places are on one machine.
+    shared = width if cluster.colocate and gpu else 1
+    learner = tuple(Seat(learner_pool, rank // shared, each, gpu) for rank in range(ranks))
     groups: tuple[tuple[int, ...], ...] = ((),) * replicas
     if cluster.colocate:
-        step = width if gpu else 1
         if gpu and on_ray:
-            groups = tuple(tuple(range(i * step, (i + 1) * step)) for i in range(replicas))
-        engines = tuple(Seat(engine_pool, i * step, each, 0) for i in range(replicas))
+            groups = tuple(tuple(range(i * width, (i + 1) * width)) for i in range(replicas))
+        engines = tuple(Seat(engine_pool, i, each, 0) for i in range(replicas))
     else:
         engines = tuple(Seat(engine_pool, i, each, gpu * width) for i in range(replicas))
     environments: tuple[Seat, ...] = ()
@@ -191,7 +192,7 @@ def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu
         start = len(learner) - count if section.learner_spans_pool else first
         first += count
         ranks = [(start + i) % len(learner) for i in range(count)]
-        seats = tuple(Seat(learner[0].pool, rank, cpus) for rank in ranks)
+        seats = tuple(Seat(learner[rank].pool, learner[rank].place, cpus) for rank in ranks)
         yield Workers(section.name, seats, tuple((rank,) if gpu else () for rank in ranks))
 
 
@@ -412,7 +413,7 @@ def _rewards_in_words(workers: Workers, plan: Plan) -> str:
     who = "reward model" if workers.model == "reward_model" else f"reward model {workers.model}"
     if plan.backend == "local":
         return f"{who}: {count} in this process"
-    ranks = ", ".join(str(seat.place) for seat in workers.seats)
+    ranks = ", ".join(str(*its or (seat.place,)) for seat, its in zip(workers.seats, workers.gpus, strict=True))
     return f"{who}: {count} in pool {pool}" + ("" if pool == "rewards" else f", in the places of ranks {ranks}")
 
 

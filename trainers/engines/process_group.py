@@ -6,10 +6,11 @@ vLLM's worker imports this too, so it needs nothing but PyTorch.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from torch import Tensor
 Group = Mapping[str, Any]
 
 _LONGEST_NAP_S = 0.005  # between two looks at what is under way
+_ON_ERRORS, _MAKING = "TORCH_NCCL_ASYNC_ERROR_HANDLING", threading.Lock()
 
 
 def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist.ProcessGroup:
@@ -33,13 +35,32 @@ def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist
     # Rank 0 decides that one is late; until it has told the others, they wait.
     timeout, name, size = timedelta(seconds=group["timeout_s"] * (2 if rank else 1)), group["name"], group["size"]
     if store is None:
-        store, _, _ = next(rendezvous(f"tcp://{group['address']}:{group['port']}", rank, size, timeout=timeout))
+        host = f"[{group['address']}]" if ":" in group["address"] else group["address"]  # of IPv6
+        store, _, _ = next(rendezvous(f"tcp://{host}:{group['port']}", rank, size, timeout=timeout))
     store.set_timeout(timeout)
-    made, _ = _new_process_group_helper(
-        size, rank, [], Backend(group["backend"]), PrefixStore(name, store), group_name=name, timeout=timeout
-    )
+    with _nccl_that_ends_alone() if group["backend"] == "nccl" else contextlib.nullcontext():
+        made, _ = _new_process_group_helper(
+            size, rank, [], Backend(group["backend"]), PrefixStore(name, store), group_name=name, timeout=timeout
+        )
     _world.pg_group_ranks[made] = {each: each for each in range(size)}
     return made
+
+
+@contextlib.contextmanager
+def _nccl_that_ends_alone() -> Iterator[None]:
+    """Make a group that is aborted when the other side dies or is late.
+
+    By default (3) NCCL's watchdog then aborts the whole process: a trainer with the engine that it lost, or a server
+    with its trainer.
+    """
+    with _MAKING:
+        given = os.environ.get(_ON_ERRORS)  # which a group reads while it is made
+        os.environ[_ON_ERRORS] = given or "2"
+        try:
+            yield
+        finally:
+            if given is None:
+                del os.environ[_ON_ERRORS]
 
 
 def broadcast(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:

@@ -173,7 +173,10 @@ class Replicas:
         self._change()
 
     async def _tell_all(self, what: str) -> None:
-        await asyncio.gather(*(self._tell(replica, what) for replica in self._up()))
+        told: list[Replica] = []
+        while late := [replica for replica in self._up() if replica not in told]:  # some may come up meanwhile
+            told += late
+            await asyncio.gather(*(self._tell(replica, what) for replica in late))
 
     async def _tell(self, replica: Replica, what: str) -> None:
         try:
@@ -411,12 +414,15 @@ class Replicas:
                         self._waiting.discard(replica.index)
                 async with self._updating:  # not in the middle of an update
                     if engine.version == self.version:
+                        asleep = False
+                        async with asyncio.timeout(self._limits.update_timeout):
+                            while asleep != self._asleep:  # as the others are, which may change meanwhile
+                                await getattr(engine, "wake" if asleep else "sleep")()
+                                asleep = not asleep
                         replica.adopt(engine, asyncio.get_running_loop().time())
                         self._router.up(replica.index)
                         self._counters["replicas_restarted"] += 1
                         log.info("%s is up again, with version %d", replica, self.version)
-                        if self._asleep:
-                            self._spawn(self._tell(replica, "sleep"))
                         return
         except BaseException:
             self._spawn(self._close_engine(engine))

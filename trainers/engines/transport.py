@@ -50,6 +50,8 @@ class Wants:
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once, at most; a larger tensor travels alone
     timeout_s: float = 600.0  #: seconds for joining, and for each bucket
     address: str | None = None  #: where rank 0 listens; ``None`` is its machine's own address
+    #: This machine's address, as the workers reach it; where rank 0 listens if it is in this process
+    here: str = "127.0.0.1"
 
 
 class Receiver(ABC):
@@ -109,8 +111,8 @@ class Inbox(Receiver):
         self._joined: dist.ProcessGroup | None = None
 
     def ready(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Inbox:
-        """Itself, to take the next weights: each bucket is given to ``take``."""
-        self._wants, self._take = wants, take
+        """Itself, to take the next weights: each bucket is given to ``take``; the only member beside rank 0."""
+        self._wants, self._take = replace(wants, workers=1, backend="gloo", address=None), take
         return self
 
     @property
@@ -189,8 +191,7 @@ class LocalSource(WeightSource):
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
         if group is None or group["name"] not in sender:
-            address = wants.address or "127.0.0.1"
-            group = sender.open(address, 1 + wants.workers, wants.backend, wants.timeout_s)
+            group = sender.open(wants.address or wants.here, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
         sending = in_thread(lambda: send(sender, {name: wants}, plan, self.read()))
         outcome = await exchange(
@@ -340,17 +341,22 @@ async def exchange(
     told: set[str] = set()
     outcome: dict[str, Sums | Exception] = {}
     try:
+        patience: float | None = None
         while not rank_0.done():
             late = [task for name, task in following.items() if name not in told and not task.done()]
-            await asyncio.wait([rank_0, *late], return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait([rank_0, *late], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not ended:  # NCCL waits for members that will never join, and cannot be told
+                break
             for name, task in following.items():
                 if name not in told and task.done():
                     told.add(name)
                     if (problem := _problem(task)) is not None:
                         give_up(name, f"the workers do not follow: {problem!r}")
+            if all(task.done() and _problem(task) is not None for task in following.values()):
+                patience = _LEAVE_S
         failure = _problem(rank_0)
         for name, task in following.items():
-            said: Any = failure if failure is not None else rank_0.result()[name]
+            said: Any = "rank 0 waits for them" if not rank_0.done() else failure or rank_0.result()[name]
             await asyncio.wait([task], timeout=None if isinstance(said, Mapping) else _WORD_S)
             problem = _problem(task)
             if isinstance(failure, EngineError):

@@ -85,7 +85,8 @@ class WeightUpdater(Receiver):
             rule=rule if whole and self.verify else None,
             bucket_bytes=options.bucket_bytes,
             timeout_s=options.update_timeout_s,
-            address=options.master_address or _own_address(self._client.base_url),
+            address=options.master_address,
+            here=_own_address(self._client.base_url),
         )
 
     def version_of(self, label: str) -> int:
@@ -212,11 +213,13 @@ class WeightUpdater(Receiver):
         await self._take(bucket)
 
     async def _by_disk(self, source: WeightSource) -> Sums:
-        parent = self._options.update_folder
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        folder, wants = Path(tempfile.mkdtemp(prefix="weights-", dir=parent)), self.wants
+        """SourceLostError where the disk is full, for example: no server is to blame."""
+        parent, wants = self._options.update_folder, self.wants
+        folder: Path | None = None
         try:
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="weights-", dir=parent))
             for file in self._folder.iterdir():
                 if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and "index" not in file.name:
                     shutil.copy(file, folder)
@@ -230,6 +233,12 @@ class WeightUpdater(Receiver):
                 sums = await source.deliver(wants, write)
             self._may_begin()
             await self._load(folder)
+        except OSError as error:
+            self._forget(folder)
+            raise SourceLostError(
+                f"the weights could not be written to {folder or parent} for the {self.server} server: {error}; make "
+                "room there, or give another update_folder"
+            ) from error
         except BaseException:
             self._forget(folder)
             raise
@@ -256,10 +265,11 @@ class WeightUpdater(Receiver):
         self._wanted, self._found = wanted, found
 
 
-def _own_address(url: str) -> str | None:
+def _own_address(url: str) -> str:
     there = urlsplit(url)
     if there.hostname in (None, "127.0.0.1", "localhost"):
-        return None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # which sends nothing
-        probe.connect((there.hostname, there.port or 80))
+        return "127.0.0.1"
+    family, kind, _, _, address = socket.getaddrinfo(there.hostname, there.port or 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:  # which sends nothing
+        probe.connect(address)
         return str(probe.getsockname()[0])

@@ -112,16 +112,18 @@ class LinkedTensors:
             self._close = weakref.finalize(self, os.close, self._folder)
 
     def _link(self, folder: Path) -> bool:
-        if self._folder is None or not (names := os.listdir(self._folder)):
+        if self._folder is None:
             return False
         try:
+            names = os.listdir(self._folder)
             folder.mkdir(parents=True)
             for name in names:
                 os.link(name, folder / name, src_dir_fd=self._folder)
-        except OSError:  # on another disk, or a disk that has no links
+        except OSError:  # on another disk, or a disk that has no links; of a network, it may be gone
+            names = []
+        if not names:
             shutil.rmtree(folder, ignore_errors=True)
-            return False
-        return True
+        return bool(names)
 
 
 class Background:

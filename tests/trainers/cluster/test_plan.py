@@ -91,7 +91,9 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
         assert made.gpus == ranks
         assert len(used) == len(set(used)) == replicas * width
         assert all(rank < ranks for rank in used)
-        assert all(seat.place == of[0] for seat, of in zip(made.engines, made.engine_gpus, strict=True))
+        # A place is on one machine, so an engine and all the GPUs that it shares are.
+        of_ranks = [{made.learner[rank].place for rank in ranks_of} for ranks_of in made.engine_gpus]
+        assert of_ranks == [{seat.place} for seat in made.engines]
     else:
         assert not used
         assert made.gpus == ranks + replicas * width

@@ -393,3 +393,35 @@ def test_what_takes_a_lost_ones_place_has_no_memory_either_while_the_others_slee
         await replicas.close()
 
     run_simulated(run())
+
+
+class SlowSleeper(Sleeper):
+    """Takes its time to wake up."""
+
+    async def wake(self) -> None:
+        await asyncio.sleep(10.0)
+        await super().wake()
+
+
+@simulated
+async def test_what_takes_a_lost_ones_place_while_the_others_wake_up_is_awake() -> None:
+    made: list[Sleeper] = []
+
+    async def restart(index: int) -> Sleeper:
+        await asyncio.sleep(60.0)
+        made.append(Sleeper(slow))
+        return made[-1]
+
+    engines = [SlowSleeper(slow), Sleeper(slow)]
+    replicas = Replicas(engines, restart=restart)
+    await asyncio.gather(*start(replicas, 2))
+    engines[1].die(MemoryError("injected"))
+    await asyncio.gather(*start(replicas, 4))
+    lost = now() - 10.0  # the other one did all four meanwhile
+    await replicas.sleep()
+    await asyncio.sleep(lost + 55.0 - now())
+    await replicas.wake()  # from 55 to 65 s after the loss; the new one is there after 60
+    assert len(made) == 1
+    assert made[0]._frozen is None
+    assert replicas.stats()["replicas_up"] == 2
+    await replicas.close()

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from engine_kits import lively_model
 from weight_workers import Workers, start
 
-from trainers.engines.base import EngineError, SupersededError
-from trainers.engines.transport import LocalSource, WeightSource
-from trainers.engines.weights import ChecksumRule, Checksums
+from trainers.engines.base import EngineError, SourceLostError, SupersededError
+from trainers.engines.process_group import make_group
+from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
+from trainers.engines.vllm.engine import VLLMUpdater
+from trainers.engines.vllm.options import VLLMOptions
+from trainers.engines.weight_update import _own_address
+from trainers.engines.weights import ChecksumRule, Checksums, Parameters, SafetensorsFile, Sums
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -137,3 +147,110 @@ async def test_an_update_that_is_cancelled_leaves_no_worker_waiting(workers: Any
             await update
         await receiver.checksums()
         assert await source().broadcast(receiver) == sums_of(0, torch.float32)
+
+
+async def test_this_process_is_one_member_whatever_the_server_has() -> None:
+    """Weights of a learner on Ray that a server with several workers is given by value, or on a disk."""
+    wanted: list[Wants] = []
+
+    class Elsewhere(WeightSource):
+        specs = ()
+
+        async def broadcast(self, receiver: Receiver) -> Sums:
+            wanted.append(receiver.wants)
+            return {}
+
+    async def take(bucket: Bucket) -> None: ...
+
+    rule = ChecksumRule("sha256", ranks=2, kv_heads=2)
+    asked = Wants(workers=2, backend="nccl", rule=rule, bucket_bytes=1000, timeout_s=9.0, address="192.0.2.1")
+    await Elsewhere().deliver(asked, take)
+    assert wanted == [Wants(workers=1, backend="gloo", rule=rule, bucket_bytes=1000, timeout_s=9.0)]
+
+
+@pytest.mark.parametrize("said", [None, "192.0.2.7"])
+async def test_rank_0_listens_at_the_address_of_its_own_machine(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    """With a learner on Ray rank 0 is on another machine than this process: then this one's address would be wrong."""
+    monkeypatch.setattr("trainers.engines.weight_update._own_address", lambda url: "192.0.2.2")
+    url = "http://192.0.2.1:8000"
+    options = VLLMOptions(base_url=url, transport="process_group", master_address=said)
+    client: Any = SimpleNamespace(base_url=url)
+    wants = VLLMUpdater(client, options, Parameters({}, False, 1), Path("."), apart=True).wants
+    assert wants.address == said
+    assert wants.here == "192.0.2.2"
+
+
+@pytest.mark.parametrize(("backend", "given", "seen"), [("nccl", None, "2"), ("nccl", "1", "1"), ("gloo", None, None)])
+def test_a_group_of_nccl_that_fails_does_not_take_the_process_with_it(
+    monkeypatch: pytest.MonkeyPatch, backend: str, given: Any, seen: Any
+) -> None:
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    found: list[str | None] = []
+
+    def helper(*args: Any, **options: Any) -> tuple[str, None]:
+        found.append(os.environ.get(name))
+        return "made", None
+
+    c10d = "torch.distributed.distributed_c10d"
+    monkeypatch.setattr(f"{c10d}._new_process_group_helper", helper)
+    monkeypatch.setattr(f"{c10d}._world", SimpleNamespace(pg_group_ranks={}))
+    make_group({"name": "a", "size": 2, "backend": backend, "timeout_s": 1.0}, 0, dist.HashStore())
+    assert found == [seen]
+    assert os.environ.get(name) == given  # the learner's groups have the default
+
+
+async def test_a_rank_0_that_waits_for_workers_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NCCL does, which makes a group with the first broadcast and cannot be interrupted."""
+    monkeypatch.setattr("trainers.engines.transport._LEAVE_S", 0.05)
+    receiver: Any = SimpleNamespace(given_up=[], abandoned=0)
+
+    async def follow(group: Any, plan: Any) -> None:
+        raise EngineError("out of memory")
+
+    async def abandon() -> None:
+        receiver.abandoned += 1
+
+    receiver.follow, receiver.abandon = follow, abandon
+    sending: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with asyncio.timeout(20):
+        outcome = await exchange(sending, {"a": (receiver, {})}, [], lambda *why: receiver.given_up.append(why))
+    assert str(outcome["a"]) == "out of memory"
+    assert receiver.given_up[0] == ("a", "the workers do not follow: EngineError('out of memory')")
+    assert receiver.abandoned == 1
+
+
+async def test_a_full_disk_is_no_fault_of_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would be taken out, and started again for the same end."""
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(SafetensorsFile, "write", full)
+    url, model = "http://127.0.0.1:8000", tmp_path / "model"
+    model.mkdir()
+    options = VLLMOptions(base_url=url, transport="disk", update_folder=tmp_path / "updates")
+    client: Any = SimpleNamespace(base_url=url)
+    updater = VLLMUpdater(client, options, Parameters({}, False, 1), model, apart=True)
+    with pytest.raises(SourceLostError, match=r"updates/weights-.* for the vLLM server: .*No space left.*make room"):
+        await updater._send(source(), "weights")
+    assert not updater.begun
+    assert not list((tmp_path / "updates").iterdir())
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
+async def test_a_server_may_have_an_address_of_ipv6(workers: Any) -> None:
+    assert _own_address("http://[::1]:8000") == "::1"
+    receiver = workers(here=_own_address("http://[::1]:8000"))
+    assert await source().broadcast(receiver) == sums_of(0, torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from trainers.learner import Learner, Parallel
 from trainers.learner.flops import count
 from trainers.learner.fsdp import offload_policy
 from trainers.learner.inputs import inputs_of
+from trainers.learner.memory import peak
 from trainers.learner.packing import action_rows, micro_batches
 from trainers.learner.parallel import check_model, make_meshes
 from trainers.tiny import build_model
@@ -192,3 +194,10 @@ def test_an_update_reports_the_most_memory_that_the_process_ever_had():
     before = learner.update_sft(TRAJECTORIES)["peak_gib"]
     np.ones(int((before + 0.25) * 2**27))  # more than there ever was, and gone again
     assert before + 0.25 <= learner.update_sft(TRAJECTORIES)["peak_gib"] < 2 * before + 1
+
+
+def test_a_system_that_does_not_count_the_most_memory_reports_none(monkeypatch):
+    """Such as gVisor, under which containers of some services run."""
+    status = "VmSize:\t1024 kB\nVmRSS:\t512 kB\nVmData:\t64 kB\nThreads:\t1\n"
+    monkeypatch.setattr(Path, "read_text", lambda *args, **options: status)
+    assert peak(torch.device("cpu")) == {}

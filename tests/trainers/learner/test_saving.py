@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -16,8 +17,10 @@ import torch
 from ranks import TRAJECTORIES, make_learner, run_ranks
 
 from trainers.learner import LoRASettings, Parallel
-from trainers.learner.checkpoint import Background
+from trainers.learner.checkpoint import Background, LinkedTensors
+from trainers.learner.fsdp import Ranks
 from trainers.learner.models import checkpoint_gradients
+from trainers.learner.tensors import read_tensors
 from trainers.tiny import build_model, build_tokenizer
 
 LORA = LoRASettings(rank=4, alpha=8)
@@ -197,6 +200,25 @@ def test_a_process_killed_at_any_moment_leaves_the_last_good_checkpoint(tmp_path
 
 def save_to_pipe(folder, wait, said):
     save_for_ever(folder, wait, said.detach())
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_never_changes_is_linked_or_written_anew_where_the_folder_before_is_gone(tmp_path, monkeypatch, gone):
+    tensors, linked, listdir = {"a": torch.arange(4.0)}, LinkedTensors(), os.listdir
+
+    def stale(path):  # a folder of a network's file system that another machine has deleted
+        if gone and isinstance(path, int):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return listdir(path)
+
+    linked.write(tmp_path / "one", tensors, Ranks(None))
+    monkeypatch.setattr(os, "listdir", stale)
+    linked.write(tmp_path / "two", tensors, Ranks(None))
+    (file,) = (tmp_path / "two").glob("*.safetensors")
+    assert file.stat().st_nlink == (1 if gone else 2)
+    found = {"a": torch.zeros(4)}
+    read_tensors(tmp_path / "two", found, Ranks(None))
+    assert torch.equal(found["a"], tensors["a"])
 
 
 # ------------------ memory

@@ -169,26 +169,34 @@ class RayEngine:
 
     @classmethod
     async def start(
-        cls, cluster: RayCluster, replica: int, make: Any, *, gpus: Sequence[int] = (), bucket_bytes: int
+        cls,
+        cluster: RayCluster,
+        replica: int,
+        make: Any,
+        *,
+        gpus: Sequence[int] = (),
+        bucket_bytes: int,
+        timeout: float,
     ) -> RayEngine:
         """Make the actor, and the engine in it; EngineError where it does not start, or what ``make`` raises.
 
         ``replica`` is the engine's number: its seat in the plan. ``make`` is Ray's reference to a function of no
         argument that makes the engine, or a coroutine that does. ``gpus`` are CUDA numbers of GPUs that it shares with
-        learner ranks; ``bucket_bytes`` of weights are what an embedded engine takes at once.
+        learner ranks; ``bucket_bytes`` of weights are what an embedded engine takes at once. Both may take ``timeout``
+        seconds to start.
         """
         ray = cluster.ray
         options = cluster.options(cluster.plan.engines[replica])
         actor = ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=_CALLS, **options)(_EngineActor)
         engine = cls(actor.remote(list(gpus)), bucket_bytes)
         try:
-            async with asyncio.timeout(cluster.timeout):
+            async with asyncio.timeout(timeout):
                 engine.pid, engine._max_context = await engine._answer(engine._actor.start.remote(make))
                 await engine._call("nothing")
         except BaseException as error:
             await engine.close()
             if isinstance(error, TimeoutError):
-                raise EngineError(f"replica {replica} did not start within {cluster.timeout:g} s") from error
+                raise EngineError(f"replica {replica} did not start within {timeout:g} s") from error
             if isinstance(error, EngineDeadError):
                 raise EngineError(f"replica {replica} did not start: {error}") from error
             raise
