@@ -5,8 +5,8 @@
 
 The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
 sentences that add and take away, one of them at the level easy, three at medium, six at hard. For each seed a policy
-imitates the expert on all three, too shortly to be sure of any; of the hard level it solves a few percent then. From
-that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the
+imitates the expert on all three, and then gets the habit of answering in haste; of the hard level it solves a few
+percent then. From that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the
 three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that
 with a quarter of the groups begun in the middle of an episode. All are validated on held-out hard problems every
 `--chunk` iterations, and end when `--target` of these are solved, or after `--iterations`. Tokens are all that were
@@ -76,11 +76,16 @@ LEVELS = [
     for level, steps in STEPS.items()
     for key in (f"env.mixture.{level}.id={ENV}", f"env.mixture.{level}.kwargs.steps={steps}")
 ]
-#: The policies to start from imitate for so long.
+#: How the policies to start from are made.
 START = [
     *LEVELS,
-    *("warm_start.enable=true", "warm_start.steps=350", "warm_start.demonstrations=22400", "warm_start.lr=2e-3"),
-    *("warm_start.careless_steps=0", "trainer.resume_mode=disable", "trainer.total_iterations=1"),
+    *("warm_start.enable=true", "warm_start.steps=700", "warm_start.demonstrations=44800", "warm_start.lr=2e-3"),
+    *(
+        "warm_start.careless_rate=0.97",
+        "warm_start.careless_steps=100",
+        "trainer.resume_mode=disable",
+        "trainer.total_iterations=1",
+    ),
     *("trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
 ]
 KINDS = {

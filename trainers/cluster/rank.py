@@ -104,7 +104,7 @@ class Watch:
             return None
         guilty = [rank for rank in pending if rank not in seen or not self._pulses[rank].waiting] or pending
         places = [f"rank {rank} {self._pulses[rank].where}" for rank in guilty if rank in seen]
-        said = f"did not get on for {self._stall:g} s" + (f" ({'; '.join(places)})" if places else "")
+        said = f"made no progress for {self._stall:g} s" + (f" ({'; '.join(places)})" if places else "")
         return Verdict("broken", ranks=tuple(guilty), said=said)
 
 

@@ -278,7 +278,7 @@ def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
     made = group(2, stall=10.0)
     try:
         with pytest.raises(
-            RankError, match=r"learner rank 1 .* did not get on for 10 s .*in hangs_on_rank_1"
+            RankError, match=r"learner rank 1 .* made no progress for 10 s .*in hangs_on_rank_1"
         ) as caught:
             update(made, helpers.hangs_on_rank_1)
         assert "rank 0" not in str(caught.value)

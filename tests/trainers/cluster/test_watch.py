@@ -91,9 +91,9 @@ def test_a_rank_that_only_moves_is_late_in_the_end():
 def test_a_late_rank_that_was_never_heard_of_has_no_place():
     call = Watch(3, 0.0, silence=1000.0, stall=10.0, grace=3.0)
     call.answered(0, 1.0, raised=False)
-    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="did not get on for 10 s")
+    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="made no progress for 10 s")
     call.pulse(1, Heartbeat(0.0, False, "in my_loss"), 11.0)
-    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="did not get on for 10 s (rank 1 in my_loss)")
+    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="made no progress for 10 s (rank 1 in my_loss)")
 
 
 EVENTS = st.tuples(
