@@ -180,6 +180,16 @@ def test_a_damaged_file_hides_no_other(run, tmp_path):
         Document([file]).index()
 
 
+def test_what_a_run_has_removed_takes_no_memory(run, tmp_path):
+    followed = shutil.copytree(run, tmp_path / "run")
+    document = Document([followed])
+    document.index()
+    (followed / "rollouts" / "train" / "000001.parquet").unlink()
+    document.index()
+    assert {file.name for file in document._parts} == {"000001.parquet", "000002.parquet"}
+    assert {file.parent.name for file in document._parts if file.stem == "000001"} == {"validation"}
+
+
 def test_comparison_is_paired_by_task(run, tmp_path):
     better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
     index = Document([run, better]).index()
