@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..trajectory import Status
 from .diagnosis import RARE, RECENT, START, Check, History, Symptom, shifts, trend, wilson
 
 _GOOD = 0.9  # share solved from which on a run has little left to learn
@@ -394,13 +395,12 @@ def dead_environments(history: History) -> Symptom | None:
     the 99 % interval.
     """
     names = ("error_env", "error_engine", "error_reward", "truncated_time")
-    ended = [name for name in history.train if name.startswith("rollout/episodes_") and not name.endswith("_aborted")]
-    counts = {name.removeprefix("rollout/episodes_"): float(history.latest_sum(name, 3)) for name in ended}
-    failed, total = sum(counts.get(name, 0.0) for name in names), sum(counts.values())
+    counts = {s.value: history.latest_sum(f"rollout/episodes_{s.value}", 3) for s in Status if s is not Status.ABORTED}
+    failed, total = sum(counts[name] for name in names), sum(counts.values())
     hung = history.latest("rollout/env_hung", 1)
     if not (hung.size and hung[-1] > 0) and wilson(failed, total, 2.6)[0] <= 0.02:
         return None
-    worst = max(names, key=lambda name: counts.get(name, 0.0))
+    worst = max(names, key=counts.__getitem__)
     where = {
         "error_env": "The environment raises: its message is above",
         "error_engine": "The engine fails: its message is above",
