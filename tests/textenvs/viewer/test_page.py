@@ -266,6 +266,19 @@ def test_mistakes_are_named(run, tmp_path, capsys, words, status, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_scale_is_of_any_number_of_episodes():
+    """Engines refuse a call with a hundred thousand arguments, such as ``Math.max(...rewards)``."""
+    if shutil.which("node") is None:
+        pytest.skip("there is no node")
+    page = "globalThis.location = { search: '' }; globalThis.document = { getElementById: () => null };"
+    source = (VIEWER / "frontend" / "src" / "data.js").as_uri()
+    program = f"{page} const {{ largest }} = await import('{source}'); console.log(largest(Array(200000).fill(-2)));"
+    ran = subprocess.run(["node", "--input-type=module", "-e", program], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() == "2", ran.stderr
+    views = (VIEWER / "frontend" / "src").glob("*.jsx")
+    assert not [view.name for view in views if re.search(r"Math.max\(1e-9, \.\.\.", view.read_text())]
+
+
 @pytest.mark.slow
 def test_committed_page_is_what_the_sources_build_to(tmp_path):
     """Needs npm and its registry; `make viewer` builds the page anew."""
