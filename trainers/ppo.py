@@ -309,12 +309,19 @@ def learn(
                 value_loss_fn = critic_loss(config.critic)
                 found |= _named("critic", learner.update_critic(part, given | more, value_loss_fn))
             steps.append(found)
-    means = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
-    metrics |= {name: float(np.mean(values)) for name, values in means.items()}
+    metrics |= over_steps(steps)
     if actor.entropy_target is not None and "actor/entropy" in metrics:
         metrics["actor/entropy_coeff"] = run.entropy.now  # that of this batch
         run.entropy.update(metrics["actor/entropy"])
     return metrics, recorded, steps
+
+
+def over_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Numbers of an iteration's optimizer steps as one: their mean, and the most of ``peak_gib``."""
+    found = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
+    return {
+        name: float(max(values) if name.endswith("/peak_gib") else np.mean(values)) for name, values in found.items()
+    }
 
 
 def _update_actor(

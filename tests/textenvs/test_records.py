@@ -73,6 +73,20 @@ def test_any_rows_can_be_read_alone(tmp_path):
     assert [(line.total_reward, line.turns, line.tokens) for line in lines] == [(float(n), 1, T) for n in range(8)]
 
 
+@pytest.mark.parametrize(
+    "read", [lambda iteration: list(iteration.episodes()), lambda iteration: iteration.summaries()]
+)
+def test_a_damaged_page_is_a_records_error(tmp_path, read):
+    path = tmp_path / "000001.parquet"
+    write(path, [row(n) for n in range(8)])
+    whole = path.read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    path.write_bytes(whole[:4] + bytes(len(whole) - 4 - footer) + whole[-footer:])
+    (iteration,) = open_run(path).iterations
+    with pytest.raises(RecordsError, match=r"000001.parquet is not a readable Parquet file"):
+        read(iteration)
+
+
 def test_what_is_null_is_nan_at_a_token_and_none_as_a_whole(tmp_path):
     learned = {
         **{

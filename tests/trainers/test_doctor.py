@@ -123,6 +123,26 @@ def test_a_held_out_reward_that_falls_is_said_at_once_and_noise_is_not():
     assert found([0.2, 0.3, 0.55]) == []
 
 
+def test_withdrawn_episodes_do_not_hide_failed_ones():
+    """They are a total since the run began, of episodes that did not end."""
+    doctor = Doctor(CHECKS, {})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 20, 0.0), 1):
+        ended = {"rollout/episodes_completed": 115.0, "rollout/episodes_error_env": 13.0}
+        doctor.observe(step, {**row, **ended, "rollout/env_made": 8.0, "rollout/episodes_withdrawn": 60.0 * step})
+    (found,) = (finding for finding in doctor.findings if finding.check == "dead environments")
+    assert found.evidence.startswith("13 of 128 episodes")
+
+
+def test_an_environment_that_hung_long_ago_does_not_hide_episodes_that_fail():
+    doctor = Doctor(CHECKS, {})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 30, 0.0), 1):
+        failed = 40.0 if step >= 25 else 0.0
+        ended = {"rollout/episodes_completed": 128.0 - failed, "rollout/episodes_error_env": failed}
+        doctor.observe(step, {**row, **ended, "rollout/env_made": 8.0, "rollout/env_hung": float(step >= 5)})
+    found = [(finding.step, finding.cause) for finding in doctor.findings if finding.check == "dead environments"]
+    assert found == [(5, "some hang for good"), (25, "episodes fail, and are lost to training")]
+
+
 # ------------------ statistics
 
 

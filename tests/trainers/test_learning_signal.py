@@ -19,7 +19,7 @@ from ppo_runs import QUICK, SMALL, in_process, training_of
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, normalize
 from trainers.algorithms.batch import ActionBatch
 from trainers.config import load_config, resolve
-from trainers.ppo import train
+from trainers.ppo import over_steps, train
 from trainers.report.diagnosis import START
 from trainers.report.metrics import groups_tied
 from trainers.rollout.collector import Batch
@@ -204,3 +204,8 @@ def _episode(reward: float) -> Trajectory:
         turn_id=np.zeros(1, np.int32),
         turn_rewards=np.array([reward]),
     )
+
+
+def test_numbers_of_optimizer_steps_are_means_and_the_most_memory_is_the_most() -> None:
+    steps = [{"actor/loss": 1.0, "actor/peak_gib": 2.0}, {"actor/loss": 4.0, "actor/peak_gib": 6.0, "critic/loss": 3.0}]
+    assert over_steps(steps) == {"actor/loss": 2.5, "actor/peak_gib": 6.0, "critic/loss": 3.0}

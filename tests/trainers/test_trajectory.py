@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from textenvs.env import LARGEST
 from textenvs.messages import text_part, user
+from trainers.engines.base import Sampling
+from trainers.rollout.play import Episode, _End, _nothing
 from trainers.trajectory import Status, Trajectory, from_table, is_reward, read_parquet, to_table, write_parquet
 
 
@@ -325,3 +327,9 @@ def test_text_parts_are_written_as_their_text() -> None:
     said = user((text_part("a"), text_part("b")))
     (read,) = from_table(to_table([make(messages=(said,))]))
     assert read.messages == (user("a\nb"),)
+
+
+def test_an_episode_that_did_not_open_can_be_written_whatever_its_error_says() -> None:
+    never = Episode("e", "g", {"task_index": 0}, 1, Sampling(), 2)
+    (read,) = from_table(to_table([_nothing(never, _End(Status.ERROR_ENV, error="no file caf\udce9"))]))
+    assert (read.error or "").startswith("no file caf")

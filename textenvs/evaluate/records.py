@@ -122,8 +122,8 @@ class Folder(AbstractContextManager["Folder"]):
             raise FolderError(f"{self.path} is a file; --out names a folder")
         self.path.mkdir(parents=True, exist_ok=True)
         try:
+            self._open()  # first, so that of two that begin at once, one alone writes its manifest
             self._check_manifest(configuration)
-            self._open()
             self._read()
             if retry_failed and any(record.failed for record in self.records.values()):
                 self._forget_failed()
@@ -164,7 +164,7 @@ class Folder(AbstractContextManager["Folder"]):
         path = self.path / MANIFEST
         wanted = json.loads(json.dumps(configuration, allow_nan=False))
         if not path.exists():
-            if (self.path / EPISODES).exists():
+            if (self.path / EPISODES).stat().st_size:
                 raise FolderError(f"{self.path} has {EPISODES} but no {MANIFEST}; name another folder with --out")
             write_json(path, wanted)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -151,9 +152,10 @@ class Iteration:
         import pyarrow.compute as pc
 
         names = [name for name in Summary.__dataclass_fields__ if name in self._names]
-        table = self._file.read(columns=[*names, "turn_rewards", "token_ids"])
-        rows = {name: table.column(name).to_pylist() for name in names}
-        rewards = table.column("turn_rewards").to_pylist()
+        with _parquet(self.path):
+            table = self._file.read(columns=[*names, "turn_rewards", "token_ids"])
+            rows = {name: table.column(name).to_pylist() for name in names}
+            rewards = table.column("turn_rewards").to_pylist()
         sizes = pc.list_value_length(table.column("token_ids")).to_pylist()
         absent = {"signal": None, "group_mean": None, "group_std": None, "forked_from": "", "forked_turn": 0}
         return [
@@ -172,6 +174,7 @@ class Iteration:
 
         Raises:
             IndexError: There is no such row.
+            RecordsError: The file is damaged.
         """
         wanted = None if indices is None else set(indices)
         if wanted and not (min(wanted) >= 0 and max(wanted) < len(self)):
@@ -185,8 +188,12 @@ class Iteration:
             some = [n for n in range(size) if wanted is None or begin + n in wanted]
             if some:
                 names = [name for name in self._names if name in COLUMNS and name != "vocabulary"]
-                table = self._file.read_row_group(number, columns=names)
-                yield from (_episode(begin + n, table.slice(n, 1), self._vocabulary) for n in some)
+                with _parquet(self.path):
+                    table = self._file.read_row_group(number, columns=names)
+                for n in some:
+                    with _parquet(self.path):
+                        episode = _episode(begin + n, table.slice(n, 1), self._vocabulary)
+                    yield episode
             begin += size
 
     def episode(self, index: int) -> Episode:
@@ -195,13 +202,10 @@ class Iteration:
 
     @cached_property
     def _file(self) -> Any:
-        import pyarrow as pa
         from pyarrow import parquet
 
-        try:
+        with _parquet(self.path):
             file = parquet.ParquetFile(self.path)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise RecordsError(f"{self.path} is not a readable Parquet file ({error})") from error
         version = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
         if version != FORMAT:
             raise RecordsError(
@@ -227,6 +231,17 @@ class Iteration:
             return read_folder(self.path.parent)[1]
         except FolderError as error:
             raise RecordsError(str(error)) from error
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[None]:
+    """What pyarrow raises over a damaged file, at its opening or at any page, is a RecordsError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise RecordsError(f"{path} is not a readable Parquet file ({str(error).strip()})") from error
 
 
 @dataclass(frozen=True)

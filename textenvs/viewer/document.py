@@ -83,6 +83,7 @@ class Document:
             if (problems := [self._part(each).problem for each in some]) and all(problems):
                 raise RecordsError(problems[0])
         shown_runs = [self._run(n, run, some) for n, (run, some) in enumerate(zip(runs, shown, strict=True))]
+        self._forget_all_but(file for run, some in zip(runs, shown, strict=True) for file in _files(run, some))
         if len({each["name"] for each in shown_runs}) < len(shown_runs):
             paths = [run.path.resolve() for run in runs]
             common = os.path.commonpath(paths)
@@ -141,6 +142,10 @@ class Document:
             known = self._parts[each.path] = stamp, part
         return known[1]
 
+    def _forget_all_but(self, files: Iterable[Path]) -> None:
+        """A run that continues removes old files, and shows the last ones of many."""
+        self._parts = {file: self._parts[file] for file in files if file in self._parts}
+
     def _run(self, number: int, run: RecordedRun, shown: Sequence[Iteration]) -> dict[str, Any]:
         results = None
         if run.kind == "evaluation":
@@ -184,6 +189,12 @@ class Document:
 def branch_files(run: RecordedRun, each: Iteration) -> list[Path]:
     """Where branches that were saved from an iteration's episodes are."""
     return sorted(branch_folder(run).glob(f"{each.kind}-{each.number:06d}-*.parquet"))
+
+
+def _files(run: RecordedRun, shown: Iterable[Iteration]) -> Iterator[Path]:
+    for each in shown:
+        yield each.path
+        yield from branch_files(run, each)
 
 
 def saved_branch(path: Path) -> Iteration:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..trajectory import Status
 from .diagnosis import RARE, RECENT, START, Check, History, Symptom, shifts, trend, wilson
 
 _GOOD = 0.9  # share solved from which on a run has little left to learn
@@ -390,17 +391,18 @@ def gradient(history: History) -> Symptom | None:
 def dead_environments(history: History) -> Symptom | None:
     """Environments hang, or episodes fail.
 
-    One that hangs (``rollout/env_hung``), or more than 2 % of the episodes of 3 iterations failed, by the lower end of
-    the 99 % interval.
+    In 3 iterations one hangs that did not before (``rollout/env_hung`` counts all), or more than 2 % of the episodes
+    failed, by the lower end of the 99 % interval.
     """
     names = ("error_env", "error_engine", "error_reward", "truncated_time")
-    ended = [name for name in history.train if name.startswith("rollout/episodes_") and not name.endswith("_aborted")]
-    counts = {name.removeprefix("rollout/episodes_"): float(history.latest_sum(name, 3)) for name in ended}
-    failed, total = sum(counts.get(name, 0.0) for name in names), sum(counts.values())
-    hung = history.latest("rollout/env_hung", 1)
-    if not (hung.size and hung[-1] > 0) and wilson(failed, total, 2.6)[0] <= 0.02:
+    counts = {s.value: history.latest_sum(f"rollout/episodes_{s.value}", 3) for s in Status if s is not Status.ABORTED}
+    failed, total = sum(counts[name] for name in names), sum(counts.values())
+    hung = history.latest("rollout/env_hung", 4)
+    known = hung[0] if len(hung) == 4 and hung[0] <= hung[-1] else 0.0  # a run that resumes counts from 0
+    hangs = bool(hung.size) and hung[-1] > known
+    if not hangs and wilson(failed, total, 2.6)[0] <= 0.02:
         return None
-    worst = max(names, key=lambda name: counts.get(name, 0.0))
+    worst = max(names, key=counts.__getitem__)
     where = {
         "error_env": "The environment raises: its message is above",
         "error_engine": "The engine fails: its message is above",
@@ -408,7 +410,7 @@ def dead_environments(history: History) -> Symptom | None:
         "truncated_time": "Steps or replies take too long (rollout.step_timeout_s, generation_timeout_s)",
     }
     return Symptom(
-        "some hang for good" if hung.size and hung[-1] > 0 else "episodes fail, and are lost to training",
+        "some hang for good" if hangs else "episodes fail, and are lost to training",
         f"{failed:.0f} of {total:.0f} episodes of the last iterations failed ({worst}), "
         f"{hung[-1] if hung.size else 0:.0f} environments hang",
         f"{where[worst]}. env.backend=process keeps a broken one apart from the others; play one by hand: "

@@ -132,6 +132,7 @@ log = logging.getLogger("trainers")
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
 _COUNTS = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
+_ROUNDING_S = 1e-6  # of sums of times
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
 
 
@@ -198,7 +199,7 @@ class ModelOptions:
     concurrency: PositiveInt = 1  # batches at a time
     timeout_s: Seconds = 60.0  # that a batch may take
     retries: NonNegativeInt = 2  # of one request after it failed while the backend was healthy
-    patience_s: Seconds = 300.0  # that a request waits for a backend that is down
+    patience_s: Seconds = 300.0  # that a request waits for a backend that is down, over all its outages
     probe_s: Seconds = 0.5  # between two looks at a backend that is down; doubled each time, up to 10
     queue_size: PositiveInt = 4096  # requests that may wait before more must wait to be added
     cache_size: NonNegativeInt = 65536  # scores that are remembered, the least recently used forgotten first
@@ -297,7 +298,7 @@ class _Asked:
     request: ScoringRequest
     key: str
     answer: asyncio.Future[float]
-    deadline: float  # of a backend that is down
+    deadline: float  # in seconds that the backend was down, see :meth:`_Model._down_s`
     wanted: int = 0
     failures: int = 0
     outages: int = 0  # that it was alone in
@@ -316,6 +317,7 @@ class _Model:
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._up: asyncio.Task[None] | None = None  # waits until the backend is healthy again
+        self._down_since: float | None = None
         self._closed = False
         self._sums = dict.fromkeys((*_COUNTS, "served", "waited_s", "busy_s", "down_s"), 0.0)
         self.overlap = Overlap()
@@ -334,7 +336,7 @@ class _Model:
                 self._sums["joined"] += 1
                 break
             if len(self._queue) < self._options.queue_size:
-                asked = _Asked(request, key, loop.create_future(), loop.time() + self._options.patience_s)
+                asked = _Asked(request, key, loop.create_future(), self._down_s() + self._options.patience_s)
                 self._asked[key] = asked
                 self._queue.add(asked, request.tokens(), loop.time())
                 self._pump()
@@ -511,22 +513,29 @@ class _Model:
     async def _watch(self) -> None:
         """Poll until the backend is healthy; requests past their deadline fail meanwhile."""
         loop = asyncio.get_running_loop()
-        began, pause = loop.time(), self._options.probe_s
+        began = self._down_since = loop.time()
+        pause = self._options.probe_s
         try:
             while True:
-                patience = min((asked.deadline for asked in self._asked.values()), default=math.inf) - loop.time()
+                patience = min((asked.deadline for asked in self._asked.values()), default=math.inf) - self._down_s()
                 await asyncio.sleep(max(0.0, min(pause, patience)))
                 if await self._healthy():
                     log.warning("the reward model %r is back after %.1f s", self._name, loop.time() - began)
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-                for asked in [asked for asked in self._asked.values() if asked.deadline <= loop.time()]:
+                late = self._down_s() + _ROUNDING_S
+                for asked in [asked for asked in self._asked.values() if asked.deadline <= late]:
                     self._withdraw(asked)
                     self._give_up(asked, f"it was down for {self._options.patience_s:g} s", "unavailable")
         finally:
-            self._sums["down_s"] += loop.time() - began
+            self._sums["down_s"], self._down_since = self._down_s(), None
             self._up = None
             self._pump()
+
+    def _down_s(self) -> float:
+        """Seconds that the backend was down so far."""
+        since = self._down_since
+        return self._sums["down_s"] + (0.0 if since is None else asyncio.get_running_loop().time() - since)
 
     async def _healthy(self) -> bool:
         try:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from textenvs.lookahead import Played
-from textenvs.messages import Messages
+from textenvs.messages import Messages, clean_text
 from textenvs.two_sides import Cut
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
@@ -558,7 +558,8 @@ def _nothing(episode: Episode, end: _End) -> Trajectory:
     arrays |= {"weight_version": whole, "turn_id": whole, "turn_rewards": real}
     names: dict[str, Any] = {"episode_id": episode.episode_id, "group_id": episode.group_id}
     names |= _origin(episode)
-    return Trajectory(**arrays, **names, truncated=True, status=end.status, stop=end.stop, error=end.error)  # type: ignore[arg-type]
+    error = None if end.error is None else clean_text(end.error)
+    return Trajectory(**arrays, **names, truncated=True, status=end.status, stop=end.stop, error=error)  # type: ignore[arg-type]
 
 
 def _cut(trajectory: Trajectory, limit: int) -> Trajectory:

@@ -104,6 +104,18 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
         Folder(tmp_path, CONFIGURATION)
 
 
+def test_of_two_that_begin_at_once_one_alone_writes_its_manifest(tmp_path, monkeypatch):
+    def while_another_begins(path, value, write=write_json):
+        monkeypatch.undo()
+        with pytest.raises(FolderError, match="another process is evaluating"):
+            Folder(tmp_path, {**CONFIGURATION, "seed": 1})
+        return write(path, value)
+
+    monkeypatch.setattr("textenvs.evaluate.records.write_json", while_another_begins)
+    with Folder(tmp_path, CONFIGURATION):
+        assert json.loads((tmp_path / "manifest.json").read_text()) == CONFIGURATION
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -137,7 +149,7 @@ def test_what_is_no_folder_of_an_evaluation(tmp_path):
     with pytest.raises(FolderError, match="is a file"):
         Folder(tmp_path / "file", CONFIGURATION)
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "episodes.jsonl").write_text("")
+    (tmp_path / "a" / "episodes.jsonl").write_text("{}\n")
     with pytest.raises(FolderError, match="no manifest.json"):
         Folder(tmp_path / "a", CONFIGURATION)
     for content in ("{", "7"):

@@ -180,6 +180,16 @@ def test_a_damaged_file_hides_no_other(run, tmp_path):
         Document([file]).index()
 
 
+def test_what_a_run_has_removed_takes_no_memory(run, tmp_path):
+    followed = shutil.copytree(run, tmp_path / "run")
+    document = Document([followed])
+    document.index()
+    (followed / "rollouts" / "train" / "000001.parquet").unlink()
+    document.index()
+    assert {file.name for file in document._parts} == {"000001.parquet", "000002.parquet"}
+    assert {file.parent.name for file in document._parts if file.stem == "000001"} == {"validation"}
+
+
 def test_comparison_is_paired_by_task(run, tmp_path):
     better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
     index = Document([run, better]).index()
@@ -254,6 +264,19 @@ def test_command_writes_one_file(run, tmp_path, capsys):
 def test_mistakes_are_named(run, tmp_path, capsys, words, status, said):
     assert main(["view", *(word.format(run=run, tmp=tmp_path) for word in words)]) == status
     assert said in capsys.readouterr().err
+
+
+def test_a_scale_is_of_any_number_of_episodes():
+    """Engines refuse a call with a hundred thousand arguments, such as ``Math.max(...rewards)``."""
+    if shutil.which("node") is None:
+        pytest.skip("there is no node")
+    page = "globalThis.location = { search: '' }; globalThis.document = { getElementById: () => null };"
+    source = (VIEWER / "frontend" / "src" / "data.js").as_uri()
+    program = f"{page} const {{ largest }} = await import('{source}'); console.log(largest(Array(200000).fill(-2)));"
+    ran = subprocess.run(["node", "--input-type=module", "-e", program], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() == "2", ran.stderr
+    views = (VIEWER / "frontend" / "src").glob("*.jsx")
+    assert not [view.name for view in views if re.search(r"Math.max\(1e-9, \.\.\.", view.read_text())]
 
 
 @pytest.mark.slow

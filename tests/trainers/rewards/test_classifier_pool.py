@@ -308,3 +308,19 @@ def test_a_worker_that_was_being_started_falls_asleep_with_the_others() -> None:
         await pool.close()
 
     run_simulated(run())
+
+
+def test_a_worker_that_falls_asleep_late_is_woken_with_the_others() -> None:
+    async def run() -> None:
+        died = iter([True])
+        pool, made = await pool_of(1, lambda asked: bool(asked) and next(died, False))
+        scores = asyncio.ensure_future(pool.score([request(7)]))
+        await asyncio.sleep(3)  # it died after one second, and another takes five to start
+        await pool.sleep()
+        await asyncio.sleep(3.5)  # that one is falling asleep
+        await pool.wake()
+        assert await asyncio.wait_for(scores, 60) == [7]
+        assert not made[-1].asleep
+        await pool.close()
+
+    run_simulated(run())

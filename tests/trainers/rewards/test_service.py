@@ -342,6 +342,20 @@ def test_patience_ends() -> None:
     run_simulated(run())
 
 
+def test_only_time_that_the_backend_is_down_counts_against_patience() -> None:
+    async def run() -> None:
+        model = Model(base=10.0)
+        async with service(model, max_batch_size=1, patience_s=60.0) as door:
+            asked = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(20))))
+            await asyncio.sleep(95)  # most have waited longer than that for their turn
+            model.up = False
+            await asyncio.sleep(30)
+            model.up = True
+            assert list(await asked) == [truth(request(str(i))) for i in range(20)]
+
+    run_simulated(run())
+
+
 def test_closing_tells_everybody_and_closes_the_backend_once() -> None:
     async def run() -> None:
         model = Model(base=100.0)

@@ -381,8 +381,8 @@ class ClassifierPool:
 
     async def wake(self) -> None:
         """Undo :meth:`sleep`; a worker that was lost meanwhile is started again."""
-        asleep, self._asleep = self._asleep, []
-        for number, worker in asleep:
+        while self._asleep:  # one that was being started may join them meanwhile
+            number, worker = self._asleep.pop(0)
             with contextlib.suppress(WorkerLostError):
                 await worker.call("wake")
             self._back(number, worker)
@@ -443,10 +443,12 @@ class ClassifierPool:
             try:
                 await worker.start()
                 self._ready[number] = worker
-                if not self._awake.is_set():  # it fell asleep meanwhile
+                while not self._awake.is_set():  # it fell asleep meanwhile
                     await worker.call("sleep")
-                    self._asleep.append((number, worker))
-                    return
+                    if not self._awake.is_set():
+                        self._asleep.append((number, worker))
+                        return
+                    await worker.call("wake")
             except BaseException as error:
                 self._ready.pop(number, None)
                 await worker.close()

@@ -1,6 +1,6 @@
 // Two runs, or two evaluations, on the tasks that both have played.
 import { useMemo, useState } from "preact/hooks";
-import { loadEpisode, num } from "./data.js";
+import { largest, loadEpisode, num } from "./data.js";
 import { Beside } from "./group.jsx";
 import { Estimate, Lines, Reward, useLoaded, Whiskers } from "./parts.jsx";
 import { go, useKeys } from "./route.js";
@@ -20,7 +20,7 @@ export function Compare({ index, number }) {
     k: () => setAt((n) => Math.max(n - 1, 0)),
     Enter: () => tasks[at] && go(`/compare/${number}/task/${tasks[at].n}`),
   });
-  const most = Math.max(1e-9, ...tasks.map(({ difference }) => Math.abs(difference)));
+  const most = largest(tasks.map(({ difference }) => difference));
   return (
     <section>
       <div class="facts">

@@ -139,6 +139,8 @@ export async function* searched(rows, words) {
 // --- numbers
 
 export const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+/** The largest size of a number, as the end of a scale. A call with a hundred thousand arguments is refused, so none is made. */
+export const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 1e-9);
 export const mean = (values) => (values.length ? sum(values) / values.length : null);
 
 export function num(value, digits = 4) {

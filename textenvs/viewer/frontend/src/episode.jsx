@@ -1,6 +1,6 @@
 // An episode: the conversation, its tokens in colour, and what a token's advantage is the sum of.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { groupPath, live, loadEpisode, num, pathOf, quantile, sum } from "./data.js";
+import { groupPath, largest, live, loadEpisode, num, pathOf, quantile, sum } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
 import { go, read, same, set, trail, useKeys } from "./route.js";
 
@@ -18,6 +18,7 @@ const COLOURS = {
 };
 const NAMES = Object.keys(COLOURS);
 const MOST = 4000; // tokens of a message that are drawn before all are asked for
+const MESSAGES = 1000; // likewise messages of a conversation, and turns in the table beside it
 
 export function EpisodeView({ row, route }) {
   const [episode, instead] = useLoaded(() => loadEpisode(row), [row.chunk, row.place]);
@@ -104,10 +105,15 @@ function Head({ episode: { row, error } }) {
 
 function Conversation({ episode, scale, coloured }) {
   const { messages, turnOf, rewards, moved, tokens, row } = episode;
-  const spans = tokens?.text && coloured ? tokens.spans : [];
-  return messages.map((message, n) => {
+  const [most, setMost] = useState(MESSAGES);
+  const spans = useMemo(() => {
+    const found = new Map(); // by turn
+    for (const span of tokens?.text && coloured ? tokens.spans : []) found.set(span[2], [...(found.get(span[2]) ?? []), span]);
+    return found;
+  }, [tokens, coloured]);
+  return messages.slice(0, most).map((message, n) => {
     const turn = turnOf[n];
-    const parts = spans.filter((span) => turn >= 0 && span[2] === turn);
+    const parts = (turn >= 0 && spans.get(turn)) || [];
     return (
       <article class={`message ${message.role}`}>
         <h4>
@@ -122,7 +128,7 @@ function Conversation({ episode, scale, coloured }) {
         {parts.length ? <Tokens tokens={tokens} parts={parts} scale={scale} /> : <Body message={message} />}
       </article>
     );
-  }).concat(live && !["completed", "truncated_turns"].includes(row.status) ? [<p><a class="continue" href={`#${pathOf(row)}?continue=${rewards.length + row.from}`}>continue after the last turn</a></p>] : []);
+  }).concat(messages.length > most ? [<button class="more" onClick={() => setMost(Infinity)}>show all {messages.length} messages</button>] : [], live && !["completed", "truncated_turns"].includes(row.status) ? [<p><a class="continue" href={`#${pathOf(row)}?continue=${rewards.length + row.from}`}>continue after the last turn</a></p>] : []);
 }
 
 /** Runs of action tokens, in colour. */
@@ -201,18 +207,19 @@ function Aside({ episode }) {
     tokens: row.tokens, "action tokens": tokens?.advantage?.length ?? tokens?.logprob?.length, "task index": task_index, "environment's seed": env_seed,
     weights: tokens ? [...new Set(tokens.version)].join(", ") : null, ...record, ...metrics,
   };
-  const most = Math.max(1e-9, ...rewards.map((r) => Math.abs(r ?? 0)));
+  const most = largest(rewards);
   return (
     <aside>
       {tokens && <p class="muted">Click a token to see what its advantage is made of.</p>}
       <h3>Rewards as earned</h3>
       <table>
-        {rewards.map((reward, k) => (
+        {rewards.slice(0, MESSAGES).map((reward, k) => (
           <tr>
             <th>turn {k + row.from + 1}</th><td><Reward value={reward} most={most} /></td>
             <td class="muted">{terms.length === rewards.length && Object.entries(terms[k]).filter(([, v]) => v).map(([name, v]) => <div>{visible(name)} {num(v, 3)}</div>)}</td>
           </tr>
         ))}
+        {rewards.length > MESSAGES && <tr><th>{rewards.length - MESSAGES} more turns</th><td><Reward value={sum(rewards.slice(MESSAGES))} most={most} /></td></tr>}
         {terms.length !== rewards.length && Object.entries(terms[0] ?? {}).map(([name, v]) => <tr><th>{visible(name)}</th><td>{num(v, 3)}</td></tr>)}
       </table>
       <dl>{Object.entries(facts).filter(([, v]) => v !== null && v !== undefined && v !== "").map(([name, v]) => [<dt>{visible(name)}</dt>, <dd>{typeof v === "number" ? num(v) : visible(String(v))}</dd>])}</dl>

@@ -1,6 +1,6 @@
 // A group: the episodes of one task, the tree of their forks, and siblings side by side.
 import { useState } from "preact/hooks";
-import { loadEpisode, num, ordered, pathOf } from "./data.js";
+import { largest, loadEpisode, num, ordered, pathOf } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
 import { go, set, useKeys } from "./route.js";
 import { Body, visible } from "./text.jsx";
@@ -11,7 +11,7 @@ export function Group({ it, rows, route }) {
   const [episodes, instead] = useLoaded(() => Promise.all(list.map(loadEpisode)), [rows]);
   const picked = (route.query.pick ?? "").split(",").filter(Boolean).map(Number).filter((n) => n < list.length);
   const chosen = picked.length ? picked : extremes(list);
-  const most = Math.max(1e-9, ...list.map((row) => Math.abs(row.reward ?? 0)));
+  const most = largest(list.map((row) => row.reward));
   useKeys({
     j: () => setAt((n) => Math.min(n + 1, list.length - 1)),
     k: () => setAt((n) => Math.max(n - 1, 0)),
@@ -59,7 +59,7 @@ export function Forks({ episodes, here }) {
   const lane = new Map(episodes.map((episode, n) => [episode.row.id, n]));
   const [dx, dy] = [42, 24];
   const turns = Math.max(...episodes.map(({ row, rewards }) => row.from + rewards.length));
-  const most = Math.max(1e-9, ...episodes.flatMap(({ rewards }) => rewards.map((r) => Math.abs(r ?? 0))));
+  const most = largest(episodes.flatMap(({ rewards }) => rewards));
   const [width, height] = [Math.max(turns * dx + 190, 240), episodes.length * dy + 20];
   const x = (turn) => 14 + turn * dx;
   const y = (n) => 22 + n * dy;

@@ -1,6 +1,6 @@
 // Episodes of an iteration, or of all of them: filters, and a list that scrolls however long it is.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { filtered, groupPath, mean, num, pathOf, searched } from "./data.js";
+import { filtered, groupPath, largest, mean, num, pathOf, searched } from "./data.js";
 import { Lines, Reward, Tag } from "./parts.jsx";
 import { go, same, set, trail, useKeys } from "./route.js";
 import { visible } from "./text.jsx";
@@ -15,7 +15,7 @@ export function List({ its, route }) {
   const shown = useMemo(() => filtered(rows, f, found), [rows, route.hash, found]);
   const [at, setAt] = useState(() => (trail.hash === route.hash ? Math.max(0, shown.findIndex((row) => same(row, trail.row))) : 0));
   Object.assign(trail, { path: route.path, hash: route.hash, rows: shown });
-  const most = useMemo(() => Math.max(1e-9, ...rows.map((row) => Math.abs(row.reward ?? 0))), [rows]);
+  const most = useMemo(() => largest(rows.map((row) => row.reward)), [rows]);
   const run = useRef(0);
 
   useEffect(() => {
@@ -106,6 +106,7 @@ function Facts({ it }) {
   const groups = [...it.groups.values()];
   const signals = groups.filter((rows) => rows[0].signal === "signal").length;
   const rewards = roots.map((row) => row.reward);
+  const range = rewards.reduce(([low, high], reward) => [Math.min(low, reward), Math.max(high, reward)], [Infinity, -Infinity]);
   const steps = it.info.steps ?? [];
   return (
     <>
@@ -121,7 +122,7 @@ function Facts({ it }) {
       {groups.length < roots.length && (
         <details class="groups">
           <summary>{groups.length} groups</summary>
-          <div class="strips">{groups.map((rows) => <Strip rows={rows} all={rewards} />)}</div>
+          <div class="strips">{groups.map((rows) => <Strip rows={rows} range={range} />)}</div>
         </details>
       )}
     </>
@@ -141,8 +142,7 @@ function Steps({ steps }) {
   );
 }
 
-function Strip({ rows, all }) {
-  const [low, high] = [Math.min(...all), Math.max(...all)];
+function Strip({ rows, range: [low, high] }) {
   const x = (v) => 6 + (108 * (v - low)) / (high - low || 1);
   const roots = rows.filter((row) => !row.parent);
   return (
