@@ -6,11 +6,11 @@
 The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
 sentences that add and take away, one of them at the level easy, three at medium, six at hard. For each seed a policy
 imitates the expert on all three, and then gets the habit of answering in haste; of the hard level it solves a few
-percent then. From that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the
-three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that
-with a quarter of the groups begun in the middle of an episode. All are validated on held-out hard problems every
-`--chunk` iterations, and end when `--target` of these are solved, or after `--iterations`. Tokens are all that were
-sampled in training, of any level.
+percent then. From that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an
+even mixture of the three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`,
+`reverse`, which is that with a quarter of the groups begun in the middle of an episode. All are validated on held-out
+hard problems every `--chunk` iterations, and end when `--target` of these are solved, or after `--iterations`. Tokens
+are all that were sampled in training, of any level.
 
 It resumes where it was stopped: start the same command again. Results are written after every chunk. `--workers` makes
 so many chunks of different runs side by side; `--minutes` begins no chunk after so many.
