@@ -30,6 +30,7 @@ from trainers.engines.base import (
     default_kv_bytes,
 )
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, check_supported, is_fused, position_bytes
+from trainers.engines.kernels import keep_few_kernels
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.transport import AdapterSource, LocalSource, Weights
@@ -90,6 +91,8 @@ class TorchEngine:
                 raise ValueError(f"{name} must be at least 1, not {size}")
         check_sizes(model.config, max_context, stop_token_ids)
         where = torch.device(device) if device is not None else model.device
+        if where.type == "cpu":
+            keep_few_kernels()
         blocks = _blocks(model.config, max_slots, max_context, kv_cache_gib, where, dtype or model.dtype)
         kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
         decoder = kind(model, blocks, max_context, where, dtype, threads)

@@ -22,13 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainers.engines.kernels import keep_few_kernels
 from trainers.learner.attention import OWN
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device
 from trainers.learner.inputs import Floats, KeptSets, PerToken, column, inputs_of, some_names, split
 from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
-from trainers.learner.memory import keep_few_kernels, peak
+from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows

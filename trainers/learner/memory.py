@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -38,21 +37,6 @@ async def in_learner_thread(call: Callable[_Args, _Result], *args: _Args.args, *
     """``asyncio.to_thread``, in the one thread of all that a learner in this process computes."""
     run = partial(copy_context().run, call, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_THREAD, run)
-
-
-def keep_few_kernels() -> None:
-    """Let oneDNN, and torch's part above it, remember 64 kernels each; process-wide, if they have computed nothing yet.
-
-    They remember 1024, with half a MB for each, and make one for every number of rows that a product has: in bfloat16
-    that comes to half a GiB, in pieces all over the heap. A pass of a model's layers needs about thirty.
-    """
-    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    mine = [name for name in names if name not in os.environ]
-    os.environ.update(dict.fromkeys(mine, "64"))
-    square = torch.ones(64, 64, dtype=torch.bfloat16)
-    torch.mm(square, square)  # they read it now
-    for name in mine:  # processes that are started later are not to have it
-        del os.environ[name]
 
 
 def give_back_freed_memory() -> None:

@@ -10,7 +10,7 @@ import torch
 
 _PRODUCTS = """
 import ctypes, sys, torch
-from trainers.learner.memory import keep_few_kernels
+from trainers.engines.kernels import keep_few_kernels
 
 class Heap(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena a b c mapped d e used f g".split()]
