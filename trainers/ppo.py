@@ -57,7 +57,7 @@ from .config.schema import ActorSection
 from .credit import RECORDED, credit, critic_loss, explained_of, has_gradient, norm_length, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .learner import Learner
-from .learner.memory import empty_heap, in_learner_thread
+from .learner.memory import empty_heap
 from .policy import PolicyError, positions
 from .report.episodes import Explained
 from .report.loggers import profiled
@@ -191,19 +191,19 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
         explain = run.reporter.explains()
         users = len(batch.users)
-        credited = await in_learner_thread(
+        credited = await run.learning(
             credit, run.config, run.learner, run.kl, paid, greedy, users=users, explain=explain
         )
         columns, advantages, _ = credited
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
-        metrics, recorded, steps = await in_learner_thread(learn, run, trajectories, *credited, explain=explain)
+        metrics, recorded, steps = await run.learning(learn, run, trajectories, *credited, explain=explain)
         explained = explained_of(run.config, columns, advantages, recorded, paid, greedy, steps) if explain else None
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
         await published(run)  # one update at a time
-        weights, size = await in_learner_thread(run.publisher.take)
+        weights, size = await run.learning(run.publisher.take)
         update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
         run.publishing = asyncio.ensure_future(update)
         if not run.config.rollout.staleness:  # the engine reads the parameters, and nothing may start before it has

@@ -45,7 +45,7 @@ from .config.yaml12 import dump
 from .demonstrations import DemonstrationError
 from .engines.base import Engine
 from .learner import Learner, Parallel
-from .learner.memory import empty_heap, in_learner_thread
+from .learner.memory import LearnerThread, empty_heap
 from .policy import Policy, PolicyError
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
@@ -81,6 +81,7 @@ class Run:
     reporter: Reporter
     saved: Checkpoints
     tokenizer: Any
+    learning: LearnerThread  # computes all that a learner in this process does
     stop_token_ids: Sequence[int] = ()  # a reply that ends with one of them ended by itself
     sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
     reward_models: RewardModels | None = None
@@ -147,7 +148,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         write_config(folder, config)
     if trace is not None:
         stack.callback(trace.close)
-    given_up = threading.Event()
+    learning, given_up = LearnerThread(), threading.Event()
+    stack.callback(learning.close)
     stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
     scores = collection.own_scores(config, stack)
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
@@ -183,12 +185,12 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         sleeper = None if models is None else models.sleeper
         if sleeper is not None:  # the learner spans its GPUs
             await sleeper.sleep()
-        await in_learner_thread(warm_up, config, policy, renderer, reporter.say, given_up)
+        await learning(warm_up, config, policy, renderer, reporter.say, given_up)
         await asyncio.to_thread(empty_heap)  # of a learner that is gone
         if sleeper is not None:
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
-    learner = await in_learner_thread(learner_of, config, policy, cluster)
+    learner = await learning(learner_of, config, policy, cluster)
     if isinstance(learner, LearnerGroup):
         stack.callback(learner.close)
         stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
@@ -251,6 +253,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         trace=trace,
         resumed_from=None if checkpoint is None else checkpoint.path,
         reward_stats=reward_stats,
+        learning=learning,
         given_up=given_up,
         made_here=config.model.path == "tiny" or warm_start_wanted(config),
         doctor=doctor,

@@ -7,7 +7,7 @@ makes an update of SmolLM2 half as long again, for pages that are new every time
 machine, do it; a run in one process keeps the heap while it learns, and empties it after each iteration.
 
 glibc also keeps heaps by thread: what one thread freed, another does not get. So one thread computes all that a learner
-in this process does (:func:`in_learner_thread`).
+in this process does (:class:`LearnerThread`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,20 @@ _MMAP_THRESHOLD = -3  #: glibc's number of that parameter (malloc.h)
 _LIMIT = 2**20
 
 
-_THREAD = ThreadPoolExecutor(1, thread_name_prefix="learner")
+class LearnerThread:
+    """Does as ``asyncio.to_thread``, always in the same thread."""
 
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
-async def in_learner_thread(call: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-    """``asyncio.to_thread``, in the one thread of all that a learner in this process computes."""
-    run = partial(copy_context().run, call, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, run)
+    async def __call__(self, call: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        """What ``call`` returns or raises."""
+        run = partial(copy_context().run, call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
+    def close(self) -> None:
+        """Wait until it has done what it was asked to do."""
+        self._pool.shutdown()
 
 
 def give_back_freed_memory() -> None:

@@ -27,7 +27,6 @@ from ..builders.policy import tokenizer_of
 from ..checkpoints import CheckpointError, load
 from ..config import PPOConfig, load_config
 from ..credit import advantage_columns, credit, explained_of
-from ..learner.memory import in_learner_thread
 from ..policy import resolve_device
 from ..ppo import learn
 from ..report.episodes import Explained
@@ -402,7 +401,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
             _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
             return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
 
-        now = await in_learner_thread(learn_again)
+        now = await run.learning(learn_again)
         if any(each.checksums for each in records):
             learned(report, compare, now, file.info["steps"])
         else:

@@ -213,7 +213,7 @@ def test_the_command_lists_imports_and_says_what_is_missing(tmp_path: Path, caps
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="needs GSM8K's rows in ../shared/data/gsm8k, beside the repository")
 def test_the_real_rows_of_gsm8k_are_those_of_the_catalogue_and_the_expert_solves_them() -> None:
     entry = catalogue()["gsm8k"]
-    assert import_file(entry, "train", GSM8K / "train.jsonl") == 7473
+    assert import_file(entry, "train", GSM8K / "train.jsonl")["rows"] == 7473
     with textenvs.make("textenv/gsm8k-interact", tasks="gsm8k", split="train") as env:
         for index in range(0, 7473, 500):
             env.reset(seed=0, options={"task_index": index})
