@@ -4,7 +4,7 @@
                                     [--minutes M] [key=value ...]
 
 The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
-sentences that add and take away, one of them at the level easy, three at medium, six at hard. For each seed a policy
+sentences that add and take away, one of them at the level easy, two at medium, four at hard. For each seed a policy
 imitates the expert on all three, and then gets the habit of answering in haste; of the hard level it solves a few
 percent then. From that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an
 even mixture of the three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`,
@@ -70,7 +70,7 @@ class ChainsInteract(Gsm8kInteract):
 gymnasium.register("curriculum/chains-v0", entry_point=ChainsInteract)
 
 ENV = "benchmarks.curriculum:curriculum/chains-v0"
-STEPS = {"easy": 1, "medium": 3, "hard": 6}
+STEPS = {"easy": 1, "medium": 2, "hard": 4}
 LEVELS = [
     key
     for level, steps in STEPS.items()
