@@ -28,7 +28,7 @@ from textenvs.registry import list_environments, make
 SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60, "textworld": 24}
 #: Episodes of a model, few where conversations are long: for one with 135 million parameters about ten minutes of one
 #: thread in all.
-PLAYED, OTHERS_PLAYED = 16, {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8}
+PLAYED, OTHERS_PLAYED = 16, {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8, "textworld": 8}
 #: In the place of an environment's defaults.
 OPTIONS = {"tau2": ("domain=retail", "domain=telecom split=small", "domain=mock")}
 

@@ -546,7 +546,8 @@ class _Model:
 
     def stats(self) -> dict[str, float]:
         sums = self._sums
-        return {name: sums[name] for name in (*_COUNTS, "busy_s", "down_s")} | {
+        return {name: sums[name] for name in (*_COUNTS, "busy_s")} | {
+            "down_s": self._down_s(),
             "batch_size": sums["served"] / max(sums["batches"], 1.0),
             "wait_s": sums["waited_s"] / max(sums["served"], 1.0),
             "waiting": float(len(self._queue)),
