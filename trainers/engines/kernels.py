@@ -10,7 +10,7 @@ import torch
 def keep_few_kernels() -> None:
     """Let oneDNN, and torch's part above it, remember 64 kernels each; process-wide, if they have computed nothing yet.
 
-    They remember 1024, with half a MB for each, and make one for every number of rows that a product has: in bfloat16
+    They remember 1024, with half a MB for each, and make one for every number of rows of a matrix product: in bfloat16
     that comes to half a GiB, in pieces all over the heap. A pass of a model's layers needs about thirty.
     """
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
