@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -49,7 +49,7 @@ class BlockPool:
         self._named: dict[Name, tuple[int, int]] = {}  # to the block, and the number by which its children name it
         self._names: dict[int, Name] = {}  # by block
         self._numbers = count(ROOT + 1)
-        self._sessions: OrderedDict[str, list[int]] = OrderedDict()  # the one idle for longest first
+        self._sessions: OrderedDict[Hashable, list[int]] = OrderedDict()  # the one idle for longest first
 
     @property
     def free(self) -> int:
@@ -92,12 +92,18 @@ class BlockPool:
                     del self._named[name]
                 heapq.heappush(self._free, block)
 
-    def keep(self, session: str, blocks: list[int]) -> None:
-        """A session is idle and keeps these blocks, with the references they have, and none that it kept before."""
-        self.release(session)
-        self._sessions[session] = blocks
+    def keep(self, session: Hashable, blocks: list[int]) -> None:
+        """A session is idle and keeps these blocks, with the references they have, and none that it kept before.
 
-    def release(self, session: str) -> None:
+        There are at most ``total`` idle sessions; of more, the one idle for longest is forgotten.
+        """
+        self.release(session)
+        if blocks:
+            self._sessions[session] = blocks
+        if len(self._sessions) > self.total:
+            self.give_back(self._sessions.popitem(last=False)[1])
+
+    def release(self, session: Hashable) -> None:
         self.give_back(self._sessions.pop(session, ()))
 
     def forget(self) -> None:
@@ -114,7 +120,7 @@ class Request:
 
     prompt: NDArray[np.int32]
     sampling: Sampling
-    session: str | None = None
+    session: Hashable | None = None
     row: int = field(default=-1, init=False)
     cached: int | None = field(default=None, init=False)  # of the prompt's tokens, those that others had computed
     kept: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
@@ -209,6 +215,8 @@ class Scheduler:
             return
         item.queued_s = -self._clock()
         self.counters["requests"] += 1
+        if item.session is None:  # a conversation may go on without a name: kept until the memory is needed
+            item.session = (self.counters["requests"],)
         self._waiting.append(item)
 
     def cancel(self, item: Request | Update) -> None:

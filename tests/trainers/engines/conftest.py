@@ -67,7 +67,6 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
         lambda engine: sglang.kill(),
         death="is gone",
         cause=None,
-        shares=True,
         counts_in_flight=SGLangEngine.counts_in_flight,
         joint_cuts=SGLangEngine.joint_cuts,
         mixes_cuts=False,
@@ -96,7 +95,6 @@ def vllm_kit(vllm: vllm_server.Server) -> Kit:
         death="is gone",
         cause=None,
         block=vllm_server.BLOCK,
-        shares=True,
         counts_in_flight=False,  # half a second late
         coldest=VLLM_COLDEST,
         long=500,

@@ -62,7 +62,6 @@ class Kit:
         cause: Its ``__cause__``, where the engine is in this process.
         computes: Whether tokens and log-probs come from the model (else they are made up).
         block: KV is reused in whole blocks of so many tokens.
-        shares: Whether KV is reused by any request with the same prefix (else by the same session alone).
         counts_in_flight: Whether ``stats`` counts tokens of requests that still run.
         joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
         refuses_min_p: Whether requests with ``min_p`` are refused.
@@ -82,7 +81,6 @@ class Kit:
     cause: type[BaseException] | None
     computes: bool = True
     block: int = 1
-    shares: bool = False
     counts_in_flight: bool = True
     joint_cuts: bool = False
     refuses_min_p: bool = False

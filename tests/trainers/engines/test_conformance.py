@@ -333,22 +333,18 @@ async def test_sessions_change_nothing_but_the_work(kit: Kit) -> None:
     async with running(kit) as engine:
         starts = prompts(8, seed=6, low=4)
         plain = await asyncio.gather(*(episode(engine, None, start) for start in starts))
-        before = engine.stats()["cached_tokens"]
         kept = await asyncio.gather(*(episode(engine, f"s{i}", start) for i, start in enumerate(starts)))
-        assert kit.shares or before == 0
-        assert engine.stats()["cached_tokens"] > before
+        assert engine.stats()["cached_tokens"] > 0
         for one, two, start in zip(plain, kept, starts, strict=True):
             size = len(start)
             for turn, (a, b) in enumerate(zip(one, two, strict=True)):
                 assert a.token_ids.tolist() == b.token_ids.tolist()
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
-                assert kit.shares or a.metrics["cached_tokens"] == 0
                 assert turn == 0 or (size - 11) // kit.block * kit.block <= b.metrics["cached_tokens"] < size
                 size += len(b.token_ids) + len(start[: 3 + turn])
         await engine.release("s0")
         await engine.release("never heard of")
-        again = await engine.generate(starts[0] * 2, GREEDY, "s0")
-        assert kit.shares or again.metrics["cached_tokens"] == 0
+        await engine.generate(starts[0] * 2, GREEDY, "s0")
 
 
 async def test_a_session_whose_history_was_rewritten_reuses_the_common_prefix(kit: Kit) -> None:
@@ -357,14 +353,13 @@ async def test_a_session_whose_history_was_rewritten_reuses_the_common_prefix(ki
         held = [[*start, *(await engine.generate(start, GREEDY, "s")).token_ids.tolist()]]
         changed = [*start[:20], (start[20] + 1) % VOCAB, *start[21:]]
         for history in (changed, changed[:9], changed[:9], start, [start[0] ^ 1]):
-            cached = reusable(kit, history, held)
+            least, most = reusable(kit, history, held[-1:]), reusable(kit, history, held)
             kept = await engine.generate(history, GREEDY, "s")
             plain = await engine.generate(history, GREEDY)
             assert kept.token_ids.tolist() == plain.token_ids.tolist()
             np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=1e-4)
-            assert kept.metrics["cached_tokens"] == cached
-            now = [*history, *kept.token_ids.tolist()]
-            held = [*held, now] if kit.shares else [now]
+            assert least <= kept.metrics["cached_tokens"] <= most
+            held.append([*history, *kept.token_ids.tolist()])
 
 
 async def test_one_session_twice_at_once_and_more_sessions_than_slots(kit: Kit) -> None:

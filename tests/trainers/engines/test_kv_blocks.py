@@ -87,7 +87,10 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.holders.remove(holder)
         self.pool.keep(session, holder.blocks)
         self.sessions.pop(session, None)
-        self.sessions[session] = holder.blocks
+        if holder.blocks:
+            self.sessions[session] = holder.blocks
+        if len(self.sessions) > self.pool.total:
+            del self.sessions[next(iter(self.sessions))]
 
     @rule(session=SESSIONS)
     def release(self, session: str) -> None:

@@ -262,6 +262,18 @@ def test_the_session_idle_for_longest_loses_its_blocks() -> None:
 
 
 @torch.inference_mode()
+def test_a_conversation_without_a_session_is_computed_once() -> None:
+    machine = scheduler(slots=2)
+    told = list(range(20))
+    for turn in range(5):
+        machine.add(asked := request(told, GREEDY))
+        made = drain(machine)[asked]
+        known = len(told) - 4 if turn else 0  # all but what was said last, and its last token
+        assert made.metrics["cached_tokens"] == (known // SIZE * SIZE if turn else 0)
+        told += [*made.token_ids.tolist(), 7, 8, 9]
+
+
+@torch.inference_mode()
 def test_a_conversation_that_forks_keeps_its_past_once() -> None:
     machine = scheduler(slots=8)
     past = list(range(50))
