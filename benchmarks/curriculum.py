@@ -5,12 +5,12 @@
 
 The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
 sentences that add and take away, one of them at the level easy, two at medium, four at hard. For each seed a policy
-imitates the expert on all three, and then gets the habit of answering in haste; of the hard level it solves a few
-percent then. From that same policy run, with the same keys: `hard`, which trains on the hard level alone; `fixed`, an
-even mixture of the three levels; `curriculum`, the mixture with `env.curriculum.kind=signal`; and, with `--kinds`,
-`reverse`, which is that with a quarter of the groups begun in the middle of an episode. All are validated on held-out
-hard problems every `--chunk` iterations, and end when `--target` of these are solved, or after `--iterations`. Tokens
-are all that were sampled in training, of any level.
+imitates the expert on all three, and then gets the habit of leaving sums out, each with the same chance at any level:
+of the hard level, where it must do four in a row, it solves a few percent then. From that same policy run, with the
+same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`, the
+mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the groups
+begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and end when
+`--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any level.
 
 It resumes where it was stopped: start the same command again. Results are written after every chunk. `--workers` makes
 so many chunks of different runs side by side; `--minutes` begins no chunk after so many.
@@ -23,6 +23,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from statistics import median
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from benchmarks.parallel import finished
 from textenvs.data.word_problems import GeneratedMath, Problem, short_sentences
@@ -44,6 +46,11 @@ from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 #: What is wanted: the level starts below this, and the curriculum needs at most this share of the tokens.
 MOST_AT_FIRST, MOST_TOKENS = 0.05, 0.6
+
+#: Sentences of a problem, by level.
+STEPS = {"easy": 1, "medium": 2, "hard": 4}
+#: The habit that a policy starts with: the chance that it leaves out a sum.
+LEFT_OUT = 0.7
 
 
 @dataclass(frozen=True)
@@ -61,16 +68,28 @@ class Chains(GeneratedMath):
 
 
 class ChainsInteract(Gsm8kInteract):
-    """`gsm8k-interact` about them, with one attempt: where answers are small numbers, three attempts guess many."""
+    """`gsm8k-interact` about them, with one attempt: where answers are small numbers, three attempts guess many.
+
+    A careless reply leaves out each sum with the probability ``LEFT_OUT``, and goes on with what it has.
+    """
 
     def __init__(self, *, steps: int = 1, split: Split = "train", **options: Any) -> None:
         super().__init__(Chains(split=split, steps=steps, seed=steps), max_assistant_turns=1, **options)
+
+    def careless_reply(self, rng: np.random.Generator) -> str:
+        sums = re.findall(r"^(\d+)([+-]\d+)=", self.demonstration(rng), re.MULTILINE)
+        have, lines = int(sums[0][0]), []
+        for _, change in sums:
+            after = have + int(change)
+            if after >= 0 and rng.random() >= LEFT_OUT:
+                lines.append(f"{have}{change}={after}")
+                have = after
+        return "\n".join([*lines, f"#### {have}"])
 
 
 gymnasium.register("curriculum/chains-v0", entry_point=ChainsInteract)
 
 ENV = "benchmarks.curriculum:curriculum/chains-v0"
-STEPS = {"easy": 1, "medium": 2, "hard": 4}
 LEVELS = [
     key
     for level, steps in STEPS.items()
@@ -79,9 +98,9 @@ LEVELS = [
 #: How the policies to start from are made.
 START = [
     *LEVELS,
-    *("warm_start.enable=true", "warm_start.steps=700", "warm_start.demonstrations=44800", "warm_start.lr=2e-3"),
+    *("warm_start.enable=true", "warm_start.steps=1000", "warm_start.demonstrations=64000", "warm_start.lr=2e-3"),
     *(
-        "warm_start.careless_rate=0.97",
+        "warm_start.careless_rate=0.99",
         "warm_start.careless_steps=100",
         "trainer.resume_mode=disable",
         "trainer.total_iterations=1",
@@ -96,7 +115,7 @@ KINDS = {
 }
 TRAIN = [
     *("actor.lr_schedule=constant", "trainer.test_freq=-1", "trainer.logger=jsonl"),
-    *("data.val_size=200", "trainer.keep_last_n=1", "trainer.save_freq=-1"),
+    *("data.val_size=400", "trainer.keep_last_n=1", "trainer.save_freq=-1"),
 ]
 
 
@@ -175,7 +194,10 @@ def tokens_to(curve: list[dict[str, float]], target: float) -> float | None:
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over seeds, and each kind's share of the tokens that the hard level alone takes (the least it can be)."""
+    """Medians over seeds, and each kind's share of the tokens that the hard level alone takes.
+
+    Where that does not get there, its tokens so far count, so that the share is at most this.
+    """
     found: dict[str, Any] = {}
     most = {row["seed"]: row["curve"][-1]["tokens"] for row in rows if row["kind"] == "hard" and row["curve"]}
     plain = {
