@@ -5,12 +5,13 @@
 
 The environment is a small form of `textenv/gsm8k-interact` that a tiny policy learns within minutes: chains of short
 sentences that add and take away, one of them at the level easy, two at medium, four at hard. For each seed a policy
-imitates the expert on all three, and then gets the habit of leaving sums out, each with the same chance at any level:
-of the hard level, where it must do four in a row, it solves a few percent then. From that same policy run, with the
-same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`, the
-mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the groups
-begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and end when
-`--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any level.
+imitates the expert on all three, and then gets the habit of leaving sums out, with about the same chance at any level.
+Of the hard level it solves a few percent then, mostly where what is left out cancels. From that same policy run, with
+the same keys: `hard`, which trains on the hard level alone; `fixed`, an even mixture of the three levels; `curriculum`,
+the mixture with `env.curriculum.kind=signal`; and, with `--kinds`, `reverse`, which is that with a quarter of the
+groups begun in the middle of an episode. All are validated on held-out hard problems every `--chunk` iterations, and
+end when `--target` of these are solved, or after `--iterations`. Tokens are all that were sampled in training, of any
+level.
 
 It resumes where it was stopped: start the same command again. Results are written after every chunk. `--workers` makes
 so many chunks of different runs side by side; `--minutes` begins no chunk after so many.
@@ -70,7 +71,7 @@ class Chains(GeneratedMath):
 class ChainsInteract(Gsm8kInteract):
     """`gsm8k-interact` about them, with one attempt: where answers are small numbers, three attempts guess many.
 
-    A careless reply leaves out each sum with the probability ``LEFT_OUT``, and goes on with what it has.
+    A careless reply leaves out each sum with the probability ``LEFT_OUT``, and those that would fall below zero.
     """
 
     def __init__(self, *, steps: int = 1, split: Split = "train", **options: Any) -> None:

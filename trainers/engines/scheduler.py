@@ -44,7 +44,7 @@ class BlockPool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._free = list(range(total))  # a heap: low blocks first, so that little memory is ever touched
+        self._free = list(range(total))  # a heap: low blocks first; idle sessions fill the others in time
         self._references = [0] * total
         self._named: dict[Name, tuple[int, int]] = {}  # to the block, and the number by which its children name it
         self._names: dict[int, Name] = {}  # by block
@@ -67,10 +67,9 @@ class BlockPool:
         return found
 
     def name(self, block: int, name: Name) -> int:
-        """The full block can be found from now on, unless another has the name. Returns its number as a parent."""
-        if name not in self._named:
-            self._named[name] = (block, next(self._numbers))
-            self._names[block] = name
+        """The full block can be found from now on; no other has the name. Returns its number as a parent."""
+        self._named[name] = (block, next(self._numbers))
+        self._names[block] = name
         return self._named[name][1]
 
     def take(self, number: int) -> list[int] | None:
@@ -215,7 +214,7 @@ class Scheduler:
             return
         item.queued_s = -self._clock()
         self.counters["requests"] += 1
-        if item.session is None:  # a conversation may go on without a name: kept until the memory is needed
+        if item.session is None:  # a later turn may reuse what it computed, until the memory is needed
             item.session = (self.counters["requests"],)
         self._waiting.append(item)
 
@@ -414,7 +413,12 @@ class Scheduler:
                 name = self._name(row)
                 if self._coming.get(name) is self._running[row]:
                     del self._coming[name]
-                self._parent[row] = self._pool.name(int(self._table[row, self._named[row]]), name)
+                mine = int(self._table[row, self._named[row]])
+                if (found := self._pool.find(name)) is not None:  # another computed the same: keep its block alone
+                    self._table[row, self._named[row]], self._parent[row] = found
+                    self._pool.give_back([mine])
+                else:
+                    self._parent[row] = self._pool.name(mine, name)
                 self._named[row] += 1
             self._announce(row)
 

@@ -274,6 +274,19 @@ def test_a_conversation_without_a_session_is_computed_once() -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("size", [2 * SIZE - 1, 2 * SIZE, 2 * SIZE + 1])
+def test_a_sibling_that_is_released_takes_nothing_along(size: int) -> None:
+    machine = scheduler(slots=2)
+    ones = [request(list(range(size)), Sampling(max_new_tokens=40, ignore_stop=True, seed=i), f"s{i}") for i in (0, 1)]
+    for each in ones:
+        machine.add(each)
+    told = [*range(size), *drain(machine)[ones[1]].token_ids.tolist(), 7]
+    machine.release("s0")
+    machine.add(later := request(told, GREEDY, "s1"))
+    assert drain(machine)[later].metrics["cached_tokens"] == (len(told) - 2) // SIZE * SIZE
+
+
+@torch.inference_mode()
 def test_a_conversation_that_forks_keeps_its_past_once() -> None:
     machine = scheduler(slots=8)
     past = list(range(50))
