@@ -42,7 +42,8 @@ class TorchEngine:
     Qwen2, Qwen3 and Llama have a fused forward pass; other decoders, also with sliding windows and mixtures of experts,
     run through transformers' modules, more slowly. Requests beyond ``max_slots`` wait, first come, first served. Blocks
     of 16 tokens that requests and sessions have in common are kept once. A request without a session becomes an idle
-    one when it ends. Where memory runs out, idle sessions are forgotten, then requests wait or compute their tokens again.
+    one when it ends. Where memory runs out, idle sessions are forgotten, then requests wait or compute their tokens
+    again.
 
     Args:
         model: Its weights are copied, so training may go on changing it.
