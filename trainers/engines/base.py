@@ -16,8 +16,8 @@ Conventions, which the conformance suite checks on every engine:
   probability of the most likely.
 * **Versions.** Every token carries the version of the weights that computed it.
 * **Sessions.** ``session`` names an episode, whose KV cache an engine may keep between calls; it never reuses KV that
-  other weights computed. Sessions are a matter of speed alone. A request without one may
-  reuse KV, and an engine may keep what it computed.
+  other weights computed. Sessions are a matter of speed alone. A request without one may reuse KV, and an engine may
+  keep what it computed.
 """
 
 from __future__ import annotations
