@@ -1,7 +1,7 @@
 """A model of this process as chat completions over HTTP, for simulated users and judges (:mod:`textenvs.chat.local`).
 
 The embedded engine computes all requests together as they come, from any client. Equal requests with equal seeds
-have equal answers. Only this machine can reach it.
+have equal answers, but for rounding (in bfloat16 it matters). Only this machine can reach it.
 """
 
 from __future__ import annotations
