@@ -22,6 +22,7 @@ from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
+from ..config.model import ModelSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.remote import RemoteEngine
@@ -38,6 +39,7 @@ from ..rollout.renderer import Renderer
 from ..rollout.workers import placed
 from ..tiny import save as save_policy
 from . import setup_errors
+from .environments import served_folders
 from .folder import run_folder
 from .policy import threads_for
 
@@ -252,7 +254,11 @@ def check_engine(config: PPOConfig) -> None:
 
 def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
     """Where the run's parts (``serving``: its engines alone) will be, here or on ``machine``; or a PlanError."""
-    return make_plan(config, machine or this_machine(), None if serving else shape_of(config.model), serving=serving)
+    machine = machine or this_machine()
+    if serving:
+        return make_plan(config, machine, serving=True)
+    shapes = [shape_of(ModelSection(path=folder)) for folder in served_folders(config)]
+    return make_plan(config, machine, shape_of(config.model), served=[shape for shape in shapes if shape is not None])
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -229,6 +230,15 @@ def _addressed(key: str, kwargs: Mapping[str, Any], backend: str) -> Mapping[str
         )
     with setup_errors(f"{key}: ", ChatFailure):
         return with_addresses(kwargs)
+
+
+def served_folders(config: PPOConfig) -> list[str]:
+    """The folders of users and judges that this process serves, each once."""
+    given: list[Mapping[str, Any]] = [{"user": config.env.assistant}]
+    for each in played(config):
+        given += [each.kwargs, {**each.kwargs, **each.val_kwargs}]
+    options = [one for kwargs in given for one in folders_in(kwargs).values() if not one.get("base_url")]
+    return sorted({str(Path(one["model"]).expanduser().resolve()) for one in options})
 
 
 def check_environments(config: PPOConfig) -> None:

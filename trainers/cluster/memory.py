@@ -19,7 +19,8 @@ part, may be a fifth above what there is. Conventions:
   its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM wants the share free that
   ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
   given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
-  Replicas that share a place add up.
+  Replicas that share a place add up;
+* a user or judge whose model is a folder has an embedded engine of its own, in the driver.
 """
 
 from __future__ import annotations
@@ -161,11 +162,13 @@ def slots(config: PPOConfig) -> int:
 _GIB = 2**30
 #: Resident memory of a process with torch and transformers, before there is a model.
 _LIBRARIES = 400 * 2**20
+SERVED = "users and judges"  #: whose models are folders
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
 CERTAIN = frozenset(
     [
         *(("learner", what) for what in ("parameters", "gradients", "optimizer", "weights as loaded")),
         *(("engine", what) for what in ("weights", "weights, keys and values")),
+        (SERVED, "weights"),
     ]
 )
 
@@ -197,14 +200,23 @@ def estimate(
     shards: int,
     engine_gpus: int,
     gpu_bytes: int | None,
+    served: Sequence[ModelShape] = (),
 ) -> Iterator[tuple[str, str, int]]:
     """Rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
-    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known.
+    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known; ``served`` are the models of
+    users and judges that are folders.
     """
     yield from _of_learner(config, shape, device, ranks, shards)
     if not config.engine.base_urls:  # those servers have their memory already
         yield from _of_engine(config, shape, device, engine_gpus, gpu_bytes)
+    if served:
+        yield SERVED, "weights", _number_size(config) * sum(each.parameters for each in served)
+        yield SERVED, "keys and values", len(served) * default_kv_bytes(gpu_bytes if device == "cuda" else None)
+
+
+def _number_size(config: PPOConfig) -> int:
+    return 2 if config.model.dtype == "bfloat16" else 4
 
 
 def _of_learner(
@@ -215,7 +227,7 @@ def _of_learner(
     tensor = config.trainer.tensor_parallel_size
     inside = shape.parameters - shape.outside
     held = (inside // tensor + shape.outside) // shards
-    size = 2 if config.model.dtype == "bfloat16" else 4
+    size = _number_size(config)
     trained = 1 + (config.algorithm.adv_estimator in NEEDS_CRITIC)
     frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
@@ -246,7 +258,7 @@ def _of_learner(
 def _of_engine(
     config: PPOConfig, shape: ModelShape, device: str, gpus: int, gpu_bytes: int | None
 ) -> Iterator[tuple[str, str, int]]:
-    engine, size = config.engine, 2 if config.model.dtype == "bfloat16" else 4
+    engine, size = config.engine, _number_size(config)
     if engine.name == "vllm" and device == "cuda":
         if gpu_bytes is not None:
             taken = int(engine.vllm.gpu_memory_utilization * gpu_bytes)
@@ -345,7 +357,7 @@ def _places(
     engines = _engines_at_once(config, device, machine)
     if device == "cpu":
         if local:
-            counts = {"learner": ranks, "engine": engines}
+            counts = {"learner": ranks, "engine": engines, SERVED: 1}
             once = ("weights as loaded", "weights on their way")
             whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]
             yield "of memory, and what this machine has available is", machine.ram_bytes, whole
@@ -385,6 +397,8 @@ def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> s
 
 def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
     engine, actor = config.engine, config.actor
+    if who == SERVED:
+        return "less with a smaller model in env.kwargs, or one that is served elsewhere (base_url)"
     if what == "keys and values":
         return (
             f"less with a smaller engine.kv_cache_gib (now {engine.kv_cache_gib or 'null'}), engine.max_slots (now "

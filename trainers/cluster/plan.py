@@ -89,10 +89,18 @@ class Plan:
         return sum(place.gpus for pool in self.pools for place in pool.places)
 
 
-def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = None, *, serving: bool = False) -> Plan:
+def make_plan(
+    config: PPOConfig,
+    machine: Machine,
+    shape: ModelShape | None = None,
+    *,
+    served: Sequence[ModelShape] = (),
+    serving: bool = False,
+) -> Plan:
     """Place the parts of a run; PlanError where that cannot be. Without a ``shape`` no memory is estimated.
 
-    ``serving``: engines alone, on Ray: there is no learner, and ``cluster.colocate`` is false.
+    ``served`` are the models of users and judges that this process serves itself. ``serving``: engines alone, on Ray:
+    there is no learner, and ``cluster.colocate`` is false.
     """
     cluster, engine = config.cluster, config.engine
     on_ray = cluster.backend == "ray"
@@ -134,7 +142,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     here = _ranks(config, machine)
     if shape is not None:
         sizes = {"ranks": here, "shards": shards, "engine_gpus": width}
-        memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, **sizes))
+        memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, served=served, **sizes))
     plan = Plan(
         "ray" if on_ray else "local",
         device,

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers import tiny
+from trainers.builders.engines import plan_of
 from trainers.cluster.memory import CERTAIN, Machine, ModelShape, PlanError, available
 from trainers.cluster.plan import describe, make_plan
 from trainers.config import PPOConfig, resolve
@@ -65,6 +67,40 @@ def test_processes_of_this_machine_share_its_memory():
     make_plan(config(), room, SHAPE)
     with pytest.raises(PlanError, match="learner and engine need"):
         make_plan(config("engine.replicas=4", "engine.max_slots=128", "engine.kv_cache_gib=4"), room, SHAPE)
+
+
+def test_users_and_judges_that_this_process_serves_count_each_folder_once(tmp_path):
+    """Wherever they are named: for training, validation, or in a mixture; not those at an address."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        tiny.build_model(64, hidden=32, layers=2).save_pretrained(folder)
+    one, two = folders
+    size = 4 * sum(weight.numel() for weight in tiny.build_model(64, hidden=32, layers=2).parameters())
+    for options, count in (
+        ((), 0),
+        ((f"env.kwargs.user.model={one}", f"env.val_kwargs.user={one}"), 1),
+        ((f"env.kwargs.user={one}", f"env.val_kwargs.user={two}"), 2),
+        ((f"env.kwargs.user.model={one}", "env.kwargs.user.base_url=http://there/v1"), 0),
+        (("env.train_side=user", "warm_start.enable=false", f"env.assistant.model={two}"), 1),
+        (
+            (
+                f"env.mixture.a.kwargs.user={one}",
+                f"env.mixture.b.kwargs.judge={two}",
+                f"env.mixture.c.kwargs.user={two}",
+            ),
+            2,
+        ),
+    ):
+        made = plan_of(config(*options), Machine())
+        rows = {what: found for who, what, found in made.memory if who == "users and judges"}
+        assert rows == ({"weights": count * size, "keys and values": count * GIB} if count else {}), options
+    with pytest.raises(
+        PlanError, match="users and judges: keys and values 2.0 GiB .less with a smaller model in env.kw"
+    ):
+        plan_of(
+            config("env.id=textenv/clarify", f"env.kwargs.user={one}", f"env.val_kwargs.user={two}"),
+            Machine(ram_bytes=GIB),
+        )
 
 
 SERVED = ("model.device=cuda", "engine.name=vllm", "engine.vllm.python=python3")
