@@ -43,6 +43,8 @@ from .environments import served_folders
 from .folder import run_folder
 from .policy import threads_for
 
+_SLOWEST = 50e6  #: bytes a second of new weights, below which a replica counts as lost
+
 
 async def engine_of(
     config: PPOConfig,
@@ -61,8 +63,10 @@ async def engine_of(
     starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}.get(section.name, 0.0)
     if config.cluster.backend == "ray":
         starting += config.cluster.start_timeout_s  # of its actor
+    size = sum(weight.numel() * weight.element_size() for weight in policy.skeleton.parameters())
+    update = Limits.update_timeout + size / _SLOWEST
     # A new server may take its time to start, and some more for its first weights.
-    limits = Limits(stall_timeout=section.stall_timeout_s, restart_timeout=starting + 300.0)
+    limits = Limits(stall_timeout=section.stall_timeout_s, update_timeout=update, restart_timeout=starting + update)
     with setup_errors(f"model.path={config.model.path} with the {section.name} engine: ", ValueError, EngineError):
         if config.cluster.backend == "ray" and not section.base_urls:
             assert cluster is not None
