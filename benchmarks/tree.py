@@ -1,12 +1,14 @@
 """Token trees against rows read one by one: time and memory of an update, and its gradient.
 
-    python -m benchmarks.tree [--tokens 16000] [--hidden 128] [--layers 3] [--repeat 3] [--ranks 1,2] [--out FILE]
+    python -m benchmarks.tree [--trees 4] [--tokens 12000] [--hidden 128] [--layers 3] [--repeat 3] [--ranks 1,2]
+                              [--out FILE]
 
-Episodes are forks of one conversation, as many after each of its turns (``depth``); ``sharing`` is 1 - unique / total
-tokens. Rows are packed, not padded, and attend by the same code, so the only difference is what is computed once. The
-ideal update takes ``unique / total`` of the time and of the memory of rows; *of ideal* is that over what was measured:
-1 is the ideal, and what an update costs besides tokens (the optimizer, Python) counts against it. Attention of a token
-to its ancestors costs the same per unique token in both.
+The episodes of a tree are forks of one conversation, as many after each of its turns (``depth``); ``sharing`` is
+1 - unique / total tokens. Rows are packed, not padded, and attend by the same code, so the only difference is what is
+computed once. The ideal update takes ``unique / total`` of the time and of the memory of rows; *of ideal* is that over
+what was measured: 1 is the ideal. What an update costs besides tokens (the optimizer, Python) counts against it, and so
+does attention: the tokens that remain stand deeper in their conversations than those that are saved. *Pairs* are what
+attention has to compute, unique over total.
 
 Seconds are those of one thread of the processor (of the rank that spent most), optimizer included. Memory is the
 most that an update adds to the process, all in one micro-batch: gradients of the parameters are in it, which do not
@@ -33,6 +35,7 @@ from benchmarks.gpu.learners import distance, gradients, update
 from benchmarks.gpu.shapes import forked
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.memory import empty_heap, give_back_freed_memory
+from trainers.learner.trees import Forest
 from trainers.tiny import build_model
 
 DEPTHS, SHARINGS = range(1, 7), (0.5, 0.75, 0.9)
@@ -40,8 +43,11 @@ _VOCABULARY = 512
 
 
 def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, Any]:
-    """One tree, by this rank; all ranks get the same."""
-    trajectories = forked(depth, sharing, given.tokens, _VOCABULARY)
+    """One batch of trees, by this rank; all ranks get the same."""
+    count = given.trees * (dist.get_world_size() if dist.is_initialized() else 1)
+    trajectories = [
+        each for seed in range(count) for each in forked(depth, sharing, given.tokens, _VOCABULARY, seed=seed)
+    ]
     model = build_model(_VOCABULARY, hidden=given.hidden, layers=given.layers)
     found: dict[bool, dict[str, Any]] = {}
     for trees in (False, True):
@@ -58,7 +64,7 @@ def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, 
 
         def counted(units: Any, cut: Any = cut, sizes: list[int] = sizes) -> Any:
             batches = cut(units)
-            sizes[:] = sum(batch.real for batch in batches), sum(batch.num_tokens for batch in batches)
+            sizes[:] = sum(batch.real for batch in batches), sum(_pairs(batch.forest) for batch in batches)
             return batches
 
         learner._cut = counted  # type: ignore[method-assign]
@@ -68,19 +74,33 @@ def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, 
             update(learner, trajectories)
             seconds.append(time.process_time() - started)
             memory.append(_kib("VmHWM") - before)
-        found[trees] = {"gradient": gradient, "s": min(seconds), "mib": min(memory) / 1024, "real": sizes[0]}
+        found[trees] = {
+            "gradient": gradient,
+            "s": min(seconds),
+            "mib": min(memory) / 1024,
+            "real": sizes[0],
+            "pairs": sizes[1],
+        }
         del learner
-    mine = {str(trees): {name: each[name] for name in ("s", "mib", "real")} for trees, each in found.items()}
+    mine = {str(trees): {name: each[name] for name in ("s", "mib", "real", "pairs")} for trees, each in found.items()}
     ranks: list[Any] = [mine]
     if dist.is_initialized():
         ranks = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, mine)
-    unique, total = (sum(rank[str(trees)]["real"] for rank in ranks) for trees in (True, False))
+    (unique, total), pairs = (
+        [sum(rank[str(trees)][name] for rank in ranks) for trees in (True, False)] for name in ("real", "pairs")
+    )
     line: dict[str, Any] = {"ranks": len(ranks), "depth": depth, "sharing": sharing, "total": total, "unique": unique}
+    line["pairs"] = pairs[0] / pairs[1]
     for name in ("s", "mib"):
         rows, trees = (max(rank[str(which)][name] for rank in ranks) for which in (False, True))
         line |= {f"rows_{name}": rows, f"trees_{name}": trees, f"{name}_of_ideal": unique / total * rows / trees}
     return line | {"gap": distance(found[True]["gradient"], found[False]["gradient"])}
+
+
+def _pairs(forest: Forest) -> int:
+    """Of tokens and what stands above them, themselves included."""
+    return int((forest.depths + 1).sum())
 
 
 def _kib(name: str) -> int:
@@ -113,14 +133,14 @@ def work(rank: int, world: int, given: argparse.Namespace, folder: str) -> None:
         dist.destroy_process_group()
 
 
-_COLUMNS = ("ranks", "depth", "sharing", "unique / total")
+_COLUMNS = ("ranks", "depth", "sharing", "unique / total", "pairs")
 _COLUMNS += ("s, rows", "s, trees", "of ideal", "MiB, rows", "MiB, trees", "of ideal", "gap")
 
 
 def _shown(line: dict[str, Any]) -> str:
     return (
         f"| {line['ranks']} | {line['depth']} | {100 * line['sharing']:.0f} % | {line['unique']} / {line['total']} "
-        f"| {line['rows_s']:.2f} | {line['trees_s']:.2f} | {line['s_of_ideal']:.2f} "
+        f"| {line['pairs']:.3f} | {line['rows_s']:.2f} | {line['trees_s']:.2f} | {line['s_of_ideal']:.2f} "
         f"| {line['rows_mib']:.0f} | {line['trees_mib']:.0f} | {line['mib_of_ideal']:.2f} | {line['gap']:.0e} |"
     )
 
@@ -128,7 +148,8 @@ def _shown(line: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table, and append each of its lines as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tree", description=__doc__.split("\n")[0])
-    parser.add_argument("--tokens", type=int, default=16000, help="of all rows together (default: %(default)s)")
+    parser.add_argument("--trees", type=int, default=4, help="in an update, for each rank (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=12000, help="of a tree's rows together (default: %(default)s)")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=3)

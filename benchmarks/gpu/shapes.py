@@ -54,7 +54,9 @@ def sequences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[Trajec
     return [from_tokens(rng.integers(0, vocabulary, length).astype(np.int32), 1) for length in lengths]
 
 
-def forked(depth: int, sharing: float, total: int, vocabulary: int, *, leaves: int = 32) -> list[Trajectory]:
+def forked(
+    depth: int, sharing: float, total: int, vocabulary: int, *, leaves: int = 32, seed: int = 0
+) -> list[Trajectory]:
     """Episodes that are forks of one conversation, as many after each of its ``depth`` turns.
 
     Half of each turn are actions, and so is what follows the fork. A token that several episodes have is an action of
@@ -66,6 +68,7 @@ def forked(depth: int, sharing: float, total: int, vocabulary: int, *, leaves: i
         total: Tokens of all episodes together, about.
         vocabulary: Tokens are random.
         leaves: Episodes.
+        seed: Of the tokens.
 
     Raises:
         ValueError: So many leaves cannot share as much.
@@ -77,7 +80,7 @@ def forked(depth: int, sharing: float, total: int, vocabulary: int, *, leaves: i
         raise ValueError(f"{leaves} forks of {depth} turns cannot share {sharing} of their tokens")
     length = total / (leaves * follows + reread)
     turn, rest = max(2, round(length / depth)), max(1, round(length * follows))
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     trunk = rng.integers(0, vocabulary, turn * depth).astype(np.int32)
     made = []
     for leaf in range(leaves):
