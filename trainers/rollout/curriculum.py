@@ -141,9 +141,12 @@ class Component:
     #: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``)
     success_reward: float | None = None
 
-    def succeeded(self, trajectory: Trajectory) -> bool:
-        least = self.success_reward
-        return solved(trajectory) if least is None else trajectory.total_reward >= least
+    def succeeded(self, trajectory: Trajectory, start: Start | None = None) -> bool:
+        """Whether an episode succeeded; one that began at ``start`` has earned what its replayed replies did, too."""
+        if self.success_reward is None:
+            return solved(trajectory)
+        before = () if start is None else start.rewards[: start.turn]
+        return float(np.sum([*before, *trajectory.turn_rewards])) >= self.success_reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,7 @@ class Start:
     replies: Sequence[Sequence[int]]  #: the sampled tokens of each reply before the last one
     contexts: Sequence[str]  #: a digest of what the model sees after each of these, to know the state by
     turn: int  #: how many of the replies are played; at least 1
+    rewards: Sequence[float] = ()  #: what each of these replies earned; empty in checkpoints of an older version
 
     @classmethod
     def of(cls, trajectory: Trajectory, task: int, env_seed: int) -> Start:
@@ -173,7 +177,8 @@ class Start:
         starts = trajectory.segment_starts
         contexts = [trajectory.token_ids[starts[starts <= end][-1] : end] for end in first[1:]]
         replies = [trajectory.token_ids[trajectory.turn_id == turn].tolist() for turn in range(len(contexts))]
-        return cls(task, env_seed, replies, [context_digest(each) for each in contexts], len(contexts))
+        rewards = trajectory.turn_rewards[: len(contexts)].tolist()
+        return cls(task, env_seed, replies, [context_digest(each) for each in contexts], len(contexts), rewards)
 
 
 def context_digest(token_ids: Sequence[int] | np.ndarray[Any, Any]) -> str:
@@ -351,7 +356,8 @@ class Curriculum:
 
     def _result(self, group: int, siblings: Sequence[Trajectory]) -> _Result:
         choice = self._chosen[group]
-        succeeded = [each for each in siblings if self.components[choice.component].succeeded(each)]
+        component = self.components[choice.component]
+        succeeded = [each for each in siblings if component.succeeded(each, choice.start)]
         new = None
         if self.rules.reverse_share and choice.start is None and len(succeeded) < len(siblings):
             longer = (each for each in succeeded if each.num_turns > 1)

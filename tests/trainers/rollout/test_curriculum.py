@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,31 @@ def test_a_start_that_never_helps_is_given_up_and_one_that_was_withdrawn_is_not(
         assert chooser.stats()["c0/starts"] == 0
         chooser.observe({})
         assert chooser.stats()["c0/starts"] == left
+
+
+def test_success_reward_counts_what_the_replayed_replies_earned() -> None:
+    """The whole episode is judged, wherever a group began; also after a checkpoint."""
+    whole = episode(True, turns=4)
+    whole = replace(whole, turn_rewards=np.array([0.1, 0.2, 0.3, 0.4]))
+
+    def new() -> Curriculum:
+        part = Component("a", TaskOrder(None), success_reward=float(np.sum(whole.turn_rewards)))
+        return Curriculum([part], CurriculumRules(reverse_share=0.9), seed=3)
+
+    chooser, found = new(), list[int]()
+    chooser.choose(0)
+    chooser.observe({0: [whole, replace(whole, turn_rewards=np.array([0.1, 0.2, 0.3, 0.0]))]})
+    for n in range(1, 9):
+        start = chooser.choose(n).start
+        siblings = [episode(False)] * 2
+        if start is not None:  # they earn the rest
+            found.append(start.turn)
+            rest = episode(True, turns=4 - start.turn)
+            siblings = [replace(rest, turn_rewards=whole.turn_rewards[start.turn :])] * 2
+        state, chooser = json.loads(json.dumps(chooser.state([n]))), new()
+        chooser.restore(state, [n])
+        chooser.observe({n: siblings})
+    assert found == [3, 2, 1]
 
 
 # ---------------------------------------------------------------- resuming
