@@ -100,6 +100,11 @@ class Episode:
         """The sum of its turns' rewards, as earned."""
         return float(np.sum(self.turn_rewards))
 
+    @property
+    def first_turn(self) -> int:
+        """Turns of the whole conversation before its own: of a fork, or of an episode that began in the middle."""
+        return self.forked_turn + int(self.metrics.get("start_turn", 0))
+
 
 @dataclass(frozen=True)
 class Summary:

@@ -68,7 +68,7 @@ PLAYED: dict[str, Column] = {
     "kept_ids": Column("list", "int32", "tokens that top-k, top-p and min-p left, of one token after another"),
     "kept_counts": Column("token", "int32", "how many of `kept_ids` each token has; empty: not recorded"),
     "turn_terms": Column("turn", "terms", "the named parts of each turn's reward"),
-    "metrics": Column("episode", "numbers", "of the environment"),
+    "metrics": Column("episode", "numbers", "of the environment; `start_turn`: turns replayed before its own"),
     "messages": Column("episode", "messages", "the conversation, in OpenAI's form"),
     "user_messages": Column("episode", "messages", "the same from the side of a model that plays the user; else empty"),
 }

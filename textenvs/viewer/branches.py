@@ -207,7 +207,7 @@ class Branch:
 def replies_of(episode: Episode) -> list[Message]:
     """The assistant's messages that are turns, of the whole conversation; those of the opening are none."""
     said = [message for message in episode.messages if message["role"] == "assistant"]
-    turns = len(episode.turn_rewards) + episode.forked_turn
+    turns = len(episode.turn_rewards) + episode.first_turn
     return said[len(said) - min(turns, len(said)) :]
 
 

@@ -229,6 +229,7 @@ def _part(each: Iteration) -> Part:
     for episode in each.episodes():
         for name in _COLUMNS:
             rows[name].append(_json(getattr(episode, name)))
+        rows["forked_turn"][-1] = episode.first_turn  # the page counts turns of the whole conversation
         rows["turns"].append(len(episode.turn_rewards))
         rows["tokens"].append(None if episode.tokens is None else len(episode.tokens.token_ids))
         rows["success"].append(bool(episode.terminated and episode.stop == SOLVED))

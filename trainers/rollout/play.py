@@ -284,6 +284,8 @@ class Player:
         enter("own")
         tokens, opening, limit, names = point.tokens, point.opening, point.limit, point.names
         progress.tokens, progress.messages, progress.first_turn = tokens, point.messages, point.turn
+        if episode.start is not None:  # also of a fork, whose turns are counted from there, too
+            progress.metrics["start_turn"] = float(episode.start.turn)
         if (size := opening if episode.start is None else tokens.context_size) >= limit:
             said = f"the opening takes {size} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
@@ -427,7 +429,6 @@ class Player:
         if episode.start is not None and episode.begin is None:
             conversation = await self._replay(env, episode.start, tokens)
             tokens = tokens.fork(episode_id=episode.episode_id, **names)
-            progress.metrics["start_turn"] = float(episode.start.turn)
         here = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
         return ForkPoint(*here, progress.rewards)
 

@@ -246,6 +246,26 @@ def test_replies_are_the_last_messages_of_the_assistant(folder):
     assert [m["content"] for m in replies_of(changed)] == ["a", "c"]
 
 
+def test_an_episode_that_began_in_the_middle_is_continued_from_its_opening(folder, tmp_path):
+    env = open_environment(synthetic.ENVIRONMENT["id"], synthetic.ENVIRONMENT["options"])
+    wrong_first = lambda env, turn: env.demonstration(np.random.default_rng(0)) if turn else "#### 0"  # noqa: E731
+    row = synthetic.played(env, 3, 5, wrong_first)
+    turns = len(row["turn_rewards"])
+    assert turns > 1
+    row |= {"episode_id": "e", "group_id": "g", "forked_from": "", "forked_turn": 1}
+    row |= {name: row[name][1:] for name in ("turn_rewards", "turn_terms")}
+    (row,) = synthetic.learned([row], np.random.default_rng(0))
+    row |= {"forked_turn": 0, "metrics": [*row["metrics"], ("start_turn", 1.0)]}
+    file = tmp_path / "rollouts" / "train" / "000001.parquet"
+    synthetic.write_rows(file, [row], kind="train", iteration=1)
+    branch = Branch(episode := open_run(tmp_path).iteration(1).episode(0), turns, env)
+    assert branch.messages == episode.messages
+    assert branch.done
+    with served(tmp_path) as server:
+        _, index = request(server, "/index")
+        assert index["runs"][0]["iterations"][0]["rows"]["forked_turn"] == [1], "its first turn is the second"
+
+
 def test_a_file_may_not_name_a_module_a_path_or_an_address(tmp_path):
     rows = synthetic.rows_of(1, 1, 2)
     file = tmp_path / "rollouts" / "train" / "000001.parquet"
