@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -240,3 +241,16 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
     assert len(list(policies.demonstrations_of([component], few, seed=0))) == 3
     assert made == 6
     assert not open_ones
+
+
+def test_a_reward_function_finds_the_task_where_the_user_is_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr("textenvs.chat.local._serve", lambda folder: "http://localhost:1/v1")
+    asking = [f"env.mixture.{name}.id=textenv/clarify" for name in ("rules", "model")]
+    config, _ = resolve([*asking, f"env.mixture.model.kwargs.user.model={tmp_path}"])
+    find = collection.task_finder(config)
+    for component in environments.played(config):
+        for held_out, kwargs in ((False, component.training), (True, component.validation)):
+            spec = environments.backend_of(config, component, validation=held_out).spec
+            with closing(component.make(kwargs)) as env:
+                assert find(SimpleNamespace(spec=spec, task_index=2)).key == env.tasks[2].key

@@ -25,7 +25,7 @@ from ..rewards.credit_assignment import Redistribution, RedistributionError, ove
 from ..rollout.collector import Collector
 from ..rollout.curriculum import Component as CurriculumComponent
 from ..rollout.curriculum import Curriculum, CurriculumRules, TaskOrder
-from ..rollout.environments import Backend, EnvSpec
+from ..rollout.environments import Backend
 from ..rollout.forks import ForkRules
 from ..rollout.group_scheduler import CollectionError, GroupRules
 from ..rollout.play import EpisodeLimits
@@ -34,7 +34,7 @@ from ..rollout.rewards import MultiturnScore, Score, TurnContext
 from ..rollout.stats import TraceFile
 from ..trajectory import EpisodeError
 from . import SetupError, setup_errors
-from .environments import played, task_count
+from .environments import played, spec_of, task_count
 
 # The event loop's lag is probed so often.
 _LAG_INTERVAL_S = 0.02
@@ -175,7 +175,7 @@ def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
     for each in played(config):
         for kwargs in (each.training, each.validation):
             with closing(each.make(kwargs)) as env:
-                sets.append((EnvSpec(each.id, kwargs), env.tasks))
+                sets.append((spec_of(config, each, kwargs), env.tasks))
 
     def task_of(so_far: TurnContext) -> Task:
         assert so_far.spec is not None

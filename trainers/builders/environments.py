@@ -172,6 +172,11 @@ def _other_validation(config: PPOConfig, component: Component) -> str | None:
         return f"validation is not on rows of data.train_files, but on {env.tasks.name}; data.val_files names others"
 
 
+def spec_of(config: PPOConfig, component: Component, kwargs: Mapping[str, Any]) -> EnvSpec:
+    """How environments of a component are made, with ``kwargs``, wherever they step."""
+    return EnvSpec(component.id, _addressed(f"{component.key}.kwargs", kwargs, config.env.backend))
+
+
 def backend_of(
     config: PPOConfig, component: Component, *, validation: bool, here: bool = False, beside: Backend | None = None
 ) -> Backend:
@@ -179,7 +184,7 @@ def backend_of(
     kwargs = component.validation if validation else component.training
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
     later = here and kind == "ray"
-    spec = EnvSpec(component.id, _addressed(f"{component.key}.kwargs", kwargs, kind))
+    spec = spec_of(config, component, kwargs)
     return Backend(
         spec if config.env.train_side == "policy" else _two_sided(config, spec),
         "process" if later else kind,
