@@ -377,8 +377,16 @@ def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
     path = checkpoint.path
     if "config" not in checkpoint.state:
         raise damaged(path, KeyError("state.json has no config"))
-    ids = [f"env.mixture.{name}.id" for name in config.env.mixture]
-    refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), path, ids)
+    before, now = checkpoint.state["config"], config.model_dump(mode="json")
+    played = before.get("env") or {}
+    names, earlier = config.env.mixture.keys(), dict(played.get("mixture") or {}).keys()
+    if names != earlier:
+        told = [", ".join(each) or "not given" for each in (earlier, names)]
+        raise other_run(path, f"env.mixture was {told[0]} and is now {told[1]}")
+    also = [f"env.mixture.{name}.id" for name in names]
+    if not names and _has_curriculum(played) != _has_curriculum(now["env"]):
+        also += ["env.curriculum.kind", "env.curriculum.reverse_share"]
+    refuse_other_run(before, now, path, also)
     if checkpoint.state.get("weights_only") and not config.trainer.val_only:
         raise CheckpointError(
             f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: "
@@ -392,10 +400,20 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
     differ = [name for name in (*_FIXED, *also) if _at(before, name) not in (_at(now, name), _UNKNOWN)]
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
-        raise CheckpointError(
-            f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
-            "or start afresh in this one with trainer.resume_mode=disable"
-        )
+        raise other_run(path, changes)
+
+
+def other_run(path: Path, changes: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
+        "or start afresh in this one with trainer.resume_mode=disable"
+    )
+
+
+def _has_curriculum(env: Mapping[str, Any]) -> bool:
+    """Whether one environment's groups are chosen by a curriculum, which numbers its tasks by itself."""
+    given = env.get("curriculum") or {}
+    return given.get("kind", "fixed") != "fixed" or given.get("reverse_share", 0.0) > 0
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

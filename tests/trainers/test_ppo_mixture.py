@@ -12,6 +12,7 @@ from ppo_runs import arguments, comparable, in_process, metrics_of, training_of
 from trainers.builders import SetupError
 from trainers.builders.environments import Component, check_environments, described, played, shares
 from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_scripts_there_are
+from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.schema import SFTConfig
 from trainers.demonstrations import DemonstrationError
@@ -148,8 +149,21 @@ def test_a_signal_of_nothing_that_could_be_chosen_is_refused(tmp_path: Path) -> 
 
 
 def test_a_checkpoint_of_another_mixture_is_refused(tmp_path: Path) -> None:
+    """Before anything of the run in the folder is changed."""
     in_process(tmp_path, *MIXTURE, "trainer.total_iterations=1")
-    with pytest.raises(ValueError, match="cannot be resumed from: this frontier is of a run with"):
-        in_process(tmp_path, *MIXTURE, "env.mixture.more.id=textenv/clarify", "trainer.total_iterations=2")
-    with pytest.raises(ValueError, match=r"env\.mixture\.talk\.id was textenv/clarify and is now textenv/gsm8k"):
-        in_process(tmp_path, *MIXTURE, "env.mixture.talk.id=textenv/gsm8k", "trainer.total_iterations=2")
+    left = {path: path.read_bytes() for path in tmp_path.glob("*.*") if path.is_file()}
+    assert tmp_path / "config.yaml" in left
+    two = ["trainer.total_iterations=2"]
+    with pytest.raises(CheckpointError, match=r"env\.mixture was few, talk and is now few, talk, more\. Give this run"):
+        in_process(tmp_path, *MIXTURE, "env.mixture.more.id=textenv/clarify", *two)
+    with pytest.raises(CheckpointError, match=r"env\.mixture was few, talk and is now not given"):
+        in_process(tmp_path, *two)
+    with pytest.raises(CheckpointError, match=r"env\.mixture\.talk\.id was textenv/clarify and is now textenv/gsm8k"):
+        in_process(tmp_path, *MIXTURE, "env.mixture.talk.id=textenv/gsm8k", *two)
+    assert left == {path: path.read_bytes() for path in left}
+
+
+def test_a_checkpoint_without_a_curriculum_is_refused_to_one_with_it(tmp_path: Path) -> None:
+    in_process(tmp_path, "trainer.total_iterations=1")
+    with pytest.raises(CheckpointError, match=r"env\.curriculum\.reverse_share was 0\.0 and is now 0\.3\. Give"):
+        in_process(tmp_path, "env.curriculum.reverse_share=0.3", "trainer.total_iterations=2")
