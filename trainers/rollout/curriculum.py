@@ -129,6 +129,7 @@ async def measure_openings(
 CurriculumKind = Literal["fixed", "signal"]
 
 _STARTS = 64  # of each component; the oldest one goes
+_PASSED = 1000  # tasks are passed over in a row, at most, and as many more as have been played: a floor may be tiny
 
 
 @dataclass(frozen=True)
@@ -343,11 +344,12 @@ class Curriculum:
 
     def _next_task(self, name: str) -> int:
         standing, order, floor = self._standing[name], self.components[name].tasks, self.rules.floor
+        last = standing.passed + _PASSED + len(standing.tasks)
         while True:
             number, standing.admitted = standing.admitted, standing.admitted + 1
             task = order(number)
             signal = standing.tasks.get(task)
-            if signal is None:
+            if signal is None or standing.passed == last:
                 return task
             drawn = derive_seed(self._seed, "pass over", name, number, bits=53) / 2.0**53
             if drawn < floor + (1 - floor) * min(1.0, signal):

@@ -140,6 +140,15 @@ def test_repeated_tasks_without_a_signal_are_mostly_passed_over() -> None:
     assert min(played.values()) >= 3, "the floor holds for tasks as well"
 
 
+def test_a_tiny_floor_does_not_search_without_end() -> None:
+    chooser = curriculum([1.0], 3, kind="signal", floor=1e-12)
+    for n in range(100):
+        before = chooser.stats().get("c0/tasks_passed", 0.0)
+        chooser.choose(n)
+        assert chooser.stats().get("c0/tasks_passed", 0.0) - before <= 1003
+        chooser.observe({n: [episode(True)] * 2})
+
+
 # ---------------------------------------------------------------- starts
 
 
