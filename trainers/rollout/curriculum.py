@@ -268,11 +268,12 @@ class Curriculum:
 
     def drop(self, group: int, siblings: Sequence[Trajectory], *, unplayed: bool = False) -> None:
         """A group was dropped; it counts in the next batch, unless it was withdrawn before its end (``unplayed``)."""
-        start = self._chosen[group].start
-        if unplayed and start is not None:
-            self._standing[self._chosen[group].component].starts.appendleft(start)
         if unplayed:
-            del self._chosen[group]
+            choice = self._chosen.pop(group)
+            starts, start = self._standing[choice.component].starts, choice.start
+            # In the meantime others may have come, and this one is the oldest.
+            if start is not None and len(starts) < _STARTS and all(each.task != start.task for each in starts):
+                starts.appendleft(start)
         else:
             self._dropped.append(self._result(group, siblings))
 

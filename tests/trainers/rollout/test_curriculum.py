@@ -187,6 +187,18 @@ def test_a_start_that_never_helps_is_given_up_and_one_that_was_withdrawn_is_not(
         assert chooser.stats()["c0/starts"] == left
 
 
+def test_a_start_that_comes_back_gives_way_to_a_newer_one_of_its_task() -> None:
+    chooser = curriculum([1.0], 1, reverse_share=0.5)
+    solved = [episode(True, turns=3), episode(False)]
+    chooser.choose(0)
+    chooser.observe({0: solved})
+    number = next(n for n in itertools.count(1) if chooser.choose(n).start is not None)
+    assert chooser.choose(number + 1).start is None
+    chooser.observe({number + 1: solved})
+    chooser.drop(number, [], unplayed=True)
+    assert chooser.stats()["c0/starts"] == 1, "one a task"
+
+
 def test_success_reward_counts_what_the_replayed_replies_earned() -> None:
     """The whole episode is judged, wherever a group began; also after a checkpoint."""
     whole = episode(True, turns=4)
