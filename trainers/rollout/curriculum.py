@@ -324,17 +324,21 @@ class Curriculum:
         self._dropped = [(*map(int, given[:3]), _start(given[3])) for given in state["dropped"]]  # type: ignore[misc]
 
     def stats(self) -> dict[str, float]:
-        """For each component: its ``share`` of groups now, its estimates, ``starts`` there are and ``tasks_passed``."""
+        """For each component: its ``share`` of groups now, its estimates, ``starts`` there are and ``tasks_passed``.
+
+        As ``<name>/share``; the only one without a name has ``share``.
+        """
         shares = self.shares()
         found: dict[str, float] = {}
         for name, each in self._standing.items():
-            found[f"{name}/share"] = shares[name]
+            begin = f"{name}/" if name else ""
+            found[f"{begin}share"] = shares[name]
             if each.seen:
-                found |= {f"{name}/success": each.success, f"{name}/signal": each.signal}
+                found |= {f"{begin}success": each.success, f"{begin}signal": each.signal}
             if self.rules.reverse_share:
-                found[f"{name}/starts"] = float(len(each.starts))
+                found[f"{begin}starts"] = float(len(each.starts))
             if each.passed:
-                found[f"{name}/tasks_passed"] = float(each.passed)
+                found[f"{begin}tasks_passed"] = float(each.passed)
         return found
 
     # ------------------------------------------------------------------ inside

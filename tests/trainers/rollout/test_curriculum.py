@@ -120,6 +120,14 @@ def test_shares_follow_the_unbiased_estimate_of_4p_1_minus_p() -> None:
     assert chooser.shares()["c0"] > 0.4
 
 
+def test_numbers_of_the_only_environment_have_no_name() -> None:
+    chooser = Curriculum([Component("", TaskOrder(4))], CurriculumRules(kind="signal", reverse_share=0.5))
+    for n in range(20):
+        chooser.choose(n)
+        chooser.observe({n: [episode(True, turns=2), episode(n > 4)]})
+    assert chooser.stats().keys() == {"share", "success", "signal", "starts", "tasks_passed"}
+
+
 def test_a_mixture_of_tasks_that_are_solved_and_never_solved_has_no_signal() -> None:
     chooser = curriculum([1.0], kind="signal", memory=8)
     for n in range(60):
