@@ -91,6 +91,12 @@ def test_averages_count_each_episode_once_and_leave_failures_out():
     assert metrics == {f"train/{name}": pytest.approx(value) for name, value in expected.items()}
 
 
+def test_an_episode_that_began_in_the_middle_was_not_solved_by_its_first_reply():
+    begun = replace(episode([(10, 1.0)]), metrics={"start_turn": 2.0})
+    found = episode_metrics([episode([(10, 1.0)]), begun], "train")
+    assert (found["train/solved"], found["train/first_reply"]) == (1.0, 0.5)
+
+
 GROUPS = [("a", 1.0), ("a", 3.0), ("b", 5.0), ("b", 7.0), ("c", 0.0), ("c", 0.0)]
 
 

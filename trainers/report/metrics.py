@@ -19,8 +19,8 @@ from ..trajectory import Status, Trajectory, solved, tied
 
 
 def first_reply_solved(trajectory: Trajectory) -> bool:
-    """Whether the first assistant turn was the last and solved the task."""
-    return solved(trajectory) and trajectory.num_turns == 1
+    """Whether the first assistant turn was the last and solved the task; never of one that began after the first."""
+    return solved(trajectory) and trajectory.num_turns == 1 and not trajectory.metrics.get("start_turn")
 
 
 def episode_metrics(
