@@ -99,8 +99,9 @@ class Played:
     over: bool  # whether the episode ended in it
 
 
-#: Plays a future when it is awaited, and calls its argument each time before it asks the policy.
-PlayFuture: TypeAlias = Callable[[Callable[[], None]], Awaitable[Played]]
+#: ``play(asked, began)`` plays a future when it is awaited. It calls ``asked`` each time before it asks the policy, and
+#: ``began`` once it has an environment: the time limit counts from there on.
+PlayFuture: TypeAlias = Callable[[Callable[[], None], Callable[[], None]], Awaitable[Played]]
 
 
 @checked
@@ -125,7 +126,8 @@ class Lookahead:
     count_tokens: Callable[[str], int] | str | None = None  # for formulas that count the tokens of a text
     seed: NonNegativeInt = 0  # of the futures' randomness, beside that of the episode
     concurrency: PositiveInt | None = None  # futures at a time on one event loop, all episodes together
-    timeout_s: Seconds | None = None  # a future that takes longer has failed; waiting for its turn is not counted
+    #: A future that takes longer has failed; waiting for its turn, or for an environment, is not counted.
+    timeout_s: Seconds | None = None
     #: The exceptions of policy, judge, user and tools that cost only the future they happen in. Others are taken for
     #: bugs, or for reasons to stop, and raised.
     failures: tuple[type[Exception], ...] = FAILURES
@@ -234,14 +236,19 @@ class Lookahead:
     async def _guarded(self, play: PlayFuture, begin: int, start: int, calls: list[None]) -> Future | Exception:
         clock: asyncio.Timeout | None = None
         try:
-            async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
-                return await self._graded(await play(partial(calls.append, None)), begin, start)
+            async with self._gate(), asyncio.timeout(None) as clock:
+                began = partial(self._start_clock, clock)
+                return await self._graded(await play(partial(calls.append, None), began), begin, start)
         except Exception as error:
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
             if isinstance(error, self.failures):
                 return error
             raise
+
+    def _start_clock(self, clock: asyncio.Timeout) -> None:
+        if self.timeout_s is not None:
+            clock.reschedule(asyncio.get_running_loop().time() + self.timeout_s)
 
     async def _graded(self, played: Played, begin: int, start: int) -> Future:
         conversation = played.conversation
@@ -260,7 +267,11 @@ class Lookahead:
             over=played.over,
         )
 
-    async def _play(self, fork: TextEnv[Any], player: Player, asked: Callable[[], None]) -> Played:
+    async def _play(
+        self, fork: TextEnv[Any], player: Player, asked: Callable[[], None], began: Callable[[], None]
+    ) -> Played:
+        began()
+
         async def reply(conversation: Messages) -> str | Message:
             asked()
             said = await settle(player(conversation))

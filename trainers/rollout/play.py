@@ -206,19 +206,23 @@ class Player:
             users += [self._end_of_user(user, end, progress.refused, episode)] if user.num_turns else []
         return self._finish(episode, progress, end)
 
-    async def play_future(self, backend: Backend, future: Episode, asked: Callable[[], None], over: bool) -> Played:
+    async def play_future(
+        self, backend: Backend, future: Episode, asked: Callable[[], None], began: Callable[[], None], over: bool
+    ) -> Played:
         """Play a future, again where a weight update cut it; ``asked`` is called for each reply. Raises EpisodeError.
 
-        ``over``: the episode that it begins in is over.
+        ``began`` is called once it has an environment. ``over``: the episode that it begins in is over.
         """
-        while True:
-            progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
-            end = await self._whole(backend, future, progress)
-            turns = 0 if progress.tokens is None else progress.tokens.num_turns
-            for _ in range(turns):
-                asked()
-            if end.status is not Status.ABORTED:
-                break
+        async with backend.lease() as env:
+            began()
+            while True:
+                progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
+                end = await self._whole(backend, future, progress, env)
+                turns = 0 if progress.tokens is None else progress.tokens.num_turns
+                for _ in range(turns):
+                    asked()
+                if end.status is not Status.ABORTED:
+                    break
         if not end.status.trainable:
             raise FutureError(end.status, end.error or end.stop or "no reason given", end.cause or "")
         over = over or end.terminated or end.stop is not None
@@ -229,14 +233,17 @@ class Player:
         with contextlib.suppress(EngineError):
             await self.engine.release(f"{self._name}/{episode_id}")
 
-    async def _whole(self, backend: Backend, episode: Episode, progress: _Progress) -> _End:
+    async def _whole(
+        self, backend: Backend, episode: Episode, progress: _Progress, leased: Lease | None = None
+    ) -> _End:
         """The turns, then the rewards still awaited; whatever goes wrong is an end too."""
         session = f"{self._name}/{episode.episode_id}"
         clock: asyncio.Timeout | None = None
         try:
             try:
                 progress.timeline.phase("queue")
-                async with backend.lease() as env, asyncio.timeout(self.limits.episode_timeout) as clock:
+                lease = backend.lease() if leased is None else contextlib.nullcontext(leased)
+                async with lease as env, asyncio.timeout(self.limits.episode_timeout) as clock:
                     play = self._sides if backend.sides else self._turns
                     end = await play(env, episode, session, progress, backend)
                     if episode.window is not None and end.status.trainable:
@@ -526,7 +533,14 @@ class _Futures:
     rewards: PendingRewards
     over: bool
 
-    async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
+    async def play(
+        self,
+        number: int,
+        turns: int,
+        sampling: Sampling | None,
+        asked: Callable[[], None],
+        began: Callable[[], None],
+    ) -> Played:
         name = f"t{self.point.turn}-future{number}"
         seeds = self.episode.sampling_seed, "future", self.point.turn, number
         future = replace(
@@ -539,7 +553,7 @@ class _Futures:
             window=0 if self.over else turns,
             forks=None,
         )
-        return await self.player.play_future(self.backend, future, asked, self.over)
+        return await self.player.play_future(self.backend, future, asked, began, self.over)
 
 
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:

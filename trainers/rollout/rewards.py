@@ -73,8 +73,18 @@ class Futures(Protocol):
     def rewards(self) -> PendingRewards:
         """Of the episode, one object as long as it is played."""
 
-    async def play(self, number: int, turns: int, sampling: Sampling | None, asked: Callable[[], None]) -> Played:
-        """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError."""
+    async def play(
+        self,
+        number: int,
+        turns: int,
+        sampling: Sampling | None,
+        asked: Callable[[], None],
+        began: Callable[[], None],
+    ) -> Played:
+        """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError.
+
+        ``began`` is called once it has an environment.
+        """
 
 
 Earned: TypeAlias = float | Mapping[str, float]
@@ -226,7 +236,7 @@ class MultiturnScore:
         lookahead = self._lookahead
 
         def play(number: int) -> PlayFuture:
-            return lambda asked: futures.play(number, lookahead.window, self._sampling, asked)
+            return lambda asked, began: futures.play(number, lookahead.window, self._sampling, asked, began)
 
         return [play(number) for number in range(lookahead.count(over=futures.over))]
 

@@ -20,6 +20,7 @@ from trainers.rollout.collector import Batch
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.forks import ForkRules
+from trainers.rollout.group_scheduler import ConsecutiveErrorsError
 from trainers.rollout.rewards import MultiturnScore
 from trainers.trajectory import EpisodeError, Status
 
@@ -197,6 +198,18 @@ def test_futures_are_played_at_the_same_time() -> None:
     assert one == pytest.approx(12)
     assert many <= 1.5 * one
     assert seconds(16, 3, window=4) == pytest.approx(one), "a window ends where the conversation does"
+
+
+def test_the_time_of_a_future_begins_when_it_has_an_environment() -> None:
+    """One environment for six episodes: futures of four seconds wait for it up to a minute."""
+    scarce: dict[str, Any] = {"groups_per_batch": 6, "limits": {"workers": 1}}
+    batch = run(MultiturnScore(five(timeout_s=20.0)), **scarce)
+    expected = run(MultiturnScore(five()), groups_per_batch=6)
+    assert [t.turn_rewards.tolist() for t in batch.trajectories] == [
+        t.turn_rewards.tolist() for t in expected.trajectories
+    ]
+    with pytest.raises(ConsecutiveErrorsError, match=r"the future took longer than 3\.5 s"):
+        run(MultiturnScore(five(timeout_s=3.5)), max_consecutive_errors=2, **scarce)
 
 
 def test_a_future_outlives_its_episode_and_is_waited_for() -> None:
