@@ -356,6 +356,7 @@ class Player:
                     training=episode.training,
                     response_tokens=response_tokens,
                     cut=progress.timeline.counts["cut"] > cut_before,
+                    replayed=0 if episode.start is None else episode.start.turn,
                 )
                 progress.rewards.ask(so_far, turn)
             if end is not None:

@@ -61,6 +61,7 @@ class TurnContext:
     #: From the opening to the end of the reply, those of the environment included: what ``max_response_tokens`` limits
     response_tokens: int = 0
     cut: bool = False  #: whether the reply had no end when it reached its limit of tokens
+    replayed: int = 0  #: replies before its first turn, of an episode that begins in the middle of another one
 
 
 class Futures(Protocol):
@@ -220,7 +221,8 @@ class MultiturnScore:
             return None
         futures = so_far.futures
         assert futures is not None  # it is asked for
-        ahead = asyncio.ensure_future(self._lookahead.reward(self._plays(futures), so_far.messages, turn + 1))
+        replies = so_far.replayed + turn + 1
+        ahead = asyncio.ensure_future(self._lookahead.reward(self._plays(futures), so_far.messages, replies))
         before = None
         if self._credit == "difference":
             known = self._before.setdefault(futures.rewards, {})

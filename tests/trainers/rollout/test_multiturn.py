@@ -17,6 +17,7 @@ from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import Message, assistant, user
 from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.collector import Batch
+from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, TaskOrder
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.forks import ForkRules
@@ -110,6 +111,23 @@ def test_differences_sum_to_what_the_conversation_became() -> None:
     worth = values.turn_rewards.tolist()
     assert differences.turn_rewards.tolist() == pytest.approx([worth[0], worth[1] - worth[0], worth[2] - worth[1]])
     assert differences.turn_rewards.sum() == pytest.approx(worth[-1])
+
+
+def test_a_conversation_that_begins_in_the_middle_costs_what_it_costs_from_the_opening() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens(f"{(call.sampling.seed or 0) % 10} on"))
+
+    score = MultiturnScore(ahead(window=0, cost=1.0))
+    chooser = Curriculum([Component("", TaskOrder(None), success_reward=0.0)], CurriculumRules(reverse_share=0.9), 7)
+    options: dict[str, Any] = {"tasks": chooser, "seed": 7, "group_size": 2, "groups_per_batch": 3}
+    batches = run_simulated(collect(engine_of(script), EnvSpec(Errand), 3, rewards={"multiturn": score}, **options))
+    started = 0
+    for choice, group in ((c, g) for batch in batches for c, g in zip(batch.choices, batch.groups, strict=True)):
+        for episode in group:
+            started += choice.start is not None
+            words = sum(len(message["content"].split()) for message in episode.messages[1:])
+            assert episode.turn_terms[-1]["cost"] == pytest.approx(-words)
+    assert started
 
 
 def test_an_environment_is_used_for_one_episode_after_the_other_and_differences_do_not_mix() -> None:
