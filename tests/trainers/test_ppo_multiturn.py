@@ -84,6 +84,8 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     alone = (f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.replace=false")
     assert "would pay the last turn alone" in problems(*alone)
     resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", *alone])
+    middle = ("env.curriculum.reverse_share=0.5", "algorithm.gamma=1")
+    assert "begins in the middle would earn" in problems("multiturn_reward.credit=difference", *middle)
     assert "has no effect without multiturn_reward.enable=true" in problems(
         "multiturn_reward.enable=false", "multiturn_reward.window=3"
     )

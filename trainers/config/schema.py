@@ -419,6 +419,12 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     if not section.enable:
         return
     if section.credit == "difference":
+        if config.env.curriculum.reverse_share:
+            yield (
+                "multiturn_reward.credit",
+                "is difference, and with env.curriculum.reverse_share the first turn of an episode that begins in the "
+                "middle would earn what the replayed ones did, too: use value, or env.curriculum.reverse_share=0",
+            )
         return
     difference = "multiturn_reward.credit=difference"
     instead = f"is the return already and must not be added up over turns: use {difference}, or"
