@@ -5,14 +5,14 @@ of the same ones: what a model this small makes of sums that it has never seen s
 ``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not arithmetic, and a
 guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is identified: an account
 to close or a charge to explain, where the agent must ask for the reason before it hands the case over. Rules and tools
-are not in the prompt there, for they would be most of it, and customers' ids have no digits: to copy these takes a
+are not in the prompt there, for they would be most of it, and the customer's id is always the same: to copy one takes a
 small model thousands of steps.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -82,11 +82,11 @@ class HandoverTasks(ServiceDeskTasks):
     def _generate(self, index: int) -> Task:
         tasks = (super(HandoverTasks, self)._generate(1000 * index + number) for number in itertools.count())
         task = next(task for task in tasks if not scenario_of(task).chain[0].order_id)
-        truth, scenario = (re.sub(_ID, r"\1", text) for text in (task.ground_truth, task.extra["scenario"]))
+        truth, scenario = task.ground_truth, task.extra["scenario"]
+        customers = json.loads(scenario)["database"]["customers"]
+        for number, name in enumerate(sorted(customers, key=lambda name: name not in truth), 1):
+            truth, scenario = (text.replace(f'"{name}"', f'"c{number}"') for text in (truth, scenario))
         return replace(task, ground_truth=truth, extra={"scenario": scenario})
-
-
-_ID = re.compile(r'(?<=")([a-z]+_[a-z]+)_\d{4}(?=")')
 
 
 gymnasium.register("fork-credit/clarify-v0", entry_point=Sums)
