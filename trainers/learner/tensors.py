@@ -49,10 +49,18 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
 
-    Raises RuntimeError: a tensor is not there; ``ValueError``: one has another shape, or the index cannot be read.
+    Raises RuntimeError: a tensor is not there; ``ValueError``: one has another shape, there are others besides (of a
+    model with more layers, for example), or the index cannot be read.
     """
+    reader = _Reader(folder)
+    if others := sorted(reader.names - tensors.keys()):
+        some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        raise ValueError(
+            f"{folder} is of another model: it also has {some}, and this learner has not; construct it with the model "
+            "that the checkpoint was written with"
+        )
     with _without_wrapping():
-        dcp.load(dict(tensors), storage_reader=_Reader(folder), no_dist=ranks.world == 1)
+        dcp.load(dict(tensors), storage_reader=reader, no_dist=ranks.world == 1)
 
 
 def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, tensors: Iterable[Named]) -> None:
@@ -148,6 +156,7 @@ class _Reader(_InFolder, StorageReader):
         # Here and not when torch asks for it, which would hide what is wrong.
         self._metadata = _index_of(folder / _INDEX)
         self._files: Mapping[MetadataIndex, str] = self._metadata.storage_data
+        self.names = frozenset(self._metadata.state_dict_metadata)
 
     def read_metadata(self, *args: Any) -> Metadata:  # type: ignore[override]
         return self._metadata

@@ -91,6 +91,18 @@ def test_a_checkpoint_of_other_models_is_refused(tmp_path):
         make_learner().load(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize("more", [{"layers": 3}, {"layers": 2, "tie_word_embeddings": False}])
+def test_a_checkpoint_of_a_larger_model_is_refused(tmp_path, more):
+    """Whose tensors have the names and shapes of the smaller one's, and more besides."""
+    Learner(build_model(VOCAB, hidden=32, **more)).save(tmp_path / "larger")
+    learner = Learner(build_model(VOCAB, hidden=32, layers=2, seed=1))
+    before = everything(learner)
+    with pytest.raises(ValueError, match=r"tensors is of another model: it also has actor/lm\."):
+        learner.load(tmp_path / "larger")
+    after = everything(learner)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
 def version_of(path):
     return json.loads((path / "learner.json").read_text())["extra"]["version"]
 
