@@ -33,6 +33,7 @@ from trainers.engines.base import SourceLostError, SupersededError
 from trainers.engines.process_group import Group
 from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
 from trainers.engines.weights import Sums, TensorSpec
+from trainers.learner.fsdp import OtherRankError
 from trainers.learner.weight_stream import Which
 from trainers.trajectory import Trajectory
 
@@ -367,9 +368,10 @@ class LearnerGroup:
         """The error to raise; where the group is broken, it is ended."""
         failure = None if verdict.rank is None else failures[verdict.rank]
         if verdict.kind == "raised":
-            assert failure is not None
-            assert verdict.rank is not None
-            return _with_traceback(failure, self.ranks.name(verdict.rank))
+            # Ranks that only repeat what another one raised may answer first.
+            own = (rank for rank, each in failures.items() if not isinstance(each.error, OtherRankError))
+            cause = next(own, next(iter(failures)))
+            return _with_traceback(failures[cause], self.ranks.name(cause))
         names = ", ".join(self.ranks.name(rank) for rank in verdict.ranks)
         said = verdict.said if names in verdict.said else f"{names} {verdict.said}"
         self.end(f"in {method}, {said}")

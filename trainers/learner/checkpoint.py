@@ -34,7 +34,7 @@ def replace_folder(path: str | Path, ranks: Ranks, seal: Callable[[Path], object
 
     All ranks enter and leave together; they get an empty folder to write into. ``seal`` is called with it when all else
     is written, and writes its list of checksums. Raises NotADirectoryError: ``path`` is a file; OSError: it cannot be
-    written, for example because the disk is full; RuntimeError: another rank failed. The old folder stays then.
+    written, for example because the disk is full; OtherRankError: another rank failed. The old folder stays then.
     """
     path = Path(path).absolute()
     partial, previous = _aside(path)

@@ -98,6 +98,10 @@ def tied_names(state: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[str, ...]
     return {each[0]: tuple(each) for each in names.values()}
 
 
+class OtherRankError(RuntimeError):
+    """Another rank failed; the message has its error, which that rank raises itself."""
+
+
 class Ranks:
     """What ranks do together besides sharded models; without meshes, one rank does nothing.
 
@@ -147,13 +151,13 @@ class Ranks:
             dist.barrier(group=self.group)
 
     def agree(self, error: BaseException | None = None) -> None:
-        """Until all ranks are here; where one has failed, it raises its ``error``, and the others RuntimeError."""
+        """Until all ranks are here; where one has failed, it raises its ``error``, and the others OtherRankError."""
         if self.world > 1:
             everyone: list[str | None] = [None] * self.world
             mine = None if error is None else f"{type(error).__name__}: {error}"
             dist.all_gather_object(everyone, mine, group=self.group)
             if error is None and (failed := [(rank, text) for rank, text in enumerate(everyone) if text is not None]):
-                raise RuntimeError("; ".join(f"rank {rank} failed with {text}" for rank, text in failed))
+                raise OtherRankError("; ".join(f"rank {rank} failed with {text}" for rank, text in failed))
         if error is not None:
             raise error
 
@@ -165,7 +169,7 @@ class Ranks:
         return answer[0]
 
     def first_does(self, job: Callable[[], object]) -> None:
-        """Let the first rank do what others wait for; it raises what ``job`` raises, and the others RuntimeError."""
+        """Let the first rank do what others wait for; it raises what ``job`` raises, and the others OtherRankError."""
         error = None
         if self.first:
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ import pytest
 
 from trainers.cluster.group import Event, LearnerGroup, RankError
 from trainers.cluster.rank import Failure
+from trainers.learner.fsdp import OtherRankError
 
 
 class Told:
@@ -76,6 +79,19 @@ def test_an_error_of_one_rank_is_raised_and_stops_the_others(monkeypatch: pytest
     assert ranks.killed.is_set()
     with pytest.raises(RankError, match="raised, and others wait for it"):
         group.values([])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_where_all_ranks_raise_the_error_is_that_of_the_rank_that_failed_whoever_answers_first(first: int) -> None:
+    """A full disk on the rank that writes: its OSError is what a run ends with in plain words."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/checkpoint")
+    told: dict[int, BaseException] = {0: full, 1: OtherRankError("rank 0 failed with OSError: no space left")}
+    events = [Event(rank, "failed", 0, raised(told[rank])) for rank in (first, 1 - first)]
+    group = LearnerGroup(Told([[events[0]], [events[1]], [Event(rank, "done", 0) for rank in range(2)]]), None, {})
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        group.save("/runs/checkpoint")
+    assert "On learner rank 0" in "\n".join(caught.value.__notes__)
+    group.values([])  # all ranks are at the same point: the group goes on
 
 
 def test_events_of_calls_that_are_over_do_not_count():
