@@ -139,7 +139,7 @@ def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside
         ppo.main([*command, "4@80"])
     said = capsys.readouterr().out
     assert "# The plan: cluster.backend=ray, 1 x 4 GPUs." in said
-    assert "# memory of the learner, each GPU, estimated: 29" in said
+    assert "# memory of the learner, each GPU, estimated: 33" in said
     assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in said
     for machine, problem in (
         ("1@16", "cluster.n_gpus_per_node=4, but each machine of --plan-for has 1; at most that many do"),

@@ -8,7 +8,8 @@ part, may be a fifth above what there is. Conventions:
   whole on each of its ranks; a reference is its parameters alone; a critic counts like the actor. With LoRA, gradients
   and moments are the adapters' alone, and the reference costs nothing. With ``trainer.offload`` none of it is on a GPU;
 * parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once;
-* activations of a micro-batch: 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
+* activations of a micro-batch: what a layer with gated units keeps for the backward pass (:func:`_kept`), or where the
+  number of units is not known, 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
   parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
   matrix); with gradient checkpointing that of one layer, and the inputs of all (unless
   ``model.enable_activation_offload``); and float32 logits of as many positions as the learner computes at once
@@ -247,12 +248,27 @@ def _of_learner(
         yield "learner", "Python and its libraries", _LIBRARIES
     if ranks > 1 or config.trainer.offload:
         yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
-    a_layer, inputs = (10 + 24 / tensor) * size / 2 * tokens * shape.hidden, size * tokens * shape.hidden * layers
+    a_layer, inputs = tokens * _kept(config, shape, device, ranks), size * tokens * shape.hidden * layers
     activations = a_layer * layers
     if config.model.enable_gradient_checkpointing:
         activations = a_layer + (0 if config.model.enable_activation_offload else inputs)
     positions = min(tokens, positions_at_once(shape.vocab, device))
     yield "learner", "activations", int(activations) + 2 * 4 * positions * shape.vocab
+
+
+def _kept(config: PPOConfig, shape: ModelShape, device: str, ranks: int) -> float:
+    """Bytes a token that one layer keeps for the backward pass."""
+    size, tensor = 2 if config.model.dtype == "bfloat16" else 4, config.trainer.tensor_parallel_size
+    if not shape.intermediate:
+        return (10 + 24 / tensor) * size / 2 * shape.hidden
+    again = config.model.enable_gradient_checkpointing
+    lean = device == "cpu" and ranks == 1 and size == 2 and not again  # see trainers.learner.cpu
+    # Of each norm its input and output, and in between one in float32; of the others queries, keys, values and what
+    # attention makes of them, and four rows of units: of the gate before and after, of its factor, of the product.
+    norms = 2 * (2 * size if lean else 4 + 2 * size) * shape.hidden
+    units = (2 if lean and not config.model.lora_rank else 4) * shape.intermediate
+    queries = shape.heads * shape.kv_width // max(shape.kv_heads, 1)
+    return norms + size * (units + 2 * queries + 2 * shape.kv_width) / tensor
 
 
 def _of_engine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -221,7 +222,10 @@ def test_memory_is_divided_as_the_learner_is_cut():
     assert halved["gathered layers"] == 2 * (outside + 2 * inside // 24 // 2)
     assert sharded["gathered layers"] == 2 * (outside + 2 * inside // 24)
     logits = 2 * 4 * (2**27 // SHAPE.vocab) * SHAPE.vocab
-    assert halved["activations"] - logits == pytest.approx((sharded["activations"] - logits) * 22 / 34)
+    tokens = config().actor.max_tokens_per_micro_batch
+    norms, cut = 16 * SHAPE.hidden, 8 * SHAPE.intermediate + 4 * SHAPE.hidden + 4 * SHAPE.kv_width
+    assert sharded["activations"] - logits == 24 * tokens * (norms + cut)
+    assert halved["activations"] - logits == 24 * tokens * (norms + cut // 2)
     assert longer == sharded, "micro-batches are counted in a rank's own tokens"
 
 
@@ -247,7 +251,7 @@ def test_checkpointing_and_offloading_are_counted():
     logits = 2 * 4 * (2**27 // SHAPE.vocab) * SHAPE.vocab
     kept, again = (learner_memory(*sixteen, *more) for more in ((), ("model.enable_gradient_checkpointing=true",)))
     moved = learner_memory(*sixteen, "model.enable_gradient_checkpointing=true", "model.enable_activation_offload=true")
-    layer = 34 * 16384 * SHAPE.hidden
+    layer = 16384 * (20 * SHAPE.hidden + 8 * SHAPE.intermediate + 4 * SHAPE.kv_width)
     assert kept["activations"] == 24 * layer + logits
     assert again["activations"] == layer + 24 * 2 * 16384 * SHAPE.hidden + logits
     assert moved["activations"] == layer + logits
@@ -258,6 +262,40 @@ def test_checkpointing_and_offloading_are_counted():
     with pytest.raises(PlanError, match="need at least"):
         plan(*one, machine=small, shape=SHAPE)
     assert plan(*one, "trainer.offload=true", machine=small, shape=SHAPE)
+
+
+def kept(model, lean, tokens):
+    """Bytes of the storages that autograd keeps, weights among them."""
+    found: dict[int, Any] = {}
+
+    def keep(value):
+        found[value.untyped_storage().data_ptr()] = value
+        return value
+
+    ids, where = torch.zeros(1, tokens, dtype=torch.long), torch.zeros(1, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        out = model(ids, where, where, 1.0) if lean else model.base_model(input_ids=ids, use_cache=False)
+    size = sum(value.untyped_storage().nbytes() for value in found.values())
+    del out
+    return size
+
+
+@pytest.mark.parametrize(("dtype", "lean"), [("bfloat16", False), ("float32", False), ("bfloat16", True)])
+def test_activations_are_what_layers_keep(dtype, lean):
+    """Of two layers more than of one, and of 64 tokens more than of 32; ``lean``: of a learner on one CPU rank."""
+    sizes = {"hidden": 64, "heads": 4, "kv_heads": 2, "intermediate": 352}
+    ranks = ("cluster.learner_ranks=1",) if lean else ("cluster.learner_ranks=2", "cluster.backend=ray")
+    grows, rows = [], []
+    for layers in (1, 2):
+        model: Any = build_model(61, layers=layers, **sizes)
+        model = Learner(model, dtype=dtype, share_prefixes=False).actor if lean else model.to(getattr(torch, dtype))
+        grows.append((kept(model, lean, 64) - kept(model, lean, 32)) / 32)
+        family = [f"model.{name}={value}" for name, value in {"family": "qwen2", "layers": layers, **sizes}.items()]
+        shape = shape_of(config(*family).model)
+        made = plan("model.device=cpu", f"model.dtype={dtype}", *ranks, machine=Machine(), shape=shape).memory
+        rows.append(next(size for _, what, size in made if what == "activations"))
+    estimated = (rows[1] - rows[0]) / config().actor.max_tokens_per_micro_batch
+    assert grows[1] - grows[0] == pytest.approx(estimated, rel=0.02)
 
 
 def test_few_positions_have_few_logits():
