@@ -7,7 +7,8 @@ part, may be a fifth above what there is. Conventions:
   or ``trainer.fsdp_size`` of them; tensor parallelism cuts the blocks' matrices first, and embeddings and head are
   whole on each of its ranks; a reference is its parameters alone; a critic counts like the actor. With LoRA, gradients
   and moments are the adapters' alone, and the reference costs nothing. With ``trainer.offload`` none of it is on a GPU;
-* parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once;
+* parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once; one
+  CPU rank in bfloat16 has rounded copies of all;
 * activations of a micro-batch: what a layer with gated units keeps for the backward pass (:func:`_kept`), or where the
   number of units is not known, 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
   parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
@@ -167,7 +168,10 @@ SERVED = "users and judges"  #: whose models are folders
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
 CERTAIN = frozenset(
     [
-        *(("learner", what) for what in ("parameters", "gradients", "optimizer", "weights as loaded")),
+        *(
+            ("learner", what)
+            for what in ("parameters", "gradients", "optimizer", "weights as loaded", "rounded parameters")
+        ),
         *(("engine", what) for what in ("weights", "weights, keys and values")),
         (SERVED, "weights"),
     ]
@@ -246,8 +250,10 @@ def _of_learner(
         if copied:
             yield "learner", "weights on their way", size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
-    if ranks > 1 or config.trainer.offload:
+    if ranks > 1 or config.trainer.offload or (device == "cuda" and size == 2):
         yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
+    elif size == 2:  # see trainers.learner.cpu
+        yield "learner", "rounded parameters", size * (trained + frozen) * shape.parameters
     a_layer, inputs = tokens * _kept(config, shape, device, ranks), size * tokens * shape.hidden * layers
     activations = a_layer * layers
     if config.model.enable_gradient_checkpointing:
@@ -430,7 +436,7 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
         tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
         more = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
         return f"less with a smaller {tokens}{more}"
-    if who == "engine" or what in ("weights as loaded", "weights on their way"):
+    if who == "engine" or what in ("weights as loaded", "weights on their way", "rounded parameters"):
         half = "model.dtype=bfloat16, or " if config.model.dtype == "float32" else ""
         return f"less with {half}a smaller model.path"
     fewer = [] if config.model.lora_rank else ["model.lora_rank=16, which trains adapters alone"]

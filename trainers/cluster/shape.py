@@ -27,7 +27,7 @@ def shape_of(section: ModelSection) -> ModelShape | None:
     """The shape of the policy, of its configuration alone; ``None`` where it is not on this disk, or PlanError."""
     if section.path == "tiny":
         with torch.device("meta"):  # no memory, no numbers
-            return _shape(tiny.build_model(section.vocab_size, **tiny.shape_of(section)))
+            return shape_of_model(tiny.build_model(section.vocab_size, **tiny.shape_of(section)))
     try:
         path = hub.folder_of(section.path, weights=False)
     except hub.HubError as error:
@@ -40,12 +40,13 @@ def shape_of(section: ModelSection) -> ModelShape | None:
             model = AutoModelForCausalLM.from_config(
                 AutoConfig.from_pretrained(path, trust_remote_code=False), trust_remote_code=False
             )
-        return _shape(model)
+        return shape_of_model(model)
     except Exception:  # loading the model will say what is wrong with it
         return None
 
 
-def _shape(model: Any) -> ModelShape:
+def shape_of_model(model: Any) -> ModelShape:
+    """The same of a model, whose parameters need no memory."""
     text = model.config.get_text_config()
     heads = text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.gpu.shapes import SHAPES
 from trainers.cluster.memory import Machine, ModelShape, PlanError
 from trainers.cluster.plan import describe, make_plan
-from trainers.cluster.shape import shape_of
+from trainers.cluster.shape import shape_of, shape_of_model
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
 from trainers.learner import Learner, LoRASettings
@@ -28,6 +31,7 @@ SHAPE = ModelShape(
     intermediate=4864,
     outside=136_000_000,
 )
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 H200 = Machine(gpus=8, gpu_bytes=140 * 2**30)
 
 
@@ -296,6 +300,34 @@ def test_activations_are_what_layers_keep(dtype, lean):
         rows.append(next(size for _, what, size in made if what == "activations"))
     estimated = (rows[1] - rows[0]) / config().actor.max_tokens_per_micro_batch
     assert grows[1] - grows[0] == pytest.approx(estimated, rel=0.02)
+
+
+def test_the_estimate_is_what_updates_took_on_an_h200():
+    """The lines that `benchmarks.gpu` left, without what the plan does not say: how much torch's allocator holds."""
+    lines = [json.loads(line) for line in (RESULTS / "gpu-h200.jsonl").read_text().splitlines()]
+    measured = [line for line in lines if line["part"] == "mfu" and not line["compile"]]
+    assert len(measured) == 4
+    for line in measured:
+        with torch.device("meta"):
+            sizes = {"vocab_size": 151_936, **SHAPES[line["shape"]]}
+            model = build_model(**sizes)
+        assert sum(weight.numel() for weight in model.parameters()) == line["parameters"]
+        options = [f"actor.max_tokens_per_micro_batch={line['micro']}", "model.dtype=bfloat16", "model.device=cuda"]
+        options += [f"model.enable_gradient_checkpointing={str(line['gradient_checkpointing']).lower()}"]
+        made = plan(*options, "cluster.n_gpus_per_node=1", shape=shape_of_model(model)).memory
+        estimated = sum(size for who, _, size in made if who == "learner")
+        assert estimated == pytest.approx(line["peak_bytes"], rel=0.1), line
+
+
+def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
+    """Of every model that there is; FSDP2 gathers instead."""
+    cpu, half = ("model.device=cpu", "model.dtype=bfloat16"), 2 * SHAPE.parameters
+    two = ("cluster.backend=ray", "cluster.learner_ranks=2")
+    for options, size in (((), 1), (("actor.use_kl_loss=true",), 2), (("algorithm.adv_estimator=gae",), 2), (two, 0)):
+        rows = learner_memory(*cpu, *options)
+        assert rows.get("rounded parameters", 0) == size * half
+        assert ("gathered layers" in rows) == (options == two)
+    assert "rounded parameters" not in learner_memory("model.device=cpu", "model.dtype=float32")
 
 
 def test_few_positions_have_few_logits():
