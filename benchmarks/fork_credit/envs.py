@@ -24,7 +24,9 @@ from textenvs.env import ResetResult, TextEnv, Turn, as_reply
 from textenvs.envs.clarify.env import Clarify
 from textenvs.envs.collab_math import CollabMath
 from textenvs.envs.service_desk.env import ServiceDesk
+from textenvs.envs.service_desk.expert import call
 from textenvs.envs.service_desk.scenario import scenario_of
+from textenvs.envs.service_desk.shop_rules import decide
 from textenvs.envs.service_desk.tasks import ServiceDeskTasks
 from textenvs.messages import Message, user
 from textenvs.task import Rows, Split, Task
@@ -71,6 +73,14 @@ class Handover(ServiceDesk):
             assert isinstance(turn, Turn)
             state.messages = (*state.messages, *turn.messages)
         return state.messages
+
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
+        """Hand the case over at once, without the reason."""
+        wish = self.state.caller.wish
+        if wish is None or self.state.caller.said & {"reason"} or self.state.shop.tickets:
+            return self.demonstration(rng)
+        (act,) = decide(self.state.story.database, self.state.identified, wish).actions
+        return self._scripted(lambda _: call(act.name, **act.arguments))
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
         return TextEnv._open(self, opening)  # without the description of the tools

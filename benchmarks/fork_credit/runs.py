@@ -56,9 +56,10 @@ FAMILIES = {
     ),
     "service-desk": Family(
         expert=1.0,
-        budget=120_000,
+        budget=150_000,
         common=("rollout.max_response_length=96", "engine.max_context=640"),
         start=("warm_start.steps=500", "warm_start.batch_size=8", "warm_start.demonstrations=1000"),
+        tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
     ),
 }
 _COMMON = (

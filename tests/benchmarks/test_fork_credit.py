@@ -35,7 +35,7 @@ def test_tokens_are_counted_to_where_the_mean_of_two_scores_is_reached() -> None
     assert report.tokens_to(curve((0, 0.0), (100, 1.0), (200, 0.5))) is None
     assert report.tokens_to(curve((0, 0.95), (100, 1.0))) == 0
     words = report.median("service-desk", [300.0, None, 100.0])
-    assert words == (300.0, "300 (100 to > 120,000)")
+    assert words == (300.0, "300 (100 to > 150,000)")
     assert report.median("service-desk", [300.0, None])[0] == float("inf")
 
 

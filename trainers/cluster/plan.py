@@ -366,10 +366,12 @@ def _cpus_in_words(plan: Plan) -> str:
 
 
 def _notes(config: PPOConfig) -> Iterator[str]:
-    ranks = config.cluster.learner_ranks
+    ranks, trainer = config.cluster.learner_ranks, config.trainer
     episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
-    if episodes < ranks:
-        yield (f"a mini-batch has {episodes} episodes, fewer than cluster.learner_ranks={ranks}: some ranks will idle")
+    together = trainer.tensor_parallel_size * trainer.ulysses_sequence_parallel_size
+    if episodes < ranks // together:
+        shares = f", each of which {together} compute" if together > 1 else ""
+        yield f"a mini-batch has {episodes} episodes{shares}, and cluster.learner_ranks={ranks}: some ranks will idle"
     if any(map(reward_workers, reward_models(config).values())):
         yield "the memory of reward models is not estimated"
     key, section = _own_pool(config) or ("", None)

@@ -11,6 +11,7 @@ share of the trajectories.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -118,8 +119,11 @@ class Learner:
         attn_implementation: str | None = None,
         peak_tflops: float | None = None,
     ) -> None:
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, not {temperature}: greedy decoding has no gradient")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be above 0 and finite, not {temperature}: it has no gradient otherwise")
+        for name, size in (("max_tokens_per_micro_batch", max_tokens_per_micro_batch), ("chunk_size", chunk_size)):
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, not {size}")
         if threads is not None:
             torch.set_num_threads(threads)
         self.device = rank_device(device)

@@ -212,14 +212,17 @@ def materialize(model: nn.Module, device: torch.device, parameters: torch.device
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor of a folder; none where it is no folder with safetensors."""
-    if (index := folder / _INDEX).is_file():
-        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {name: folder / file for name, file in named.items()}
-    if not (only := folder / _ONE_FILE).is_file():
+    """The file of each tensor of a folder; none where it is no folder with safetensors.
+
+    The whole one goes before an index of parts, as transformers has it, which the engines load by.
+    """
+    if (only := folder / _ONE_FILE).is_file():
+        with safe_open(only, framework="pt") as file:
+            return dict.fromkeys(file.keys(), only)
+    if not (index := folder / _INDEX).is_file():
         return {}
-    with safe_open(only, framework="pt") as file:
-        return dict.fromkeys(file.keys(), only)
+    named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    return {name: folder / file for name, file in named.items()}
 
 
 def _compute_buffers(model: Any, source: PreTrainedModel | None) -> None:

@@ -330,6 +330,13 @@ def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
     assert "rounded parameters" not in learner_memory("model.device=cpu", "model.dtype=float32")
 
 
+def test_ranks_that_compute_an_episode_together_idle_only_where_there_are_fewer_of_these():
+    few = (*RAY, "cluster.learner_ranks=4", "rollout.groups_per_batch=1", "rollout.n=2", "actor.mini_batches=1")
+    for options, idle in (((), True), (("trainer.tensor_parallel_size=2",), False)):
+        notes = plan(*few, *options).notes
+        assert any("a mini-batch has 2 episodes" in note for note in notes) == idle
+
+
 def test_few_positions_have_few_logits():
     few, many = (
         learner_memory(

@@ -311,3 +311,17 @@ def test_what_is_missing_is_named():
         learner.values(TRAJECTORIES)
     with pytest.raises(ValueError, match="no reference"):
         learner.logprobs(TRAJECTORIES, model="reference")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 0.0}, "temperature must be above 0 and finite, not 0.0"),
+        ({"temperature": float("inf")}, "temperature must be above 0 and finite, not inf"),
+        ({"max_tokens_per_micro_batch": 0}, "max_tokens_per_micro_batch must be at least 1, not 0"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1, not 0"),
+    ],
+)
+def test_a_setting_outside_its_range_is_refused_before_anything_is_made(settings, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        Learner("no model is here", **settings)

@@ -72,6 +72,16 @@ def test_it_is_the_model_that_was_saved(family: str, form: str, tmp_path: Any) -
     assert not own & {id(parameter) for parameter in ours.parameters()}
 
 
+def test_of_a_whole_file_and_an_index_the_same_is_read_as_transformers_reads(tmp_path: Any) -> None:
+    first, second = (build_model(64, hidden=32, layers=1, seed=seed) for seed in (0, 1))
+    first.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert list(tmp_path.glob("*.index.json"))
+    second.save_pretrained(tmp_path / "whole")
+    (tmp_path / "whole" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    theirs, ours = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict(), read(tmp_path).state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+
+
 @pytest.mark.parametrize("where", ["object", "folder"])
 @pytest.mark.parametrize("family", ["Gemma2", "Granite", "Cohere"])
 def test_families_that_do_more_to_their_logits_are_refused(family: str, where: str, tmp_path: Any) -> None:
