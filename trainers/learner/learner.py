@@ -456,7 +456,7 @@ class Learner:
         On the CPU, with as many threads and ranks, the next update is the same to the last bit. Returns the ``extra``
         of :meth:`save`. Raises FileNotFoundError: there is no checkpoint; DamagedError: a file of it is damaged or
         missing, and nothing was loaded; ``ValueError``: it holds other models, adapters or shapes than this learner
-        has, has a file that is not its own, or is of another format; RuntimeError: a tensor is not there.
+        has, has a file that is not its own, or is of another format.
         """
         self.wait_until_saved()
         return self._state.load(path)

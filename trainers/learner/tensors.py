@@ -49,16 +49,20 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
 
-    Raises RuntimeError: a tensor is not there; ``ValueError``: one has another shape, there are others besides (of a
-    model with more layers, for example), or the index cannot be read.
+    Raises ``ValueError``: a tensor is not there or has another shape, there are others besides (of a model with more
+    layers, for example), or the index cannot be read.
     """
     reader = _Reader(folder)
-    if others := sorted(reader.names - tensors.keys()):
-        some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise ValueError(
-            f"{folder} is of another model: it also has {some}, and this learner has not; construct it with the model "
-            "that the checkpoint was written with"
-        )
+    for differ, what in (
+        (reader.names - tensors.keys(), "it also has {}, and this learner has not"),
+        (tensors.keys() - reader.names, "it has no {}, and this learner has"),
+    ):
+        if differ:
+            some = ", ".join(sorted(differ)[:3]) + (", ..." if len(differ) > 3 else "")
+            raise ValueError(
+                f"{folder} is of another model: {what.format(some)}; construct it with the model that the checkpoint "
+                "was written with"
+            )
     with _without_wrapping():
         dcp.load(dict(tensors), storage_reader=reader, no_dist=ranks.world == 1)
 

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_other_models_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("more", [{"layers": 3}, {"layers": 2, "tie_word_embeddings": False}])
-def test_a_checkpoint_of_a_larger_model_is_refused(tmp_path, more):
+def test_a_checkpoint_of_a_larger_or_a_smaller_model_is_refused(tmp_path, more):
     """Whose tensors have the names and shapes of the smaller one's, and more besides."""
     Learner(build_model(VOCAB, hidden=32, **more)).save(tmp_path / "larger")
     learner = Learner(build_model(VOCAB, hidden=32, layers=2, seed=1))
@@ -101,6 +101,10 @@ def test_a_checkpoint_of_a_larger_model_is_refused(tmp_path, more):
         learner.load(tmp_path / "larger")
     after = everything(learner)
     assert all(torch.equal(after[name], value) for name, value in before.items())
+    learner.save(tmp_path / "smaller")
+    larger = Learner(build_model(VOCAB, hidden=32, **more))
+    with pytest.raises(ValueError, match=r"tensors is of another model: it has no actor/lm\."):
+        larger.load(tmp_path / "smaller")
 
 
 def version_of(path):
