@@ -145,6 +145,8 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("engine.vllm.python=x", "engine.vllm.python: has no effect without engine.name=vllm"),
         ("engine.sglang.seeds=false", "engine.sglang.seeds: has no effect without engine.name=sglang"),
         ("engine.vllm.block_size=32", "engine.vllm.block_size: has no effect without engine.name=vllm"),
+        ("rollout.temperature=1e-6", "with engine.name=torch it is at least 1e-05"),
+        ("validation.temperature=1e-6", "it is at least 1e-05, or 0, which is greedy"),
         ("algorithm.turn_gamma=0.5", "has no effect without algorithm.adv_estimator=bilevel_gae"),
         ("algorithm.anchor=history", "without algorithm.adv_estimator=gigpo"),
         ("actor.policy_loss=gspo", "algorithm.adv_estimator=turn_grpo gives turns or tokens their own"),

@@ -199,6 +199,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
+    least = 0.01 if engine.name == "vllm" else 1e-5  # what the engine itself refuses, at the first request
+    for section, given in (("rollout", rollout), ("validation", config.validation)):
+        if 0 < given.temperature < least:
+            zero = ", or 0, which is greedy" if section == "validation" else ""
+            text = f"is {given.temperature}; with engine.name={engine.name} it is at least {least}{zero}"
+            yield f"{section}.temperature", text
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
         yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.tensor_parallel_size > 1:

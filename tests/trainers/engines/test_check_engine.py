@@ -8,6 +8,7 @@ from trainers.builders import SetupError
 from trainers.builders.engines import check_engine
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
+from trainers.engines.vllm.engine import MIN_TEMPERATURE
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,9 @@ def test_options_of_another_engine_are_an_error() -> None:
         (["engine.sglang.seeds=false"], "engine.sglang.seeds"),
         (["engine.name=sglang", "engine.sglang.base_url=http://x", "engine.sglang.python=p"], "engine.sglang.python"),
         (["engine.name=sglang", "rollout.min_p=0.1"], "rollout.min_p"),
+        (["engine.name=vllm", f"rollout.temperature={MIN_TEMPERATURE / 2}"], "rollout.temperature"),
+        (["engine.name=vllm", f"validation.temperature={MIN_TEMPERATURE / 2}"], "validation.temperature"),
     ):
         with pytest.raises(ConfigError, match=key):
             resolve(arguments, PPOConfig)
+    resolve(["engine.name=vllm", f"rollout.temperature={MIN_TEMPERATURE}", "validation.temperature=0"], PPOConfig)
