@@ -58,7 +58,7 @@ FAMILIES = {
         expert=1.0,
         budget=150_000,
         common=("rollout.max_response_length=96", "engine.max_context=640"),
-        start=("warm_start.steps=500", "warm_start.batch_size=8", "warm_start.demonstrations=1000"),
+        start=("warm_start.steps=1500", "warm_start.batch_size=8", "warm_start.demonstrations=4000"),
         tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
     ),
 }
