@@ -24,8 +24,8 @@ from .policy import load, resolve_device
 from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from .rollout.renderer import Renderer, RendererError
 
-_MOST_CONTEXT = 32768
-_SLOTS = 64
+MOST_CONTEXT = 32768  #: of a conversation, in tokens, where the model has as many
+SLOTS = 64  #: replies at once
 _START_S = 600.0  # a large model takes minutes to load
 
 
@@ -56,7 +56,7 @@ class ChatServer:
                 "serving a model to users and judges needs aiohttp: pip install 'textenvs[serve]'"
             ) from error
         self._web = web
-        self._policy = engine_policy(model, Sampling(), concurrency=_SLOTS)
+        self._policy = engine_policy(model, Sampling(), concurrency=SLOTS)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat-server", daemon=True).start()
         app = web.Application(client_max_size=2**25)
@@ -132,7 +132,7 @@ def engine_policy(
     engine = TorchEngine(
         loaded.model,
         max_slots=concurrency,
-        max_context=min(loaded.model.config.max_position_embeddings, _MOST_CONTEXT),
+        max_context=min(loaded.model.config.max_position_embeddings, MOST_CONTEXT),
         device=resolve_device(device),
         dtype=getattr(torch, native_dtype(model, device)),
         stop_token_ids=renderer.stop_token_ids,

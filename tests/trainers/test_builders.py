@@ -13,7 +13,7 @@ from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
-from trainers.builders.engines import _all_or_none, _engine_there, engine_of
+from trainers.builders.engines import _all_or_none, _engine_there, _sending_s, engine_of
 from trainers.builders.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -136,10 +136,16 @@ async def test_engines_on_ray_start_together_and_have_the_time_of_an_actor_and_a
     cluster = SimpleNamespace(ray=SimpleNamespace(put=lambda made: made), plan=SimpleNamespace(engine_gpus=((),) * 3))
     engines = await engine_of(config, small, Renderer(small.tokenizer), cluster=cluster)
     assert asked == [930.0] * 3
-    size = 4 * sum(weight.numel() for weight in small.model.parameters())
-    assert engines._limits.update_timeout == pytest.approx(300 + size / 50e6)  # what is large takes longer
-    assert engines._limits.restart_timeout >= 930 + engines._limits.update_timeout
+    assert 300 < engines._limits.update_timeout < 301
+    assert engines._limits.restart_timeout > 930 + 300
     await engines.close()
+
+
+def test_new_weights_of_a_large_model_may_take_longer() -> None:
+    with torch.device("meta"):
+        large = build_model(151_936, hidden=3584, layers=28, intermediate=18_944, heads=28, kv_heads=4)
+    bytes_a_second = 4 * large.num_parameters() / _sending_s(SimpleNamespace(skeleton=large))
+    assert 20e6 < bytes_a_second < 100e6  # a slow network, or disk
 
 
 async def test_a_server_in_an_actor_leaves_no_copy_of_the_model_on_its_machine(monkeypatch):

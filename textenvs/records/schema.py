@@ -52,7 +52,9 @@ PLAYED: dict[str, Column] = {
     "stop": Column("episode", "string", "why the environment ended it, in its own word"),
     "error": Column("episode", "string", "what went wrong, where the status is an error"),
     "forked_from": Column("episode", "string", "the root's `episode_id`; empty unless it is a fork"),
-    "forked_turn": Column("episode", "int32", "the root's turn before whose reply it began; its own count from 0"),
+    "forked_turn": Column(
+        "episode", "int32", "the root's turn before whose reply it began, from 0; of the whole if continued"
+    ),
     "terminated": Column("episode", "bool", "the task was over"),
     "truncated": Column("episode", "bool", "a budget ran out"),
     "task_index": Column("episode", "int64", "what the environment was reset with, as `options`; null: another option"),

@@ -16,15 +16,16 @@ from pathlib import Path
 
 import torch
 
+from ..chat_server import MOST_CONTEXT, SLOTS
 from ..cluster.group import LearnerGroup
 from ..cluster.memory import Machine, slots
 from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
-from ..config.model import ModelSection
+from ..config.model import ModelSection, native_dtype
 from ..config.schema import PPOConfig
-from ..engines.base import Engine, EngineError
+from ..engines.base import Engine, EngineError, default_kv_bytes
 from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
@@ -63,8 +64,7 @@ async def engine_of(
     starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}.get(section.name, 0.0)
     if config.cluster.backend == "ray":
         starting += config.cluster.start_timeout_s  # of its actor
-    size = sum(weight.numel() * weight.element_size() for weight in policy.skeleton.parameters())
-    update = Limits.update_timeout + size / _SLOWEST
+    update = Limits.update_timeout + _sending_s(policy)
     # A new server may take its time to start, and some more for its first weights.
     limits = Limits(stall_timeout=section.stall_timeout_s, update_timeout=update, restart_timeout=starting + update)
     with setup_errors(f"model.path={config.model.path} with the {section.name} engine: ", ValueError, EngineError):
@@ -78,6 +78,11 @@ async def engine_of(
         # One server that the run did not start: with nothing to do meanwhile, the run ends instead of waiting for it.
         alone = len(section.base_urls) == 1
         return Replicas(engines, restart=None if alone else make, limits=limits)
+
+
+def _sending_s(policy: Policy) -> float:
+    """How long new weights may take, by their size."""
+    return sum(weight.numel() * weight.element_size() for weight in policy.skeleton.parameters()) / _SLOWEST
 
 
 async def _maker(
@@ -206,6 +211,7 @@ async def served_engine(
         threads=threads_for(policy, config.engine.threads),
         kv_cache_gib=config.engine.kv_cache_gib,
         seed=config.trainer.seed + replica,
+        update_timeout_s=ServerOptions.update_timeout_s + _sending_s(policy),
     )
     engine = kind(
         folder,
@@ -261,8 +267,18 @@ def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool 
     machine = machine or this_machine()
     if serving:
         return make_plan(config, machine, serving=True)
-    shapes = [shape_of(ModelSection(path=folder)) for folder in served_folders(config)]
-    return make_plan(config, machine, shape_of(config.model), served=[shape for shape in shapes if shape is not None])
+    served = [_served_bytes(folder, machine) for folder in served_folders(config)]
+    return make_plan(config, machine, shape_of(config.model), served=[each for each in served if each is not None])
+
+
+def _served_bytes(folder: str, machine: Machine) -> tuple[int, int] | None:
+    """Of the weights, and of keys and values, of a :class:`~trainers.chat_server.ChatServer`."""
+    if (shape := shape_of(ModelSection(path=folder))) is None:
+        return None
+    size = 2 if native_dtype(folder, "auto") == "bfloat16" else 4
+    tokens = SLOTS * min(shape.positions, MOST_CONTEXT)
+    room = default_kv_bytes(machine.gpu_bytes if machine.gpus else None)
+    return size * shape.parameters, min(room, tokens * shape.layers * 2 * shape.kv_width * size)
 
 
 @contextmanager

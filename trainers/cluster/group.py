@@ -368,7 +368,7 @@ class LearnerGroup:
         """The error to raise; where the group is broken, it is ended."""
         failure = None if verdict.rank is None else failures[verdict.rank]
         if verdict.kind == "raised":
-            # Ranks that only repeat what another one raised may answer first.
+            # Prefer the error of the rank that failed: those that only repeat it may answer first.
             own = (rank for rank, each in failures.items() if not isinstance(each.error, OtherRankError))
             cause = next(own, next(iter(failures)))
             return _with_traceback(failures[cause], self.ranks.name(cause))

@@ -8,7 +8,7 @@ part, may be a fifth above what there is. Conventions:
   whole on each of its ranks; a reference is its parameters alone; a critic counts like the actor. With LoRA, gradients
   and moments are the adapters' alone, and the reference costs nothing. With ``trainer.offload`` none of it is on a GPU;
 * parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once; one
-  CPU rank in bfloat16 has rounded copies of all;
+  CPU rank in bfloat16 has rounded copies of all, unless it computes activations again or compiles;
 * activations of a micro-batch: what a layer with gated units keeps for the backward pass (:func:`_kept`), or where the
   number of units is not known, 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
   parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
@@ -194,6 +194,7 @@ class ModelShape:
     #: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all layers:
     #: the parameters of an adapter of rank 1
     linear: tuple[tuple[str, int], ...] = ()
+    positions: int = 0  #: of its longest context
 
 
 def estimate(
@@ -205,19 +206,19 @@ def estimate(
     shards: int,
     engine_gpus: int,
     gpu_bytes: int | None,
-    served: Sequence[ModelShape] = (),
+    served: Sequence[tuple[int, int]] = (),
 ) -> Iterator[tuple[str, str, int]]:
     """Rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
-    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known; ``served`` are the models of
-    users and judges that are folders.
+    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known; ``served`` are the bytes of
+    each user's and judge's weights, and of its keys and values, where its model is a folder.
     """
     yield from _of_learner(config, shape, device, ranks, shards)
     if not config.engine.base_urls:  # those servers have their memory already
         yield from _of_engine(config, shape, device, engine_gpus, gpu_bytes)
     if served:
-        yield SERVED, "weights", _number_size(config) * sum(each.parameters for each in served)
-        yield SERVED, "keys and values", len(served) * default_kv_bytes(gpu_bytes if device == "cuda" else None)
+        yield SERVED, "weights", sum(weights for weights, _ in served)
+        yield SERVED, "keys and values", sum(kept for _, kept in served)
 
 
 def _number_size(config: PPOConfig) -> int:
@@ -250,10 +251,10 @@ def _of_learner(
         if copied:
             yield "learner", "weights on their way", size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
-    if ranks > 1 or config.trainer.offload or (device == "cuda" and size == 2):
-        yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
-    elif size == 2:  # see trainers.learner.cpu
+    if _rounds(config, device, ranks):
         yield "learner", "rounded parameters", size * (trained + frozen) * shape.parameters
+    elif ranks > 1 or config.trainer.offload or size == 2:
+        yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
     a_layer, inputs = tokens * _kept(config, shape, device, ranks), size * tokens * shape.hidden * layers
     activations = a_layer * layers
     if config.model.enable_gradient_checkpointing:
@@ -262,13 +263,19 @@ def _of_learner(
     yield "learner", "activations", int(activations) + 2 * 4 * positions * shape.vocab
 
 
+def _rounds(config: PPOConfig, device: str, ranks: int) -> bool:
+    """Whether the learner computes with rounded copies (:mod:`trainers.learner.cpu`), where others have FSDP2."""
+    again = config.model.enable_gradient_checkpointing or config.trainer.use_torch_compile
+    alone = device == "cpu" and ranks == 1 and config.trainer.fsdp != "always"
+    return alone and _number_size(config) == 2 and not again
+
+
 def _kept(config: PPOConfig, shape: ModelShape, device: str, ranks: int) -> float:
     """Bytes a token that one layer keeps for the backward pass."""
-    size, tensor = 2 if config.model.dtype == "bfloat16" else 4, config.trainer.tensor_parallel_size
+    size, tensor = _number_size(config), config.trainer.tensor_parallel_size
     if not shape.intermediate:
         return (10 + 24 / tensor) * size / 2 * shape.hidden
-    again = config.model.enable_gradient_checkpointing
-    lean = device == "cpu" and ranks == 1 and size == 2 and not again  # see trainers.learner.cpu
+    lean = _rounds(config, device, ranks)
     # Of each norm its input and output, and in between one in float32; of the others queries, keys, values and what
     # attention makes of them, and four rows of units: of the gate before and after, of its factor, of the product.
     norms = 2 * (2 * size if lean else 4 + 2 * size) * shape.hidden
@@ -391,8 +398,9 @@ def _places(
     if together:
         yield said, there, rows
         return
-    for name in dict.fromkeys(who for who, _, _ in rows):
-        yield said, there, [row for row in rows if row[0] == name]
+    for name in dict.fromkeys(who for who, _, _ in rows if who != SERVED):
+        also = SERVED if name == "learner" or config.cluster.colocate else name  # the driver's GPU has these as well
+        yield said, there, [row for row in rows if row[0] in (name, also)]
 
 
 def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
@@ -420,7 +428,10 @@ def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> s
 def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
     engine, actor = config.engine, config.actor
     if who == SERVED:
-        return "less with a smaller model in env.kwargs, or one that is served elsewhere (base_url)"
+        return (
+            "less with smaller models of users and judges (user and judge in kwargs and val_kwargs of env or "
+            "env.mixture.NAME, and env.assistant), or where they are served elsewhere (base_url)"
+        )
     if what == "keys and values":
         return (
             f"less with a smaller engine.kv_cache_gib (now {engine.kv_cache_gib or 'null'}), engine.max_slots (now "

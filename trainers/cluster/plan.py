@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.memory import Machine, ModelShape, PlanError, estimate, shortages, tight
+from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate, shortages, tight
 from trainers.config.reward_model import RewardModelSection
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ def make_plan(
     machine: Machine,
     shape: ModelShape | None = None,
     *,
-    served: Sequence[ModelShape] = (),
+    served: Sequence[tuple[int, int]] = (),
     serving: bool = False,
 ) -> Plan:
     """Place the parts of a run; PlanError where that cannot be. Without a ``shape`` no memory is estimated.
 
-    ``served`` are the models of users and judges that this process serves itself. ``serving``: engines alone, on Ray:
-    there is no learner, and ``cluster.colocate`` is false.
+    ``served`` is as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray: there is no
+    learner, and ``cluster.colocate`` is false.
     """
     cluster, engine = config.cluster, config.engine
     on_ray = cluster.backend == "ray"
@@ -414,7 +414,8 @@ def describe(plan: Plan) -> str:
     for who in dict.fromkeys(who for who, _, _ in plan.memory):
         rows = [(what, size) for w, what, size in plan.memory if w == who]
         parts = ", ".join(f"{what} {_bytes(size)}" for what, size in rows)
-        lines.append(f"memory of the {who}, each {each}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
+        where = "in this process" if who == SERVED else f"each {each}"
+        lines.append(f"memory of the {who}, {where}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
 
 

@@ -73,4 +73,5 @@ def shape_of_model(model: Any) -> ModelShape:
         intermediate=width if isinstance(width := getattr(text, "intermediate_size", None), int) else 0,
         outside=sum(size for weight, size in parameters.items() if weight not in blocks),
         linear=tuple(sorted(linear.items())),
+        positions=text.max_position_embeddings,
     )

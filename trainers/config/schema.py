@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..chat_template import refused
+from ..engines.base import MIN_TEMPERATURE
+from ..engines.vllm.options import MIN_TEMPERATURE as VLLM_MIN_TEMPERATURE
 from ..engines.vllm.options import refused_arguments
 from . import unread
 from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection
@@ -199,11 +201,14 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
-    least = 0.01 if engine.name == "vllm" else 1e-5  # what the engine itself refuses, at the first request
-    for section, given in (("rollout", rollout), ("validation", config.validation)):
-        if 0 < given.temperature < least:
-            zero = ", or 0, which is greedy" if section == "validation" else ""
-            text = f"is {given.temperature}; with engine.name={engine.name} it is at least {least}{zero}"
+    least = VLLM_MIN_TEMPERATURE if engine.name == "vllm" else MIN_TEMPERATURE  # below, the engine refuses all requests
+    temperatures = {"rollout": rollout.temperature, "validation": config.validation.temperature}
+    if config.multiturn_reward.enable:
+        temperatures["multiturn_reward"] = config.multiturn_reward.temperature or 0.0
+    for section, temperature in temperatures.items():
+        if 0 < temperature < least:
+            zero = "" if section == "rollout" else ", or 0, which is greedy"
+            text = f"is {temperature}; with engine.name={engine.name} it is at least {least}{zero}"
             yield f"{section}.temperature", text
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
         yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"

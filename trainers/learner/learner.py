@@ -120,7 +120,7 @@ class Learner:
         peak_tflops: float | None = None,
     ) -> None:
         if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be above 0 and finite, not {temperature}: it has no gradient otherwise")
+            raise ValueError(f"temperature must be above 0 and finite, not {temperature}: logits are divided by it")
         for name, size in (("max_tokens_per_micro_batch", max_tokens_per_micro_batch), ("chunk_size", chunk_size)):
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, not {size}")

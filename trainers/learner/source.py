@@ -214,7 +214,7 @@ def materialize(model: nn.Module, device: torch.device, parameters: torch.device
 def _files(folder: Path) -> dict[str, Path]:
     """The file of each tensor of a folder; none where it is no folder with safetensors.
 
-    The whole one goes before an index of parts, as transformers has it, which the engines load by.
+    ``model.safetensors`` takes precedence over an index, as in transformers.
     """
     if (only := folder / _ONE_FILE).is_file():
         with safe_open(only, framework="pt") as file:

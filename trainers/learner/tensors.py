@@ -46,6 +46,9 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
         dcp.save(dict(tensors), storage_writer=_Writer(folder), process_group=ranks.group, no_dist=ranks.world == 1)
 
 
+_MOMENTS = ("/exp_avg", "/exp_avg_sq", "/step")
+
+
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
 
@@ -54,14 +57,15 @@ def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> N
     """
     reader = _Reader(folder)
     for differ, what in (
-        (reader.names - tensors.keys(), "it also has {}, and this learner has not"),
-        (tensors.keys() - reader.names, "it has no {}, and this learner has"),
+        (reader.names - tensors.keys(), "it also has {}, which this learner lacks"),
+        (tensors.keys() - reader.names, "it lacks {}, which this learner has"),
     ):
         if differ:
-            some = ", ".join(sorted(differ)[:3]) + (", ..." if len(differ) > 3 else "")
+            names = sorted(name for name in differ if not name.endswith(_MOMENTS)) or sorted(differ)
+            some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise ValueError(
-                f"{folder} is of another model: {what.format(some)}; construct it with the model that the checkpoint "
-                "was written with"
+                f"{folder} is of another model: {what.format(some)}; construct the learner with the model that the "
+                "checkpoint was written with"
             )
     with _without_wrapping():
         dcp.load(dict(tensors), storage_reader=reader, no_dist=ranks.world == 1)

@@ -19,7 +19,7 @@ from ..trajectory import Status, Trajectory, solved, tied
 
 
 def first_reply_solved(trajectory: Trajectory) -> bool:
-    """Whether the first assistant turn was the last and solved the task; never of one that began after the first."""
+    """Whether the first assistant turn was the last and solved the task; false where it began in the middle."""
     return solved(trajectory) and trajectory.num_turns == 1 and not trajectory.metrics.get("start_turn")
 
 

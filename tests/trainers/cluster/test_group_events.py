@@ -82,7 +82,7 @@ def test_an_error_of_one_rank_is_raised_and_stops_the_others(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_where_all_ranks_raise_the_error_is_that_of_the_rank_that_failed_whoever_answers_first(first: int) -> None:
+def test_error_of_the_failed_rank_is_raised_in_any_order_of_answers(first: int) -> None:
     """A full disk on the rank that writes: its OSError is what a run ends with in plain words."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/checkpoint")
     told: dict[int, BaseException] = {0: full, 1: OtherRankError("rank 0 failed with OSError: no space left")}

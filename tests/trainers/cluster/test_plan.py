@@ -323,6 +323,12 @@ def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
     """Of every model that there is; FSDP2 gathers instead."""
     cpu, half = ("model.device=cpu", "model.dtype=bfloat16"), 2 * SHAPE.parameters
     two = ("cluster.backend=ray", "cluster.learner_ranks=2")
+    again, compiled = ("model.enable_gradient_checkpointing=true",), ("trainer.use_torch_compile=true",)
+    sharded = ("trainer.fsdp=always",)
+    for options in (again, compiled, sharded):  # FSDP2, on one rank as well
+        rows = learner_memory(*cpu, *options)
+        assert "gathered layers" in rows
+        assert "rounded parameters" not in rows
     for options, size in (((), 1), (("actor.use_kl_loss=true",), 2), (("algorithm.adv_estimator=gae",), 2), (two, 0)):
         rows = learner_memory(*cpu, *options)
         assert rows.get("rounded parameters", 0) == size * half

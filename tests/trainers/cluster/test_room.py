@@ -13,6 +13,7 @@ from trainers.builders.engines import plan_of
 from trainers.cluster.memory import CERTAIN, Machine, ModelShape, PlanError, available
 from trainers.cluster.plan import describe, make_plan
 from trainers.config import PPOConfig, resolve
+from trainers.config.model import native_dtype
 
 GIB = 2**30
 SHAPE = ModelShape(
@@ -75,7 +76,9 @@ def test_users_and_judges_that_this_process_serves_count_each_folder_once(tmp_pa
     for folder in folders:
         tiny.build_model(64, hidden=32, layers=2).save_pretrained(folder)
     one, two = folders
-    size = 4 * sum(weight.numel() for weight in tiny.build_model(64, hidden=32, layers=2).parameters())
+    number = 2 if native_dtype(str(one), "auto") == "bfloat16" else 4
+    size = number * tiny.build_model(64, hidden=32, layers=2).num_parameters()
+    kept = 64 * 1024 * 2 * 2 * 16 * number  # 64 replies in its longest context
     for options, count in (
         ((), 0),
         ((f"env.kwargs.user.model={one}", f"env.val_kwargs.user={one}"), 1),
@@ -93,14 +96,17 @@ def test_users_and_judges_that_this_process_serves_count_each_folder_once(tmp_pa
     ):
         made = plan_of(config(*options), Machine())
         rows = {what: found for who, what, found in made.memory if who == "users and judges"}
-        assert rows == ({"weights": count * size, "keys and values": count * GIB} if count else {}), options
-    with pytest.raises(
-        PlanError, match="users and judges: keys and values 2.0 GiB .less with a smaller model in env.kw"
-    ):
-        plan_of(
-            config("env.id=textenv/clarify", f"env.kwargs.user={one}", f"env.val_kwargs.user={two}"),
-            Machine(ram_bytes=GIB),
-        )
+        assert rows == ({"weights": count * size, "keys and values": count * kept} if count else {}), options
+
+
+@pytest.mark.parametrize("options", [(), ("engine.vllm.sleep_mode=true",), ("model.device=cpu",)])
+def test_users_and_judges_stay_where_learner_and_engine_are(options):
+    """Also while one of these sleeps."""
+    engine = () if "model.device=cpu" in options else SERVED
+    machine = Machine(gpus=1, gpu_bytes=48 * GIB, ram_bytes=48 * GIB)
+    make_plan(config(*engine, *options), machine, SHAPE, served=[(GIB // 2, GIB // 2)])
+    with pytest.raises(PlanError, match=r"users and judges: weights 50\.0 GiB \(less with smaller models of users"):
+        make_plan(config(*engine, *options), machine, SHAPE, served=[(25 * GIB, GIB), (25 * GIB, 7 * GIB)])
 
 
 SERVED = ("model.device=cuda", "engine.name=vllm", "engine.vllm.python=python3")

@@ -13,7 +13,7 @@ import vllm_server
 from engine_kits import COMPUTING_KITS, CONTEXT, KITS, SERVED, SERVERS, Kit, MakeKit, lively_model
 
 from trainers.engines.sglang import SGLangEngine
-from trainers.engines.vllm.engine import MIN_TEMPERATURE as VLLM_COLDEST
+from trainers.engines.vllm.options import MIN_TEMPERATURE as VLLM_COLDEST
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:

@@ -8,7 +8,7 @@ from trainers.builders import SetupError
 from trainers.builders.engines import check_engine
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
-from trainers.engines.vllm.engine import MIN_TEMPERATURE
+from trainers.engines.vllm.options import MIN_TEMPERATURE
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,10 @@ def test_options_of_another_engine_are_an_error() -> None:
         (["engine.name=sglang", "engine.sglang.base_url=http://x", "engine.sglang.python=p"], "engine.sglang.python"),
         (["engine.name=sglang", "rollout.min_p=0.1"], "rollout.min_p"),
         (["engine.name=vllm", f"rollout.temperature={MIN_TEMPERATURE / 2}"], "rollout.temperature"),
+        (
+            ["multiturn_reward.enable=true", "algorithm.gamma=0", "multiturn_reward.temperature=1e-6"],
+            "multiturn_reward.temperature",
+        ),
         (["engine.name=vllm", f"validation.temperature={MIN_TEMPERATURE / 2}"], "validation.temperature"),
     ):
         with pytest.raises(ConfigError, match=key):

@@ -103,7 +103,7 @@ def test_a_checkpoint_of_a_larger_or_a_smaller_model_is_refused(tmp_path, more):
     assert all(torch.equal(after[name], value) for name, value in before.items())
     learner.save(tmp_path / "smaller")
     larger = Learner(build_model(VOCAB, hidden=32, **more))
-    with pytest.raises(ValueError, match=r"tensors is of another model: it has no actor/lm\."):
+    with pytest.raises(ValueError, match=r"tensors is of another model: it lacks actor/lm\."):
         larger.load(tmp_path / "smaller")
 
 

@@ -72,7 +72,7 @@ def test_it_is_the_model_that_was_saved(family: str, form: str, tmp_path: Any) -
     assert not own & {id(parameter) for parameter in ours.parameters()}
 
 
-def test_of_a_whole_file_and_an_index_the_same_is_read_as_transformers_reads(tmp_path: Any) -> None:
+def test_single_file_takes_precedence_over_index_as_in_transformers(tmp_path: Any) -> None:
     first, second = (build_model(64, hidden=32, layers=1, seed=seed) for seed in (0, 1))
     first.save_pretrained(tmp_path, max_shard_size="10KB")
     assert list(tmp_path.glob("*.index.json"))

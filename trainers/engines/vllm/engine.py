@@ -24,7 +24,7 @@ from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
 from trainers.engines.server import Answer, UnreachableError, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Weights
-from trainers.engines.vllm.options import EXTENSION, VLLMOptions
+from trainers.engines.vllm.options import EXTENSION, MIN_TEMPERATURE, VLLMOptions
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums, differing
 
@@ -218,7 +218,6 @@ def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict
     return described
 
 
-MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
 _METRICS_S = 0.5  # between two looks at the server's counters, while requests run
 _GENERATE = "/inference/v1/generate"
 

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from trainers.engines.server import ServerOptions
 
+MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
+
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
 # Have options of their own, or are decided by the conventions of the engine protocol.
 _TAKEN = (
