@@ -1,6 +1,6 @@
 """Sampled tokens until 90 % of the best score: ``algorithm.adv_estimator=fork`` against four other estimators.
 
-    python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4] [--tuning 100,101,...]
+    python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4]
                                      [--workers N] [--minutes M]
 
 The environments are those of ``envs.py``. A run is PPO with one estimator from a policy that imitates the scripted
@@ -29,16 +29,19 @@ from .report import draw, table, tokens_to
 from .runs import ESTIMATORS, FAMILIES, Key, Start, do, missing_start
 
 
-def keys(families: Sequence[str], tuning: Sequence[int], seeds: Sequence[int], runs: list[Any]) -> Iterator[Key]:
+def keys(families: Sequence[str], seeds: Sequence[int], runs: list[Any]) -> Iterator[Key]:
     """Runs that are missing and can begin, in order: an estimator's seeds wait for all of its tries in that family."""
     done = {key_of(run) for run in runs}
     for family in families:
         tries = [
-            (family, name, this, seed) for seed in tuning for name in ESTIMATORS for this in FAMILIES[family].tries
+            (family, name, this, seed)
+            for seed in FAMILIES[family].tuning
+            for name in ESTIMATORS
+            for this in FAMILIES[family].tries
         ]
         missing = [key for key in tries if key not in done]
         yield from missing
-        best = {name: best_try(family, name, tuning, runs) for name in {*ESTIMATORS} - {key[1] for key in missing}}
+        best = {name: best_try(family, name, runs) for name in {*ESTIMATORS} - {key[1] for key in missing}}
         final = [(family, name, best[name], seed) for seed in seeds for name in ESTIMATORS if name in best]
         yield from (key for key in final if key not in done)
 
@@ -59,8 +62,9 @@ def started(wanted: Iterable[Key], starts: Path) -> Iterator[Key | Start]:
             yield start
 
 
-def best_try(family: str, estimator: str, tuning: Sequence[int], runs: Sequence[dict[str, Any]]) -> str:
+def best_try(family: str, estimator: str, runs: Sequence[dict[str, Any]]) -> str:
     """The one with the fewest tokens on the seeds for tuning; where none gets there, the one with the highest score."""
+    tuning = FAMILIES[family].tuning
 
     def cost(this: str) -> tuple[float, float]:
         mine = [
@@ -80,7 +84,6 @@ def main() -> None:
     parser.add_argument("--families", type=lambda text: text.split(","), default=list(FAMILIES))
     numbers: dict[str, Any] = {"type": lambda text: [int(seed) for seed in text.split(",")], "metavar": "N,N"}
     parser.add_argument("--seeds", default=[0, 1, 2, 3, 4], **numbers)
-    parser.add_argument("--tuning", default=[100, 101, 102, 103, 104], **numbers)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
     parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results" / "fork_credit.json")
@@ -94,9 +97,13 @@ def main() -> None:
 
     def ready() -> Iterator[Key | Start]:
         if options.prepare:
-            every = ((family, "", "", seed) for family in options.families for seed in options.tuning + options.seeds)
+            every = (
+                (family, "", "", seed)
+                for family in options.families
+                for seed in (*FAMILIES[family].tuning, *options.seeds)
+            )
             return (key for key in started(every, options.starts) if isinstance(key, Start))
-        return started(keys(options.families, options.tuning, options.seeds, runs), options.starts)
+        return started(keys(options.families, options.seeds, runs), options.starts)
 
     minutes = 0.0 if options.report else options.minutes
     for key, found in finished(partial(do, starts=options.starts), ready, options.workers, minutes):
@@ -113,8 +120,7 @@ def main() -> None:
     final = [
         run
         for run in runs
-        if run["seed"] in options.seeds
-        and run["try"] == best_try(run["family"], run["estimator"], options.tuning, runs)
+        if run["seed"] in options.seeds and run["try"] == best_try(run["family"], run["estimator"], runs)
     ]
     print(table(final))
     if final:

@@ -30,6 +30,7 @@ class Family:
         common: Overrides of all runs.
         start: Overrides of the warm start.
         tries: What each estimator is tuned over.
+        tuning: The seeds on which it is.
     """
 
     expert: float
@@ -37,6 +38,7 @@ class Family:
     common: tuple[str, ...]
     start: tuple[str, ...]
     tries: tuple[str, ...] = ("actor.lr=3e-4", "actor.lr=5e-4", "actor.lr=1e-3")
+    tuning: tuple[int, ...] = (100, 101, 102, 103, 104)
 
 
 FAMILIES = {
@@ -47,6 +49,7 @@ FAMILIES = {
         # It soon asks for what is missing; to add, it needs many steps.
         start=("warm_start.steps=1000", "warm_start.batch_size=48", "warm_start.demonstrations=20000"),
         tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),  # at 5e-4 and 1e-3 it unlearns to add
+        tuning=(100, 101, 102),
     ),
     "collab-math": Family(
         expert=0.983,
@@ -60,6 +63,7 @@ FAMILIES = {
         common=("rollout.max_response_length=96", "engine.max_context=640"),
         start=("warm_start.steps=1500", "warm_start.batch_size=8", "warm_start.demonstrations=4000"),
         tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
+        tuning=(100,),
     ),
 }
 _COMMON = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,8 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(runs, "play", play)
     monkeypatch.setattr(runs, "make_start", make_start)
     results = tmp_path / "results.json"
-    words = ["x", "--families", "clarify", "--tuning", "7", "--seeds", "1,2", "--results", str(results)]
+    monkeypatch.setitem(runs.FAMILIES, "clarify", replace(runs.FAMILIES["clarify"], tuning=(7,)))
+    words = ["x", "--families", "clarify", "--seeds", "1,2", "--results", str(results)]
     words += ["--starts", str(tmp_path / "starts")]
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(KeyboardInterrupt):
@@ -70,18 +72,21 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
     assert results.with_suffix(".png").exists()
 
 
-def test_an_estimators_seeds_wait_for_its_tries_and_a_run_for_its_start(tmp_path: Path) -> None:
+def test_an_estimators_seeds_wait_for_its_tries_and_a_run_for_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runs.FAMILIES, "clarify", replace(runs.FAMILIES["clarify"], tuning=(7,)))
     grpo = [
         {"family": "clarify", "estimator": "grpo", "try": this, "seed": 7} for this in runs.FAMILIES["clarify"].tries
     ]
     score = [{"curve": [[0, 0.0], [1000, last], [2000, last]]} for last in (0.0, 1.0, 0.0)]
     known = [run | curve for run, curve in zip(grpo, score, strict=True)]
-    ready = list(command.keys(["clarify"], [7], [1, 2], known))
+    ready = list(command.keys(["clarify"], [1, 2], known))
     assert {key[:2] for key in ready if key[3] == 7} == {("clarify", n) for n in command.ESTIMATORS if n != "grpo"}
     assert [key for key in ready if key[3] != 7] == [
         ("clarify", "grpo", runs.FAMILIES["clarify"].tries[1], seed) for seed in (1, 2)
     ]
-    assert not [key for key in command.keys(["clarify"], [7], [1, 2], known[:2]) if key[3] != 7]
+    assert not [key for key in command.keys(["clarify"], [1, 2], known[:2]) if key[3] != 7]
 
     taught = runs.Start("clarify", None)
     assert list(command.started(ready, tmp_path)) == [taught]
