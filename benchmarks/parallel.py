@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -41,7 +42,7 @@ def finished(
         return
     os.environ.update(THREADS)  # processes are started with it
     running: dict[Future[Result], Key] = {}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent) as pool:
         while True:
             if time.monotonic() < ends:
                 for key in ready():
@@ -53,3 +54,15 @@ def finished(
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
+
+
+def _end_with_parent() -> None:
+    """A process that is killed ends no others: theirs would run on, and then wait forever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()

@@ -1,10 +1,14 @@
-"""benchmarks/parallel.py: order, deadline, and that its processes have one thread."""
+"""benchmarks/parallel.py: order, deadline, and that its processes have one thread and end with their parent."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +50,32 @@ def test_none_begins_after_the_deadline(workers: int) -> None:
 def test_an_error_of_a_run_is_raised(workers: int) -> None:
     with pytest.raises(ValueError, match="below 0"):
         list(finished(square, lambda: [-1], workers, 60))
+
+
+def _runs() -> dict[int, int]:
+    """The processes of this machine that are made to run what they are given, and the parents that they have."""
+    found = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (each / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z" and b"spawn_main" in (each / "cmdline").read_bytes():
+                found[int(each.name)] = int(parent)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_runs_end_with_the_process_that_began_them(how):
+    program = (
+        "import time; from benchmarks.parallel import finished; list(finished(time.sleep, lambda: [90, 91], 2, 1))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2]) as started:
+        while len(children := {pid for pid, parent in _runs().items() if parent == started.pid}) < 2:
+            assert started.poll() is None
+            time.sleep(0.1)
+        started.send_signal(how)
+    while children & _runs().keys():
+        time.sleep(0.1)
