@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..engines.base import MIN_TEMPERATURE
+from ..engines.vllm.options import MIN_TEMPERATURE as VLLM_MIN_TEMPERATURE
 from .section import Fraction, Names, Problems, Section
 
 
@@ -200,3 +202,16 @@ class ValidationSection(Section):
     n: int = Field(1, ge=1, description="Episodes a task.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="As `rollout.top_p`.")
+
+
+def temperature_checks(
+    rollout: RolloutSection, validation: ValidationSection, futures: float | None, engine: str
+) -> Problems:
+    """What the engine would refuse of every request; ``futures`` is ``multiturn_reward.temperature``, if enabled."""
+    least = VLLM_MIN_TEMPERATURE if engine == "vllm" else MIN_TEMPERATURE
+    given = {"rollout": rollout.temperature, "validation": validation.temperature, "multiturn_reward": futures or 0.0}
+    for section, temperature in given.items():
+        if 0 < temperature < least:
+            zero = "" if section == "rollout" else ", or 0, which is greedy"
+            text = f"is {temperature}; with engine.name={engine} it is at least {least}{zero}"
+            yield f"{section}.temperature", text

@@ -14,8 +14,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..chat_template import refused
-from ..engines.base import MIN_TEMPERATURE
-from ..engines.vllm.options import MIN_TEMPERATURE as VLLM_MIN_TEMPERATURE
 from ..engines.vllm.options import refused_arguments
 from . import unread
 from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection
@@ -46,6 +44,7 @@ from .rollout import (
     TrainDataSection,
     ValidationSection,
     sampling_mask_checks,
+    temperature_checks,
 )
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
 from .section import Problems, Section, changed
@@ -201,15 +200,6 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
-    least = VLLM_MIN_TEMPERATURE if engine.name == "vllm" else MIN_TEMPERATURE  # below, the engine refuses all requests
-    temperatures = {"rollout": rollout.temperature, "validation": config.validation.temperature}
-    if config.multiturn_reward.enable:
-        temperatures["multiturn_reward"] = config.multiturn_reward.temperature or 0.0
-    for section, temperature in temperatures.items():
-        if 0 < temperature < least:
-            zero = "" if section == "rollout" else ", or 0, which is greedy"
-            text = f"is {temperature}; with engine.name={engine.name} it is at least {least}{zero}"
-            yield f"{section}.temperature", text
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
         yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.tensor_parallel_size > 1:
@@ -241,6 +231,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     yield from sampling_mask_checks(rollout, engine.name)
+    futures = config.multiturn_reward.temperature if config.multiturn_reward.enable else None
+    yield from temperature_checks(rollout, config.validation, futures, engine.name)
     if rollout.n < 2:
         if rollout.filter_zero_variance and estimator != "remax":
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
