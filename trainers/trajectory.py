@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.bounded_files import UnreadableFile
+from textenvs.data.parquet_files import open_parquet, parquet_errors
 from textenvs.env import LARGEST
 from textenvs.records.schema import FORMAT, FORMAT_KEY, PLAYED, arrow_schema
 
@@ -49,15 +51,11 @@ class TableError(ValueError):
 
 def read_table(path: Path, columns: Sequence[str]) -> Any:
     """A ``pyarrow.Table``; raises ``TableError`` where it cannot be read, has no rows or lacks one of ``columns``."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    if not path.is_file():
-        raise TableError(f"there is no file {path}")
     try:
-        table = parquet.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TableError(f"{path} is not a readable Parquet file ({error})") from error
+        with open_parquet(path) as file, parquet_errors(path):
+            table = file.read()
+    except UnreadableFile as error:
+        raise TableError(str(error)) from error
     for column in columns:
         if column not in table.column_names:
             raise TableError(f"{path} has no column {column!r}; it has {', '.join(table.column_names)}")
@@ -462,9 +460,9 @@ def write_parquet(path: str | os.PathLike[str], trajectories: Iterable[Trajector
 
 def read_parquet(path: str | os.PathLike[str]) -> list[Trajectory]:
     """The trajectories of a file that :func:`write_parquet` wrote; ``ValueError`` as :func:`from_table`."""
-    import pyarrow.parquet as pq
-
+    with open_parquet(path) as file, parquet_errors(path):
+        table = file.read()
     try:
-        return from_table(pq.ParquetFile(path).read())
+        return from_table(table)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from error

@@ -83,7 +83,7 @@ def test_a_damaged_page_is_a_records_error(tmp_path, read):
     footer = int.from_bytes(whole[-8:-4], "little") + 8
     path.write_bytes(whole[:4] + bytes(len(whole) - 4 - footer) + whole[-footer:])
     (iteration,) = open_run(path).iterations
-    with pytest.raises(RecordsError, match=r"000001.parquet is not a readable Parquet file"):
+    with pytest.raises(RecordsError, match=r"000001.parquet: not a readable Parquet file"):
         read(iteration)
 
 
@@ -123,13 +123,20 @@ def test_an_evaluation_is_read_to_its_last_whole_line(tmp_path):
         Record(task=n, sample=0, seed=n, task_index=n, task_key=f"k{n}", data_source="d", turn_rewards=(0.5, 0.25),
                messages=(user("hi"), assistant("<b>"))) for n in (1, 0)
     ]  # fmt: skip
-    (tmp_path / "manifest.json").write_text('{"environment": "x"}')
+    manifest = {
+        "environment": {"id": "x", "version": None, "options": {}},
+        "tasks": {"name": "x", "count": 1, "fingerprint": ""},
+        "samples": 1,
+        "seed": 0,
+        "policy": {},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     torn = records[0].to_json()[:20]
     (tmp_path / "episodes.jsonl").write_text("".join(r.to_json() + "\n" for r in records) + torn)
     run = open_run(tmp_path)
     (iteration,) = run.iterations
     assert (run.kind, iteration.kind, len(iteration)) == ("evaluation", "evaluation", 2)
-    assert run.config == {"environment": "x"}
+    assert run.config == manifest
     assert [line.task_key for line in iteration.summaries()] == ["k0", "k1"]
     assert iteration.summaries()[0].total_reward == 0.75
     assert iteration.episode(1).messages == (user("hi"), assistant("<b>"))

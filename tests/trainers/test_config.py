@@ -128,7 +128,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("actor", "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"),
         ("--verbose", "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"),
         ("--config", "needs a value after it"),
-        ("--config=nowhere.yaml", "nowhere.yaml cannot be read"),
+        ("--config=nowhere.yaml", "nowhere.yaml: no such file"),
         ("data.train_files=nowhere.jsonl", "data.train_files: there is no file nowhere.jsonl"),
         ("data.val_files=pyproject.toml", "neither .jsonl nor .parquet"),
         ("model.path=nowhere", "model.path: nowhere is not a folder with a config.json"),

@@ -231,7 +231,7 @@ def test_a_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
     assert evaluate.main([path, "data.response_key=answers"]) == 1
     assert "no column 'answers'; it has responses, data_source, reward_model" in capsys.readouterr().err
     assert evaluate.main(["data.path=nowhere.parquet"]) == 1
-    assert "there is no file nowhere.parquet" in capsys.readouterr().err
+    assert "nowhere.parquet: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", ["folder", "file/out"])

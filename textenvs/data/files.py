@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,13 +10,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..bounded_files import UnreadableFile, open_regular, parse_json, read_lines
 from ..messages import clean_text
 from ..task import Task, TaskError, TaskSet
+from .parquet_files import import_pyarrow, open_parquet, parquet_errors
 
 MadeT = TypeVar("MadeT")
 
 #: How many bad rows an error lists.
 _LISTED = 5
+#: Rows of Parquet that are in memory as Python's values at a time.
+_BATCH = 1024
 
 
 def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
@@ -27,8 +30,14 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
     ``TaskError``: the file is missing, empty or cannot be read.
     """
     path = Path(path).expanduser()
+    if path.suffix == ".parquet":
+        import_pyarrow()
+    try:
+        os.close(open_regular(path))
+    except UnreadableFile as error:
+        raise TaskError(f"{error}; name a .jsonl or .parquet file" if path.is_dir() else str(error)) from error
     if path.suffix not in (".jsonl", ".parquet"):
-        raise TaskError(f"{_existing(path)}: rows are read from .jsonl (an object a line) or .parquet files")
+        raise TaskError(f"{path}: rows are read from .jsonl (an object a line) or .parquet files")
     rows = _json_rows(path, columns) if path.suffix == ".jsonl" else _parquet_rows(path)
     number = 0
     for number, row in rows:
@@ -58,31 +67,40 @@ def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iter
 
 def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
     try:
-        # utf-8-sig: some editors put a byte order mark first. Of all that Unicode takes for one, only "\n" ends a line.
-        with _existing(path).open(encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:  # a number may have thousands of digits
-                    value = TaskError(f"row {number}: not JSON ({error}); each line must be one object")
-                if not isinstance(value, (dict, TaskError)):
-                    value = TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
-                yield number, value
+        for number, line in read_lines(path):
+            # Some editors put a byte order mark first.
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            if not text.strip():
+                continue
+            try:
+                value = parse_json(text, allow_nan=True)
+            except ValueError as error:  # a number may have thousands of digits
+                value = TaskError(f"row {number}: not JSON ({error}); each line must be one object")
+            if not isinstance(value, (dict, TaskError)):
+                value = TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
+            yield number, value
+    except UnreadableFile as error:
+        raise TaskError(str(error)) from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    pyarrow, parquet = _import_pyarrow()
+    number = 0
     try:
-        with parquet.ParquetFile(_existing(path)) as file:
-            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
-            yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=1))
-    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, OSError) as error:
-        # A text column may hold other bytes, a date column a day that Python has no date for.
-        raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
+        with open_parquet(path) as file:
+            batches = file.iter_batches(batch_size=_BATCH)
+            while True:
+                with parquet_errors(path):
+                    batch = next(batches, None)
+                    rows = None if batch is None else batch.to_pylist()
+                if rows is None:
+                    return
+                for row in rows:
+                    number += 1
+                    yield number, _without_none(row)
+    except UnreadableFile as error:
+        raise TaskError(str(error)) from error
 
 
 def _without_none(value: Any) -> Any:
@@ -90,14 +108,6 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_none(part) for name, part in value.items() if part is not None}
     return [_without_none(part) for part in value] if isinstance(value, (list, tuple)) else value
-
-
-def _existing(path: Path) -> Path:
-    if path.is_dir():
-        raise TaskError(f"{path}: a folder, not a file; name a .jsonl or .parquet file in it")
-    if not path.exists():
-        raise TaskError(f"{path}: no such file (looked from {Path.cwd()}); check the path")
-    return path
 
 
 def collect(
@@ -147,7 +157,7 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path, *, name: str | 
 
     Lone surrogates in texts, which no file can hold, become U+FFFD. ``name`` (by default ``path``) stands in errors.
     """
-    pyarrow, parquet = _import_pyarrow()
+    pyarrow, parquet = import_pyarrow()
     path = Path(path)
     source = name or path
     columns = {}
@@ -198,12 +208,3 @@ def written_whole(path: Path) -> Iterator[str]:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-
-
-def _import_pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError("Parquet needs pyarrow: pip install 'textenvs[data]'") from error
-    return pyarrow, parquet

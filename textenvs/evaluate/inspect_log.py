@@ -45,7 +45,9 @@ def eval_log(folder: str | Path) -> dict[str, Any]:
     began, ended = (datetime.fromtimestamp(stamp, UTC).isoformat() for stamp in stamps)
     environment, tasks = manifest["environment"], manifest["tasks"]
     policy = manifest["policy"]
-    model = next((policy[name] for name in ("model", "local", "script", "function") if policy.get(name)), "unknown")
+    model = str(
+        next((policy[name] for name in ("model", "local", "script", "function") if policy.get(name)), "unknown")
+    )
     summary = summarize(records)["all"]
     planned = tasks["count"] * manifest["samples"]
     identity = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:22]

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..bounded_files import parse_json, read_text
 from ..registry import describe, list_environments
 from ..text import printable
-from .records import FolderError, read_folder, write_text
+from .records import MANIFEST, FolderError, read_folder, write_text
 from .summary import summarize
 
 Row = dict[str, Any]
+_ROWS_FILE = 64 << 20  # bytes of a file of rows
 
 _FIELDS = {
     "name", "note", "environment", "policy", "tasks", "samples", "seed", "episodes", "failed", "success", "return",
@@ -65,6 +67,11 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
     if "success" not in numbers:
         raise FolderError(f"{folder}: every episode failed; `textenvs evaluate ... --retry-failed` plays them again")
     policy = {name: value for name, value in manifest["policy"].items() if value not in (None, {})}
+    for text in ("script", "attack", "function", "model", "local"):
+        if not isinstance(policy.get(text, ""), str):
+            raise FolderError(f"{folder}: the policy's {text!r} in {MANIFEST} is not a text")
+    if not policy.keys() & {"script", "attack", "function", "model", "local"}:
+        raise FolderError(f"{folder}: {MANIFEST} names no policy")
     if "base_url" in policy:
         policy["base_url"] = "ADDRESS"
     if "local" in policy and Path(policy["local"]).expanduser().is_absolute():
@@ -89,15 +96,15 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file, none where there is no file; ``ValueError`` names a line that is no row."""
     rows: list[Row] = []
-    text = path.read_text("utf-8").removesuffix("\n") if path.exists() else ""
+    text = read_text(path, _ROWS_FILE).removesuffix("\n") if path.exists() else ""
     # Of all that Unicode takes for the end of a line, an option of an environment may have any but "\n".
     for number, line in enumerate(text.split("\n") if text else (), start=1):
         try:
-            row = json.loads(line)
-            if set(row) != _FIELDS:
+            row = parse_json(line)
+            if not isinstance(row, dict) or set(row) != _FIELDS:
                 raise ValueError(f"its fields are not {', '.join(sorted(_FIELDS))}")
             page([row])
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"{path}: line {number} is no row of the leaderboard: {error}; remove it") from error
         rows.append(row)
     return rows

@@ -7,6 +7,7 @@ killed process leaves at most a torn last line, which the next one removes. What
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -14,10 +15,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, get_type_hints
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from ..bounded_files import UnreadableFile, check_json_size, read_json_object, read_lines
 from ..data.files import write_rows, written_whole
-from ..messages import Messages, copy_messages
+from ..messages import Messages, check_conversation, copy_messages
 
 MANIFEST = "manifest.json"
 EPISODES = "episodes.jsonl"
@@ -30,6 +34,35 @@ _SYNC_EVERY_S = 1.0  # only a machine that loses power loses what was written an
 
 class FolderError(ValueError):
     """A folder that cannot be written to or resumed from; the message says which, why, and what to do."""
+
+
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Environment(_Strict):
+    id: str
+    version: int | str | None
+    options: dict[str, Any]
+
+
+class _Tasks(_Strict):
+    name: str
+    count: Annotated[int, Field(ge=0, lt=2**31)]
+    fingerprint: str
+
+
+class _Manifest(_Strict):
+    """The parts of a manifest that readers use."""
+
+    environment: _Environment
+    tasks: _Tasks
+    samples: Annotated[int, Field(ge=1, lt=2**31)]
+    seed: int
+    policy: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,13 +117,13 @@ class Record:
     @classmethod
     def from_json(cls, line: str) -> Self:
         """The inverse of :meth:`to_json`; a ``ValueError`` for what is no such line."""
-        value = json.loads(line)
-        if not isinstance(value, dict) or {*value, *_MAY_LACK} != {each.name for each in fields(cls)}:
-            raise ValueError("not a record of an episode")
-        value["turn_rewards"] = tuple(value["turn_rewards"])
-        value["messages"] = copy_messages(value["messages"])
-        value["user_messages"] = copy_messages(value.get("user_messages", ()))
-        value["notes"] = tuple(value.get("notes", ()))
+        check_json_size(line)
+        try:
+            value = dict(_line_format().validate_json(line))
+        except ValidationError as error:
+            raise ValueError(f"not a record of an episode: {in_words(error)}") from None
+        for name in ("messages", "user_messages"):
+            value[name] = copy_messages(check_conversation(value[name], name))
         return cls(**value)
 
     def to_row(self) -> dict[str, Any]:
@@ -169,9 +202,9 @@ class Folder(AbstractContextManager["Folder"]):
             write_json(path, wanted)
             return
         try:
-            found = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise FolderError(f"{path} is not a manifest ({error}); name another folder with --out") from error
+            found = read_json_object(path)
+        except UnreadableFile as error:
+            raise FolderError(f"{error}; it is not a manifest, so name another folder with --out") from error
         if listed := "\n  ".join(_differences(found, wanted)):
             raise FolderError(
                 f"{self.path} belongs to another evaluation:\n  {listed}\n"
@@ -220,12 +253,36 @@ def read_folder(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
     """
     folder = Path(path).expanduser()
     try:
-        manifest = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        content = (folder / EPISODES).read_bytes()
-    except (OSError, ValueError, TypeError) as error:
+        manifest = read_json_object(folder / MANIFEST)
+        _Manifest.model_validate(manifest)
+        records = _records(
+            folder / EPISODES, (line for _, line in read_lines(folder / EPISODES) if line.endswith(b"\n"))
+        )
+    except (OSError, UnreadableFile) as error:
         raise FolderError(f"{folder} is no folder that `textenvs evaluate --out` has written: {error}") from error
-    records = _records(folder / EPISODES, content.split(b"\n")[:-1])
+    except ValidationError as error:
+        raise FolderError(f"{folder / MANIFEST} is not a manifest of an evaluation: {in_words(error)}") from error
     return manifest, [records[place] for place in sorted(records)]
+
+
+def in_words(error: ValidationError) -> str:
+    """The first problems of a value that pydantic refuses, without the value."""
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    listed = [f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems[:3]]
+    return "; ".join(listed) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+
+
+@functools.cache
+def _line_format() -> TypeAdapter[Any]:
+    """What a line of :class:`Record` has: its fields and their types; messages are checked elsewhere."""
+    hints = get_type_hints(Record)
+    hints |= dict.fromkeys(("messages", "user_messages", "notes"), tuple[Any, ...])
+    hints |= dict.fromkeys(("task", "sample", "task_index"), Natural)
+    hints |= dict.fromkeys(("terms", "metrics"), dict[str, float])
+    absent = dict.fromkeys(_MAY_LACK, ())
+    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    names: dict[str, Any] = {each.name: (hints[each.name], absent.get(each.name, ...)) for each in fields(Record)}
+    return TypeAdapter(create_model("EpisodeLine", __config__=config, **names))
 
 
 def _records(path: Path, lines: Iterable[bytes]) -> dict[tuple[int, int], Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from ..bounded_files import UnreadableFile, parse_json, read_json_object, read_yaml_mapping
+from ..data.parquet_files import checked_parquet, parquet_errors
 from ..evaluate.records import EPISODES, MANIFEST, SUMMARY, FolderError, Record, read_folder
-from ..messages import Messages
-from .schema import COLUMNS, EXPLAINED, FORMAT, FORMAT_KEY, ITERATION_KEY
+from ..messages import Messages, check_conversation
+from .metrics import read_metrics
+from .schema import COLUMNS, EXPLAINED, FORMAT, FORMAT_KEY, ITERATION_KEY, PLAYED, arrow_schema
 
 Kind = Literal["train", "validation", "evaluation"]
 Floats = NDArray[np.float64]
@@ -25,6 +27,10 @@ ROLLOUTS = "rollouts"  #: the folder of a run's episodes
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 _DIRS: dict[str, str] = {"train": "rollout_data_dir", "validation": "validation_data_dir"}
+_SECTIONS = ("trainer", "env")
+_MAY_BE_ABSENT = {"stop", "error", "forked_from", "forked_turn", "terminated", "truncated", "task_index", "env_seed",
+                  "sampling_seed", "kept_ids", "kept_counts", "user_messages"}  # fmt: skip
+_REQUIRED = frozenset(PLAYED) - _MAY_BE_ABSENT
 
 
 class RecordsError(ValueError):
@@ -144,7 +150,13 @@ class Iteration:
         """What holds for the whole iteration: ``version`` of the weights, ``steps`` of the optimizer, and so on."""
         if self.kind == "evaluation":
             return {}
-        return dict(json.loads((self._file.schema_arrow.metadata or {}).get(ITERATION_KEY, b"{}")))
+        try:
+            info = parse_json((self._file.schema_arrow.metadata or {}).get(ITERATION_KEY, b"{}"))
+        except ValueError as error:
+            raise RecordsError(f"{self.path}: the metadata of its iteration is not JSON ({error})") from error
+        if not isinstance(info, dict) or not _is_info(info):
+            raise RecordsError(f"{self.path}: the metadata of its iteration is not that of one")
+        return info
 
     def __len__(self) -> int:
         """Episodes."""
@@ -161,7 +173,10 @@ class Iteration:
             table = self._file.read(columns=[*names, "turn_rewards", "token_ids"])
             rows = {name: table.column(name).to_pylist() for name in names}
             rewards = table.column("turn_rewards").to_pylist()
-        sizes = pc.list_value_length(table.column("token_ids")).to_pylist()
+            sizes = pc.list_value_length(table.column("token_ids")).to_pylist()
+        for n, earned in enumerate(rewards):
+            if earned is None or None in earned or sizes[n] is None:
+                raise RecordsError(f"{self.path}: row {n + 1} is damaged: it has no rewards or no tokens")
         absent = {"signal": None, "group_mean": None, "group_std": None, "forked_from": "", "forked_turn": 0}
         return [
             Summary(
@@ -197,7 +212,10 @@ class Iteration:
                     table = self._file.read_row_group(number, columns=names)
                 for n in some:
                     with _parquet(self.path):
-                        episode = _episode(begin + n, table.slice(n, 1), self._vocabulary)
+                        try:
+                            episode = _episode(begin + n, table.slice(n, 1), self._vocabulary)
+                        except _Damaged as error:
+                            raise RecordsError(f"{self.path}: row {begin + n + 1} is damaged: {error}") from error
                     yield episode
             begin += size
 
@@ -207,16 +225,21 @@ class Iteration:
 
     @cached_property
     def _file(self) -> Any:
-        from pyarrow import parquet
-
         with _parquet(self.path):
-            file = parquet.ParquetFile(self.path)
+            file = checked_parquet(self.path)
         version = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
         if version != FORMAT:
+            theirs = "none" if version is None else version.decode(errors="replace")
             raise RecordsError(
-                f"{self.path} is not a file of episodes of this version ({FORMAT.decode()}; it has "
-                f"{'none' if version is None else version.decode()}). Of `textenvs evaluate`, name the folder"
+                f"{self.path} is not a file of episodes of this version ({FORMAT.decode()}; it has {theirs}). "
+                "Of `textenvs evaluate`, name the folder"
             )
+        for name, kind in _types().items():
+            if name not in file.schema_arrow.names:
+                if name in _REQUIRED:
+                    raise RecordsError(f"{self.path} has no column {name!r}, which every file of episodes has")
+            elif (found := file.schema_arrow.field(name).type) != kind:
+                raise RecordsError(f"{self.path}: column {name!r} is of the type {found}, not {kind}")
         return file
 
     @cached_property
@@ -228,7 +251,8 @@ class Iteration:
         """The text of each token id, unless it depends on the tokens beside it."""
         if "vocabulary" not in self._names or not len(self):
             return {}
-        return dict(self._file.read_row_group(0, columns=["vocabulary"]).column(0)[0].as_py() or ())
+        with _parquet(self.path):
+            return dict(self._file.read_row_group(0, columns=["vocabulary"]).column(0)[0].as_py() or ())
 
     @cached_property
     def _records(self) -> list[Record]:
@@ -241,12 +265,11 @@ class Iteration:
 @contextmanager
 def _parquet(path: Path) -> Iterator[None]:
     """What pyarrow raises over a damaged file, at its opening or at any page, is a RecordsError."""
-    import pyarrow as pa
-
     try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise RecordsError(f"{path} is not a readable Parquet file ({str(error).strip()})") from error
+        with parquet_errors(path):
+            yield
+    except UnreadableFile as error:
+        raise RecordsError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -268,17 +291,18 @@ class RecordedRun:
     results: Mapping[str, Any] | None = None
 
     def metrics(self) -> Iterator[tuple[int, Mapping[str, float]]]:
-        """What the run logged: ``(iteration, metrics)``, in order; a torn last line is left out."""
+        """What the run logged: ``(iteration, metrics)``, in order; a torn last line is left out.
+
+        Raises:
+            RecordsError: A line is no row of metrics.
+        """
         path = self.path / METRICS
-        if self.kind != "run" or not path.is_file():
+        if self.kind != "run" or not path.exists():
             return
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue
-                yield int(row.pop("step")), {name: float(value) for name, value in row.items()}  # "NaN" is a text
+        try:
+            yield from read_metrics(path)
+        except ValueError as error:
+            raise RecordsError(str(error)) from error
 
     def iteration(self, number: int, kind: Kind = "train") -> Iteration:
         """One of them.
@@ -303,7 +327,7 @@ def open_run(path: str | Path) -> RecordedRun:
         RecordsError: It is none of these, or a file of it cannot be read.
     """
     path = Path(path).expanduser()
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         number = int(path.stem) if path.stem.isdigit() else 0
         kind: Kind = "validation" if path.parent.name == "validation" else "train"
         single = Iteration(kind, number, path)
@@ -339,19 +363,33 @@ def folder_of(run: Path, kind: str, config: Mapping[str, Any]) -> Path:
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
+    """The configuration of a run's folder: sections are mappings, and names of folders texts; empty without one."""
+    if not path.exists():
         return {}
     try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise RecordsError(f"{path} is no configuration ({error})") from error
+        config = read_yaml_mapping(path)
+    except UnreadableFile as error:
+        raise RecordsError(str(error)) from error
+    for section in _SECTIONS:
+        if not isinstance(config.get(section), Mapping | None):
+            kind = type(config[section]).__name__
+            raise RecordsError(f"{path}: {section!r} is a {kind}, not a mapping of keys to values")
+    for name in (*_DIRS.values(), "default_local_dir"):
+        if not isinstance((config.get("trainer") or {}).get(name), str | None):
+            raise RecordsError(f"{path}: trainer.{name} is not the name of a folder")
+    return config
 
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise RecordsError(f"{path} is not readable ({error})") from error
+        return read_json_object(path)
+    except UnreadableFile as error:
+        raise RecordsError(str(error)) from error
+
+
+def _is_info(info: Mapping[str, Any]) -> bool:
+    numbers = all(type(info.get(name, 0)) is int for name in ("iteration", "version", "steps"))
+    return numbers and info.get("kind", "train") in ("train", "validation", "evaluation")
 
 
 # ------------------------------------------------------------------------------------------------ rows to episodes
@@ -362,9 +400,26 @@ _PLAIN = ("episode_id", "group_id", "task_key", "data_source", "status", "stop",
           "greedy_reward", "signal")  # fmt: skip
 
 
+_PLAYED = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "segment_starts")
+
+
+class _Damaged(ValueError):
+    """A row that is no episode; the message says why."""
+
+
+@functools.cache
+def _types() -> dict[str, Any]:
+    """Arrow's type of each column."""
+    schema = arrow_schema(COLUMNS)
+    return {name: schema.field(name).type for name in schema.names}
+
+
 def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
-    """From a table of one row, and the texts of token ids."""
+    """From a table of one row, and the texts of token ids; ``_Damaged`` where its columns do not belong together."""
     names = set(row.column_names)
+    for name in names & _REQUIRED:
+        if not row.column(name)[0].is_valid:
+            raise _Damaged(f"{name!r} is null")
 
     def value(name: str) -> Any:
         return row.column(name)[0].as_py() if name in names else None
@@ -380,23 +435,62 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
 
     text = value("token_text")
     if text is None and vocabulary:
-        text = [vocabulary[each] for each in array("token_ids").tolist()]
+        text = [vocabulary.get(each) for each in array("token_ids").tolist()]
     learned = {("returns" if name == "return" else name): array(name) for name in _LEARNED}
-    played = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "segment_starts")
-    tokens = Tokens(**{name: array(name) for name in played}, text=None if text is None else tuple(text), **learned)
+    played = {name: array(name) for name in _PLAYED}
+    turn_rewards = array("turn_rewards")
+    per_turn = {name: array(name) for name in ("credit_moved", "fork_value")}
+    _check_tokens(played, learned, text, len(turn_rewards))
+    if any(column is not None and len(column) != len(turn_rewards) for column in per_turn.values()):
+        raise _Damaged("its columns of turns have different lengths")
+    tokens = Tokens(**played, text=None if text is None else tuple(text), **learned)
     plain = {name: found for name in _PLAIN if (found := value(name)) is not None}
+    turn_terms, metrics = tuple(map(_numbers, value("turn_terms"))), _numbers(value("metrics"))
+    if len(turn_terms) != len(turn_rewards):
+        raise _Damaged(f"it has {len(turn_rewards)} turns' rewards and {len(turn_terms)} turns' terms")
+    if not np.isfinite(metrics.get("start_turn", 0.0)):
+        raise _Damaged("'start_turn' among its metrics is not finite")
+    try:
+        messages = check_conversation([_message(each) for each in value("messages")], "messages")
+    except (ValueError, AttributeError) as error:  # a message that is null has no items
+        raise _Damaged(str(error)) from error
     return Episode(
         index=index,
-        messages=tuple(_message(each) for each in value("messages")),
-        turn_rewards=array("turn_rewards"),
-        turn_terms=tuple(dict(terms) for terms in value("turn_terms")),
-        metrics=dict(value("metrics")),
-        credit_moved=array("credit_moved"),
-        fork_value=array("fork_value"),
+        messages=messages,
+        turn_rewards=turn_rewards,
+        turn_terms=turn_terms,
+        metrics=metrics,
+        **per_turn,
         checksums=dict(value("checksums") or ()),
         tokens=tokens,
         **plain,
     )
+
+
+def _check_tokens(played: Mapping[str, Any], learned: Mapping[str, Any], text: Any, turns: int) -> None:
+    """Raise ``_Damaged`` unless all columns are of the same tokens, and these of the episode's turns."""
+    size = len(played["token_ids"])
+    columns = {name: column for name, column in {**played, **learned}.items() if name != "segment_starts"}
+    if text is not None:
+        columns["token_text"] = text
+        if None in text:
+            raise _Damaged("a token has no text")
+    for name, column in columns.items():
+        if column is not None and len(column) != size:
+            raise _Damaged(f"it has {size} tokens, and {len(column)} entries of {name!r}")
+    if any(column.dtype == np.float64 for column in played.values()):
+        raise _Damaged("a column of its tokens has a null")
+    starts, turn_ids = played["segment_starts"], played["turn_id"][played["action_mask"]]
+    if len(starts) and (starts.min() < 0 or starts.max() > size or (np.diff(starts) < 0).any()):
+        raise _Damaged("'segment_starts' are not the beginnings of segments of its tokens")
+    if len(turn_ids) and (turn_ids.min() < 0 or turn_ids.max() >= turns):
+        raise _Damaged(f"'turn_id' names another turn than its {turns}")
+
+
+def _numbers(pairs: Any) -> dict[str, float]:
+    if pairs is None or any(value is None for _, value in pairs):
+        raise _Damaged("a metric or a term is null")
+    return dict(pairs)
 
 
 def _message(row: Mapping[str, Any]) -> Any:

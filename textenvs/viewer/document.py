@@ -154,7 +154,7 @@ class Document:
             "name": run.path.resolve().name,
             "path": str(run.path),
             "kind": run.kind,
-            "config": _json(json.loads(json.dumps(run.config, default=str))),
+            "config": _json(run.config),
             "results": results,
             "metrics": _metrics(run),
             "left_out": [f"{each.kind} {each.number}" for each in run.iterations if each not in shown],
@@ -315,11 +315,13 @@ def _metrics(run: RecordedRun) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
+    """As JSON, which has no NaN, no infinity and no dates."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Mapping):
         return {str(key): _json(each) for key, each in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
         return [_json(each) for each in value]
-    return value
+    return str(value)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
+
+from textenvs.bounded_files import YAML_FILE, UnreadableFile, read_text
 
 from .describe import Key, key_at
 from .yaml12 import Loader, reason
@@ -65,16 +66,18 @@ def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Re
 def from_file(path: str, keys: Mapping[str, Key], report: Report) -> list[Setting]:
     """Settings from a YAML file, nested or with dotted keys; what cannot be read is reported."""
     try:
-        loader = Loader(Path(path).expanduser().read_text(encoding="utf-8"))
+        loader = Loader(read_text(path, YAML_FILE))
         node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):
             return list(_leaves("", node, loader, keys, lambda line: f"{path}:{line + 1}"))
         if node is not None:  # an empty file sets nothing
             report("--config", "the file must be a mapping of keys to values", path)
-    except (OSError, UnicodeDecodeError) as error:
-        report("--config", f"{path} cannot be read: {error}", COMMAND_LINE)
+    except UnreadableFile as error:
+        report("--config", str(error), COMMAND_LINE)
     except yaml.YAMLError as error:
         report("--config", f"is not YAML: {reason(error)}", path)
+    except (ValueError, OverflowError) as error:  # a date of no calendar
+        report("--config", f"has a value that cannot be read: {error}", path)
     return []
 
 

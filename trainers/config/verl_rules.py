@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 import yaml
 
+from textenvs.bounded_files import YAML_FILE, UnreadableFile, read_text
+
 from ..algorithms.names import Rejection
 from ..hub import read_adapter
 from .commands import EvaluateConfig, GenerateConfig
@@ -328,10 +330,10 @@ def _classes(given: Given, key: str, kind: str) -> Mapping[str, Any]:
     path, known, entries = given.value(key), NAMES[kind], kind if kind == "tools" else "interaction"
     classes: list[tuple[str, dict[str, Any]]] = []
     try:
-        content = yaml.load(Path(str(path)).expanduser().read_text(encoding="utf-8"), Loader)
+        content = yaml.load(read_text(str(path), YAML_FILE), Loader)
         classes = [(str(entry["class_name"]), dict(entry.get("config") or {})) for entry in content[entries]]
-    except (OSError, UnicodeDecodeError) as error:
-        text = f"{path} cannot be read: {error}; give a file that is there, or name the environment with env.id"
+    except UnreadableFile as error:
+        text = f"{error}; give a file that is there, or name the environment with env.id"
         given.stop(key, text)
     except yaml.YAMLError as error:
         given.stop(key, f"{path} is not YAML: {reason(error)}")

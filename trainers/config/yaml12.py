@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import yaml
 
+from textenvs.bounded_files import BoundedLoader
+
 _TAG = "tag:yaml.org,2002:"
 _FLOAT = re.compile(
     r"""[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$
@@ -25,7 +27,7 @@ _SCALARS = (
 )
 
 
-class Loader(yaml.SafeLoader):
+class Loader(BoundedLoader):
     """Reads 1.2's scalars; a key that stands twice in one mapping is a ``yaml.MarkedYAMLError``."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]

@@ -22,6 +22,8 @@ from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 
+from textenvs.records.metrics import read_metrics
+
 from ..registry import flattened
 from ..trajectory import Trajectory
 from .console import ConsoleLogger, pick, print_conversations
@@ -101,17 +103,10 @@ class JsonlLogger:
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
     """The steps and metrics of a file that :class:`JsonlLogger` wrote; ``MetricsError`` names a damaged line."""
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            step = row.pop("step")
-            metrics = {name: float(value) for name, value in row.items()}
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            if number == len(lines) and not line.endswith("\n"):
-                return  # the process was stopped while it wrote this line
-            raise MetricsError(f"{path}, line {number}: not a line of metrics ({error}); move the file away") from error
-        yield step, metrics
+    try:
+        yield from read_metrics(path)
+    except ValueError as error:
+        raise MetricsError(str(error)) from error
 
 
 def _line(step: int, metrics: Mapping[str, float]) -> str:

@@ -111,7 +111,7 @@ def test_files_that_are_none(tmp_path):
         with pytest.raises(TaskError, match=f"absent.{suffix}: no such file"):
             read(tmp_path / f"absent.{suffix}")
         (tmp_path / f"folder.{suffix}").mkdir()
-        with pytest.raises(TaskError, match="a folder, not a file"):
+        with pytest.raises(TaskError, match="is a folder, not a regular file"):
             read(tmp_path / f"folder.{suffix}")
     (tmp_path / "empty.jsonl").write_text("\n \n")
     with pytest.raises(TaskError, match="empty.jsonl: the file is empty"):
