@@ -42,6 +42,11 @@ LINGER_S = 60.0
 _DIGESTED = 100
 #: How many seconds an environment has to close.
 CLOSE_S = 10.0
+#: Requests under way together take at most this share of the memory; one alone may take more.
+REQUESTS_SHARE = 0.25
+#: After so many replies that an ``open`` plays again, it waits three times as long as each takes, and as often as there
+#: are others that do the same: together they take at most a quarter of the event loop's time.
+FAST_REPLAY, REPLAY_WAITS = 64, 3.0
 
 
 class Limits(BaseModel):
@@ -77,6 +82,7 @@ class _Session:
     asked: bytes = b""  # the last request that has changed the episode, and its answer
     answer: bytes = b""
     doing: bytes = b""  # the request that is carried out
+    replaying: int = 0  # replies that its ``open`` has yet to play again
     work: asyncio.Task[bytes] | None = None
 
     @property
@@ -104,6 +110,7 @@ class Host:
         self._digests: dict[str, str] = {}
         self.sessions: dict[tuple[str, str], _Session] = {}
         self.held = 0  # bytes
+        self._requests = 0  # of them, those of requests under way
         self.counts = {"opened": 0, "repeated": 0, "most_sessions": 0, "most_held_bytes": 0}
         self.errors: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
@@ -154,11 +161,15 @@ class Host:
         """Take memory for a request while it is carried out and its answer is sent; a small one is never refused."""
         if size > SMALL_BYTES and not always:
             self._check_room(size)
+            if self._requests and size + self._requests > (most := int(REQUESTS_SHARE * self.limits.max_bytes)):
+                raise Refusal("full", f"other requests take {self._requests} bytes of {most}", retry_after_s=1.0)
         self._hold(size)
+        self._requests += size
         try:
             yield
         finally:
             self._hold(-size)
+            self._requests -= size
 
     def expire(self) -> None:
         """End the sessions that were not used for long; to be called now and then."""
@@ -235,12 +246,15 @@ class Host:
         for event in request.replay:
             if isinstance(event, protocol.Said):
                 self._check_reply(event.action)
+        others = sum(each.replaying for key, each in self.sessions.items() if key[0] == owner)
+        if others and others + len(request.replay) > protocol.MAX_REPLAY:
+            raise Refusal("full", f"{others} replies of your other sessions are being played again", retry_after_s=1.0)
         size = SESSION_BYTES + weigh(_encoded(request.options))  # a row of the client's stays as long as the session
         self._check_room(size)
         if len(self.sessions) >= self.limits.max_sessions:
             raise Refusal("full", f"all {self.limits.max_sessions} sessions are taken", retry_after_s=1.0)
         key = (owner, request.session)
-        session = self.sessions[key] = _Session(key, size, time.monotonic())
+        session = self.sessions[key] = _Session(key, size, time.monotonic(), replaying=len(request.replay))
         self._hold(size)
         self.counts["opened"] += 1
         self.counts["most_sessions"] = max(self.counts["most_sessions"], len(self.sessions))
@@ -317,8 +331,13 @@ class Host:
                 raise Refusal("refused_reset", str(error), exception="ValueError") from error
             raise logged(error, "reset", "refused_reset") from error
         turn = 0
-        for event in request.replay:
-            await asyncio.sleep(0)  # other sessions have their turn
+        spent = 0.0
+        for number, event in enumerate(request.replay):
+            replays = sum(each.replaying > 0 for each in self.sessions.values())
+            # Other sessions have their turn.
+            await asyncio.sleep(REPLAY_WAITS * spent * replays if number >= FAST_REPLAY else 0)
+            session.replaying -= 1
+            begun = time.perf_counter()
             if isinstance(event, protocol.Reseeded):
                 self._start(self._close(env))
                 session.env = env = env.fork(event.reseed)
@@ -326,6 +345,7 @@ class Host:
             if env.state.done:
                 raise Refusal("replay_failed", f"the episode is over after {turn} replies here", turn=turn)
             messages, *_ = await self._in_time(session, step_in_thread(env, in_thread, event.action))
+            spent = time.perf_counter() - begun
             turn += 1
         session.told = len(messages)
         return {"session": request.session, "turn": turn, "seed": seed, "messages": messages, "info": info}

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
+from ..bounded_files import parse_json
 from ..env import FAILURE_STOPS, LARGEST
 from ..messages import check_conversation, clean_messages
 from ..options import PositiveInt
@@ -25,8 +26,10 @@ from ..task import Task
 PROTOCOL = 3
 #: The same for every protocol, so that ``describe`` can always be asked which one a server has.
 PREFIX = "/v1"
-#: How many events the ``replay`` of an ``open`` may have.
+#: How many events the ``replay`` of an ``open`` may have, and all that are under way for one owner of a token.
 MAX_REPLAY = 10_000
+#: Values of a request's JSON, and its nesting: a parsed value takes up to 60 times the bytes of its text.
+MAX_VALUES, MAX_DEPTH = 250_000, 100
 #: What an operator may allow beyond playing; see ``docs/serving.md``.
 ALLOWANCES: tuple[str, ...] = ("tasks", "expert", "scores")
 
@@ -277,16 +280,18 @@ def encode(message: Any) -> bytes:
 
 
 def decode(body: bytes | str) -> Any:
-    try:
-        return json.loads(body, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """Parse a message; ``ValueError`` where it is not JSON, or not within :data:`MAX_VALUES` and :data:`MAX_DEPTH`."""
+    return parse_json(body, values=MAX_VALUES, depth=MAX_DEPTH)
 
 
 def weigh(body: bytes) -> int:
-    """Bytes of memory that a JSON text takes when it is decoded, at most; an estimate, without decoding it."""
+    """Bytes of memory that a JSON text takes when it is decoded, at most; an estimate, without decoding it.
+
+    What has more values than a request may have is refused before they are made.
+    """
     width = 1 if body.isascii() and b"\\u" not in body else 4
-    return width * len(body) + 64 * sum(body.count(mark) for mark in (b"[", b"{", b",", b":"))
+    values = sum(body.count(mark) for mark in (b"[", b"{", b",", b":"))
+    return width * len(body) + 64 * min(values, MAX_VALUES)
 
 
 def set_state(rng: np.random.Generator, state: Json) -> None:
@@ -300,7 +305,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

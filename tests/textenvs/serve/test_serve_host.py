@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_envs import AsyncGuess, BlockingGuess, Guess, ToyTasks
 
-from textenvs import Task, TaskError, user
+from textenvs import Task, TaskError, Turn, user
 from textenvs.serve import host as module
 from textenvs.serve.host import Host, Limits, Offer
 from textenvs.serve.protocol import Refusal, encode
@@ -196,7 +196,8 @@ async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_ans
 # ------------------------------------------------------------------ memory
 
 
-async def test_what_is_held_is_bounded_and_given_back():
+async def test_what_is_held_is_bounded_and_given_back(monkeypatch):
+    monkeypatch.setattr(module, "REQUESTS_SHARE", 1.0)
     host = await hosting({"env": Offer(Guess)}, limits=Limits(max_reply_bytes=1000, max_bytes=50_000), allow=["tasks"])
     session = await opened(host)
     assert (await stepped(host, session, "x" * 1000))["kind"] == "too_large"
@@ -222,6 +223,70 @@ async def test_what_is_held_is_bounded_and_given_back():
         with host.holding(10_000), host.holding(module.SMALL_BYTES):  # so that sessions can be closed
             await told(host, "close", sessions=[session])
     assert host.held == 0
+    await host.close()
+
+
+async def test_requests_under_way_share_a_part_of_the_memory():
+    host = await hosting({"env": Offer(Guess)}, limits=Limits(max_bytes=100_000))
+    with host.holding(60_000):  # one alone may take more
+        with pytest.raises(Refusal, match="other requests take 60000 bytes of 25000") as raised, host.holding(10_000):
+            pass
+        assert (raised.value.kind, raised.value.retry_after_s) == ("full", 1.0)
+        assert await opened(host) not in ("full", "too_large")  # a small one is never refused
+    with host.holding(20_000), host.holding(5_000):
+        pass
+    await host.close()
+    assert (host.held, host._requests) == (0, 0)
+
+
+# ------------------------------------------------------------------ episodes that are played again
+
+
+async def test_replays_leave_the_loop_to_others(monkeypatch):
+    """What a replay waits between replies is three times what it and the others that replay take."""
+    monkeypatch.setattr(module, "FAST_REPLAY", 2)
+    clock, waits = iter(range(10_000)), []
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    real = asyncio.sleep
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+
+    class Endless(Guess):
+        def respond(self, reply):
+            return Turn([user("again")])
+
+    host = await hosting({"env": Offer(lambda: Endless(max_assistant_turns=50))})
+    await opened(host, replay=[{"action": "x"}] * 6)
+    assert waits == [0, 0, 3, 3, 3, 3]
+    waits.clear()
+    await asyncio.gather(*(opened(host, replay=[{"action": "x"}] * 6) for _ in range(2)))
+    assert max(waits) >= 6  # with another one beside it, twice as long
+    await host.close()
+
+
+async def test_replies_played_again_for_one_owner_are_bounded(monkeypatch):
+    monkeypatch.setattr(module.protocol, "MAX_REPLAY", 10)
+    release = asyncio.Event()
+
+    class Slow(Guess):
+        async def respond(self, reply):
+            await release.wait()
+            return Turn([user("again")])
+
+    host = await hosting({"env": Offer(lambda: Slow(max_assistant_turns=50))})
+    replay = [{"action": "x"}] * 8
+    first = asyncio.ensure_future(opened(host, replay=replay))
+    await so(lambda: any(session.work is not None for session in host.sessions.values()))
+    assert await opened(host, replay=replay) == "full"
+    assert await opened(host) != "full"  # nothing to play again
+    other = asyncio.ensure_future(opened(host, owner="bob", replay=replay))
+    release.set()
+    assert "full" not in (await first, await other)
+    assert await opened(host, replay=replay) != "full"
     await host.close()
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from textenvs.serve.protocol import (
     MAX_REPLAY,
+    MAX_VALUES,
     OPS,
     Refusal,
     Step,
@@ -100,3 +101,16 @@ def test_a_generator_is_sent_by_its_state():
     for wrong in ({}, {"bit_generator": "MT19937"}, {"bit_generator": "PCG64", "state": {"state": -1, "inc": 2**200}}):
         with pytest.raises(Refusal, match="not the state"):
             set_state(rng, wrong)
+
+
+@given(st.integers(1, 300_000), st.sampled_from(["[]", "{}", "1", '{"a":1}', '"x"']))
+@settings(max_examples=10, deadline=None)
+def test_requests_of_too_many_values_are_refused_before_parsing(count, value):
+    body = ("[" + ",".join([value] * count) + "]").encode()
+    size = 1 + count * {'{"a":1}': 3}.get(value, 1)
+    if size > 2 * MAX_VALUES:
+        with pytest.raises(ValueError, match="more than"):
+            decode(body)
+    elif size < MAX_VALUES // 2:
+        assert len(decode(body)) == count
+    assert weigh(body) <= len(body) + 64 * MAX_VALUES

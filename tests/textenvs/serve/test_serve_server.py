@@ -106,7 +106,7 @@ def test_tokens_must_differ_and_metrics_have_none(guarded):
         (b"{", 400, "JSON"),
         (b"\xff\xfe", 400, "JSON"),
         (b"[1]", 400, "valid dictionary"),
-        (b"[" * 15_000, 400, "nested too deeply"),
+        (b"[" * 15_000, 400, "nested more than 100 deep"),
         (b'{"env": "guess"}', 400, "session: Field required"),
         (b'{"session": "sixteen characters", "env": "guesss"}', 404, "no such environment, but guess"),
         (b'{"session": "sixteen characters", "env": "guess", "seed": -1}', 400, "seed"),
