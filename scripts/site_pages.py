@@ -72,6 +72,8 @@ EPISODES, STYLE, WORKER = "episodes.html", "site.css", "site_worker.js"
 _ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 _LOADS = re.compile(r"<(?:script|img|iframe|link)[^>]*\s(?:src|href)=\"?(https?:[^\s\">]+)")
+_FENCE = re.compile(r"```|~~~~")
+_CODE = re.compile(r"<(pre|code|script)\b.*?</\1>", re.DOTALL)
 _MARK = re.compile(r"<!-- attacks (\S+) -->")
 
 
@@ -189,15 +191,25 @@ def contained(site: Path = SITE) -> None:
     """Have the built pages load nothing from elsewhere.
 
     Raises:
-        ValueError: One loads something that is not known; Zensical has changed.
+        ValueError: One loads something that is not known; Zensical has changed. Or a page shows the fence of a code
+            block as text: its first line has something that Markdown does not take for a language or an attribute.
     """
     for page in sorted(site.rglob("*.html")):
         text = page.read_text(encoding="utf-8")
+        if page.name != EPISODES and (fence := unread_fence(text)):
+            raise ValueError(f"{page} shows the fence of a code block as text: {fence}")
         here = "../" * (len(page.relative_to(site).parts) - 1)
         text = text.replace(_ELSEWHERE, f"{here}{WORKER}")
         if loaded := _LOADS.findall(text):
             raise ValueError(f"{page} loads {', '.join(loaded)}")
         page.write_text(text, encoding="utf-8")
+
+
+def unread_fence(html: str) -> str | None:
+    """Return a fence that stands in a page outside of its code, with the words after it; ``None`` without one."""
+    prose = re.sub(r"<[^>]+>", "", _CODE.sub("", html))
+    fence = _FENCE.search(prose)
+    return None if fence is None else " ".join(prose[fence.start() : fence.start() + 60].split())
 
 
 if __name__ == "__main__":

@@ -183,3 +183,24 @@ def test_the_hooks_are_the_linters_of_make_lint():
     hooks = {hook["entry"].removesuffix(" --force-exclude").removeprefix(".venv/bin/") for hook in repository["hooks"]}
     recipe = (ROOT / "Makefile").read_text("utf-8").partition("\nlint: dev\n")[2].partition("\n\n")[0]
     assert hooks == {line.strip().removeprefix("$(BIN)/").removesuffix(" --check") for line in recipe.splitlines()}
+
+
+def test_fences_of_code_have_a_language_and_attributes_alone():
+    """``python coffee.py`` is a paragraph on the site, ``python title="coffee.py"`` a block with a title."""
+    allowed = re.compile(r'^ *```+(?:[\w-]+(?: \w+="[^"]*")*|\{[^}]*\})?$')
+    wrong = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in PAGES
+        for line in page.read_text("utf-8").splitlines()
+        if line.lstrip().startswith("```") and not allowed.match(line)
+    ]
+    assert wrong == []
+
+
+def test_a_fence_in_a_built_page_fails_the_build(site, tmp_path):
+    good = "<p>Text</p><pre><code>```python\nx\n```</code></pre><code>```</code>"
+    (tmp_path / "page.html").write_text(good)
+    site.contained(tmp_path)
+    (tmp_path / "page.html").write_text(good + "<p>```python coffee.py\nimport x\n```</p>")
+    with pytest.raises(ValueError, match=r"page.html shows the fence.*python coffee.py"):
+        site.contained(tmp_path)
