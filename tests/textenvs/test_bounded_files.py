@@ -1,5 +1,6 @@
 """Bounds of files that come from elsewhere."""
 
+import contextlib
 import json
 import os
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs import bounded_files
@@ -22,6 +23,7 @@ from textenvs.bounded_files import (
     read_yaml_mapping,
 )
 from textenvs.data.parquet_files import open_parquet
+from textenvs.data.parquet_footer import read_footer
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -173,3 +175,41 @@ def test_repeated_texts_in_parquet_are_read(tmp_path):
     pq.write_table(pa.table({"text": ["hello " * 100] * 20_000, "pairs": pairs}), path)
     with open_parquet(path) as file:
         assert file.read().num_rows == 20_000
+
+
+COLUMNS = {
+    "text": st.text(max_size=5),
+    "number": st.integers(-(2**31), 2**31 - 1),
+    "list": st.lists(st.text(max_size=3), max_size=3),
+    "struct": st.fixed_dictionaries({"a": st.floats(allow_nan=False), "b": st.lists(st.booleans(), max_size=2)}),
+}
+
+
+@given(st.lists(st.fixed_dictionaries(COLUMNS), min_size=1, max_size=40), st.integers(1, 50), st.booleans())
+@settings(deadline=None, max_examples=30)
+def test_footers_are_read_as_by_pyarrow(tmp_path_factory, rows, group, dictionary):
+    path = tmp_path_factory.getbasetemp() / "footer.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=group, use_dictionary=dictionary)
+    metadata = pq.ParquetFile(path).metadata
+    groups = read_footer(path)
+    assert [group.rows for group in groups] == [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+    for number, group in enumerate(groups):
+        columns = [metadata.row_group(number).column(n) for n in range(metadata.num_columns)]
+        for mine, theirs in zip(group.columns, columns, strict=True):
+            assert mine.path == theirs.path_in_schema
+            assert (mine.values, mine.unpacked) == (theirs.num_values, theirs.total_uncompressed_size)
+            assert mine.texts == (theirs.physical_type == "BYTE_ARRAY")
+            assert mine.dictionary == any("DICTIONARY" in name for name in theirs.encodings)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_damaged_footers_are_refused_or_read(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "damaged.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "list": [[1], [2, 3]]}), path)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with contextlib.suppress(ValueError):  # anything else, and an end of the process, fails the test
+        read_footer(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bounded_files import UnreadableFile, open_regular
+from .parquet_footer import read_footer
 
 #: Bytes that a file's pages, or the texts of one of its columns, may unpack to; a larger file may have a multiple.
 UNPACKED, UNPACKED_TIMES = 512 << 20, 200
@@ -68,50 +69,44 @@ def checked_parquet(path: str | os.PathLike[str]) -> Any:
     path = Path(path).expanduser()
     os.close(open_regular(path))
     with parquet_errors(path):
-        file = parquet.ParquetFile(path)
         try:
-            _check(file, path, parquet)
-        except BaseException:
-            file.close()
+            _check(path, parquet)
+        except UnreadableFile:
             raise
-    return file
+        except ValueError as error:
+            raise UnreadableFile(f"{path}: not a readable Parquet file ({error})") from error
+        return parquet.ParquetFile(path)
 
 
-def _check(file: Any, path: Path, parquet: Any) -> None:
-    metadata, size = file.metadata, path.stat().st_size
+def _check(path: Path, parquet: Any) -> None:
+    size = path.stat().st_size
     unpacked, values = max(UNPACKED, UNPACKED_TIMES * size), max(VALUES, VALUES_PER_BYTE * size)
-    if metadata.num_row_groups * max(1, metadata.num_columns) > CHUNKS:
-        raise UnreadableFile(f"{path} has {metadata.num_row_groups} groups of rows, more than are read; write it anew")
+    groups = read_footer(path)
+    if sum(len(group.columns) for group in groups) > CHUNKS:
+        raise UnreadableFile(f"{path} has {len(groups):,} groups of rows, more than are read; write it anew")
     total = 0
     shared: dict[str, list[int]] = {}  # columns of texts that are stored once and referred to, and their groups of rows
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        if row_group.num_rows > values:
-            raise _bomb(path, f"a group of {row_group.num_rows:,} rows", size)
-        for number in range(row_group.num_columns):
-            column = row_group.column(number)
-            total += column.total_uncompressed_size
-            if column.num_values > values:
-                raise _bomb(path, f"{column.num_values:,} values of {column.path_in_schema!r}", size)
-            several = column.num_values * column.total_uncompressed_size > unpacked
-            if column.physical_type == "BYTE_ARRAY" and several and _has_dictionary(column):
-                shared.setdefault(column.path_in_schema, []).append(group)
+    for number, group in enumerate(groups):
+        if group.rows > values:
+            raise _bomb(path, f"a group of {group.rows:,} rows", size)
+        for column in group.columns:
+            total += column.unpacked
+            if column.values > values:
+                raise _bomb(path, f"{column.values:,} values of {column.path!r}", size)
+            if column.texts and column.dictionary and column.values * column.unpacked > unpacked:
+                shared.setdefault(column.path, []).append(number)
     if total > unpacked:
         raise _bomb(path, f"{total >> 20:,} MiB", size)
     if not shared:
         return
-    with parquet.ParquetFile(path, read_dictionary=list(shared)) as again:
-        for column_path, groups in shared.items():
+    with parquet.ParquetFile(path, read_dictionary=list(shared)) as file:
+        for column_path, numbers in shared.items():
             texts = 0
-            for group in groups:
-                for chunk in again.read_row_group(group, columns=[column_path]).column(0).chunks:
+            for number in numbers:
+                for chunk in file.read_row_group(number, columns=[column_path]).column(0).chunks:
                     texts += _text_bytes(chunk)
                     if texts > unpacked:
                         raise _bomb(path, f"more than {unpacked >> 20:,} MiB of {column_path!r}", size)
-
-
-def _has_dictionary(column: Any) -> bool:
-    return any("DICTIONARY" in str(encoding) for encoding in column.encodings)
 
 
 def _text_bytes(array: Any) -> int:

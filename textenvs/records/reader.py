@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..bounded_files import UnreadableFile, parse_json, read_json_object, read_yaml_mapping
 from ..data.parquet_files import checked_parquet, parquet_errors
+from ..data.parquet_footer import read_footer
 from ..evaluate.records import EPISODES, MANIFEST, SUMMARY, FolderError, Record, read_folder
 from ..messages import Messages, check_conversation
 from .metrics import read_metrics
@@ -203,8 +204,7 @@ class Iteration:
             yield from (_of_record(n, r) for n, r in enumerate(self._records) if wanted is None or n in wanted)
             return
         begin = 0
-        for number in range(self._file.num_row_groups):
-            size = self._file.metadata.row_group(number).num_rows
+        for number, size in enumerate(self._group_sizes):
             some = [n for n in range(size) if wanted is None or begin + n in wanted]
             if some:
                 names = [name for name in self._names if name in COLUMNS and name != "vocabulary"]
@@ -241,6 +241,14 @@ class Iteration:
             elif (found := file.schema_arrow.field(name).type) != kind:
                 raise RecordsError(f"{self.path}: column {name!r} is of the type {found}, not {kind}")
         return file
+
+    @cached_property
+    def _group_sizes(self) -> list[int]:
+        """Rows of each of the file's groups of rows."""
+        try:
+            return [group.rows for group in read_footer(self.path)]
+        except ValueError as error:
+            raise RecordsError(f"{self.path}: not a readable Parquet file ({error})") from error
 
     @cached_property
     def _names(self) -> list[str]:
