@@ -6,6 +6,7 @@
 #   make test-light   without them, and without the tests that run them
 #   make test-slow    the tests that both leave out: long ones, of what others show in another way
 #   make test-viewer  the page of `textenvs view` in a real Chromium; installs Playwright, and Chromium with apt where there is none
+#   make test-site    the site of the documentation, built and opened there
 #   make lint     style, types and layers
 #   make viewer   textenvs/viewer/page.html, from its front end (needs npm)
 #   make bench    speed, as ratios
@@ -38,7 +39,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts planner dev train train-lm test test-light test-slow test-viewer viewer lint bench lock docs docs-pages doctor release-check clean
+.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts planner dev train train-lm test test-light test-slow test-viewer test-site viewer lint bench lock docs docs-pages doctor release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -153,6 +154,11 @@ test-viewer: dev
 	$(PIP) --require-hashes --no-deps --requirement requirements/viewer.lock
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/textenvs/viewer $(PYTEST)
+
+test-site: docs dev
+	$(PIP) --require-hashes --no-deps --requirement requirements/viewer.lock
+	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/python -m pytest -m "slow or not slow" tests/test_site_browser.py $(PYTEST)
 
 viewer:
 	cd textenvs/viewer/frontend && npm ci --no-audit --no-fund && npm run build

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 import textenvs
+from textenvs.evaluate.baselines import has_script
 from textenvs.records.writer import write_played
 from textenvs.viewer import Document, write_page
 
@@ -74,6 +75,7 @@ _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 _LOADS = re.compile(r"<(?:script|img|iframe|link)[^>]*\s(?:src|href)=\"?(https?:[^\s\">]+)")
 _FENCE = re.compile(r"```|~~~~")
 _CODE = re.compile(r"<(pre|code|script)\b.*?</\1>", re.DOTALL)
+_NAME = re.compile(r"<code>([^<>\s]{1,60})</code>")
 _MARK = re.compile(r"<!-- attacks (\S+) -->")
 
 
@@ -136,7 +138,7 @@ def episode_html(env_id: str, seed: int, root: str) -> str:
     where = f"{root}{EPISODES}#/run/0/validation/0/e/{quote(_name(env_id, seed), safe='')}"
     return (
         f'\n<figure class="episode"><iframe src="{where}" title="an episode of {env_id}" loading="lazy"></iframe>'
-        f"<figcaption>Its scripted expert in <code>{env_id}</code>, seed {seed}. "
+        f"<figcaption>Scripted replies in <code>{env_id}</code>, seed {seed}. "
         f'<a href="{where}" target="_blank">In a tab of its own</a></figcaption></figure>\n'
     )
 
@@ -157,6 +159,8 @@ def write_episodes(env_ids: Sequence[str], page: Path, seeds: int = 4) -> dict[s
         env = textenvs.make(env_id)
         try:
             played = [_played(env, env_id, seed) for seed in range(seeds)]
+            if max(len(row["turn_rewards"]) for row in played) == 1 and has_script(env, "careless_reply"):
+                played = [_played(env, env_id, seed, careless=1) for seed in range(seeds)]
         finally:
             env.close()
         longest[env_id] = max(range(seeds), key=lambda seed: len(played[seed]["turn_rewards"]))
@@ -168,12 +172,13 @@ def write_episodes(env_ids: Sequence[str], page: Path, seeds: int = 4) -> dict[s
     return longest
 
 
-def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int) -> dict[str, Any]:
-    """An episode of the scripted expert, as a row of a file of episodes."""
+def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int, careless: int = 0) -> dict[str, Any]:
+    """An episode of the scripted expert, as a row of a file of episodes; its first replies may be careless ones."""
     conversation, info = env.reset(seed=seed)
     rng, over, rewards, terms = np.random.default_rng(seed), False, list[float](), list[list[tuple[str, float]]]()
     while not over:
-        conversation, reward, terminated, truncated, info = env.step(env.demonstration(rng))
+        script = env.careless_reply if len(rewards) < careless else env.demonstration
+        conversation, reward, terminated, truncated, info = env.step(script(rng))
         rewards.append(float(reward))
         terms.append(list(info["terms"].items()))
         over = terminated or truncated
@@ -188,7 +193,7 @@ def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int) -> dict[str, Any
 
 
 def contained(site: Path = SITE) -> None:
-    """Have the built pages load nothing from elsewhere.
+    """Have the built pages load nothing from elsewhere, and mark keys and ids, which are not to be broken over lines.
 
     Raises:
         ValueError: One loads something that is not known; Zensical has changed. Or a page shows the fence of a code
@@ -200,6 +205,8 @@ def contained(site: Path = SITE) -> None:
             raise ValueError(f"{page} shows the fence of a code block as text: {fence}")
         here = "../" * (len(page.relative_to(site).parts) - 1)
         text = text.replace(_ELSEWHERE, f"{here}{WORKER}")
+        if page.name != EPISODES:
+            text = _NAME.sub(r'<code class="name">\1</code>', text)
         if loaded := _LOADS.findall(text):
             raise ValueError(f"{page} loads {', '.join(loaded)}")
         page.write_text(text, encoding="utf-8")
