@@ -88,7 +88,7 @@ def build(out: Path = OUT) -> list[Path]:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     shown = [env_id for env_id in textenvs.list_environments() if env_id not in NOT_PLAYED]
-    seeds, written = write_episodes(shown, out / EPISODES), []
+    longest, written = write_episodes(shown, out / EPISODES), []
     for source in sorted({path for pattern in PAGES for path in ROOT.glob(pattern) if path.is_file()}):
         page = out / source.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def build(out: Path = OUT) -> list[Path]:
         if source == GALLERY:
             text += f'\n## Episodes\n\n<figure class="episode"><iframe src="../../{EPISODES}#/run/0/validation/0" '
             text += 'title="episodes of all environments"></iframe></figure>\n'
-        page.write_text(with_episodes(text, seeds, "../" * (len(page.relative_to(out).parts) - 1)), encoding="utf-8")
+        page.write_text(with_episodes(text, longest, "../" * (len(page.relative_to(out).parts) - 1)), encoding="utf-8")
         written.append(page)
     for name in (STYLE, WORKER):
         shutil.copyfile(ROOT / "scripts" / name, out / name)
@@ -120,16 +120,18 @@ def _linked(source: Path, text: str) -> Iterator[Path]:
             yield path
 
 
-def with_episodes(text: str, seeds: Mapping[str, int], root: str) -> str:
+def with_episodes(text: str, longest: Mapping[str, tuple[int, int]], root: str) -> str:
     """The page with an episode of each environment whose table of attacks it has, before its first section.
 
     Args:
         text: Of the page.
-        seeds: Of the episodes that are shown, by environment.
+        longest: Seed and turns of the episode that is shown of each environment; the one with most turns comes first.
         root: The way from the page to the site's folder, for example ``../../``.
     """
     before, section, after = text.partition("\n## ")
-    shown = (episode_html(env_id, seeds[env_id], root) for env_id in _MARK.findall(text) if env_id in seeds)
+    env_ids = [env_id for env_id in _MARK.findall(text) if env_id in longest]
+    env_ids.sort(key=lambda env_id: -longest[env_id][1])
+    shown = (episode_html(env_id, longest[env_id][0], root) for env_id in env_ids)
     return f"{before}\n{''.join(shown)}{section}{after}"
 
 
@@ -147,29 +149,35 @@ def _name(env_id: str, seed: int) -> str:
     return f"{env_id.removeprefix('textenv/')}, seed {seed}"
 
 
-def write_episodes(env_ids: Sequence[str], page: Path, seeds: int = 4) -> dict[str, int]:
+def write_episodes(env_ids: Sequence[str], page: Path, seeds: int = 4) -> dict[str, tuple[int, int]]:
     """Play each environment's scripted expert, and write one page of the viewer with all of these episodes.
 
     Returns:
-        The seed of each environment's longest episode.
+        The seed of each environment's longest episode, and its turns.
     """
     rows: list[dict[str, Any]] = []
-    longest: dict[str, int] = {}
+    longest: dict[str, tuple[int, int]] = {}
     for env_id in env_ids:
         env = textenvs.make(env_id)
         try:
             played = [_played(env, env_id, seed) for seed in range(seeds)]
-            if max(len(row["turn_rewards"]) for row in played) == 1 and has_script(env, "careless_reply"):
-                played = [_played(env, env_id, seed, careless=1) for seed in range(seeds)]
+            if max(map(_turns, played)) == 1 and has_script(env, "careless"):
+                corrected = [_played(env, env_id, seed, careless=1) for seed in range(seeds)]
+                played = corrected if max(map(_turns, corrected)) > 1 else played
         finally:
             env.close()
-        longest[env_id] = max(range(seeds), key=lambda seed: len(played[seed]["turn_rewards"]))
+        seed = max(range(seeds), key=lambda seed: _turns(played[seed]))
+        longest[env_id] = seed, _turns(played[seed])
         rows += played
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "environments.parquet"
         write_played(file, rows, kind="validation", iteration=0, title="scripted experts")
         write_page(Document([file]), page)
     return longest
+
+
+def _turns(row: Mapping[str, Any]) -> int:
+    return len(row["turn_rewards"])
 
 
 def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int, careless: int = 0) -> dict[str, Any]:
