@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from .env import TextEnv
-from .options import PositiveInt
+from .options import PositiveInt, import_named
 from .text import nearest
 
 FILE_NAME = "envs_registry.yaml"
@@ -115,7 +115,10 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
             raise TypeError(f"{env_id} has no option {name!r}; {hint}")
     if env_id.rpartition(":")[2] not in gymnasium.registry:
         return maker(**kwargs)  # type: ignore[no-any-return]
-    env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
+    except TypeError as error:  # which Gymnasium has raised anew, with words of its own
+        raise error.__context__ if isinstance(error.__context__, TypeError) else error from None
     if not isinstance(env, TextEnv):
         raise TypeError(f"{env_id!r} is a {type(env).__name__}, not a TextEnv; use gymnasium.make for it")
     return env
@@ -135,8 +138,22 @@ def constructor(env_id: str) -> Callable[..., Any]:
     if not isinstance(entry_point, str):
         assert entry_point is not None  # Gymnasium's specs of vector environments alone have none
         return entry_point
+    return _at_entry_point(name, entry_point)
+
+
+def _at_entry_point(name: str, entry_point: str) -> Callable[..., Any]:
     place, _, attribute = entry_point.partition(":")
-    return getattr(importlib.import_module(place), attribute)  # type: ignore[no-any-return]
+    try:
+        found: Any = import_named(place)
+    except ValueError as error:
+        raise gymnasium.error.Error(f"{name!r} has the entry point {entry_point!r}, and {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [each for each, value in vars(found).items() if inspect.isclass(value) and not each.startswith("_")]
+            hint = nearest(part, names, f"its classes are {', '.join(names) or 'none'}")
+            raise gymnasium.error.Error(f"{name!r} has the entry point {entry_point!r}, which has no {part!r}; {hint}")
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -20,7 +20,6 @@ from ..evaluate.policies import SCRIPTS, AttackPolicy, Player, Policy, Reply, Sc
 from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
 from ..event_loop import settle
-from ..integrations.importers.base import Imported
 from ..messages import Messages
 from ..registry import make
 from .subject import Subject, Verdict, below_expert, judge, mean, show, solved
@@ -110,7 +109,7 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
             "it lists no attacks of its own: ask what is the cheapest reply that earns its reward, and write "
             "own_attacks = (always('name', 'what it says', 'the reply'),) into the class"
         )
-        yield Verdict("attacks", "warning" if isinstance(subject.env, Imported) else "fail", cause)
+        yield Verdict("attacks", "warning", cause)
     if subject.env.attack_margin < 0.1:
         yield Verdict("attacks", "fail", "attack_margin is below 0.1", f"{subject.env.attack_margin:g}")
     if not subject.expert:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..text import printable, reader_may_leave
 from .arguments import COMMANDS, Parser, add_command
-from .common import CommandError
+from .common import CommandError, full_id
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parsed = build_parser().parse(arguments)
+    if getattr(parsed, "id", None):
+        parsed.id = full_id(parsed.id)
     module = {"list": "list_ids"}.get(parsed.command, parsed.command)
     try:
         try:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import os
+import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import docstring_parser
@@ -16,7 +21,15 @@ import gymnasium
 from ..env import TextEnv
 from ..options import import_named
 from ..registry import EnvironmentSpec, constructor, describe, list_environments, make, parameters
+from ..sandbox import SandboxUnavailable
+from ..tool_env import ToolEnv
 
+#: Folders of files that are not a person's own environment: this package, other packages, Python itself.
+_NOT_THEIRS = (
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
+    "<",
+)
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
 
@@ -82,6 +95,12 @@ def show_value(value: Any) -> str:
         return repr(value)
 
 
+def full_id(env_id: str) -> str:
+    """The id with its namespace: ``gsm8k`` is ``textenv/gsm8k``, unless something is registered as ``gsm8k``."""
+    known = f"textenv/{env_id}"
+    return known if env_id not in gymnasium.registry and known in list_environments(with_arguments=True) else env_id
+
+
 def class_of(env_id: str) -> Callable[..., Any]:
     """What makes the environment ``env_id``: its class, mostly."""
     module = env_id.rpartition(":")[0]
@@ -120,10 +139,29 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     class_of(env_id)
     try:
         return make(env_id, **options)
-    except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
+    except Exception as error:
+        place, known = _outside(error), (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error)
+        if isinstance(error, SandboxUnavailable) or not (place or isinstance(error, known)):
+            raise
+        words = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         given = "".join(f" {name}={show_value(value)}" for name, value in options.items())
         status = 1 if isinstance(error, (ImportError, OSError)) else 2
-        raise CommandError(f"{env_id}{given}: {error}", status) from error
+        raise CommandError(f"{env_id}{given}: {words}{place}{_hint(words)}", status) from error
+
+
+def _outside(error: BaseException) -> str:
+    """Where a person's own module raised, or called what did: its file and line; empty for an error within textenvs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
+def _hint(words: str) -> str:
+    """What an argument is called here that an environment's base class does not take."""
+    found = re.search(r"unexpected keyword argument '(\w+)'", words)
+    names = {name for base in (TextEnv, ToolEnv) for name in inspect.signature(base.__init__).parameters}
+    near = difflib.get_close_matches(found[1], names - {"self"}) if found else []
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _value(text: str) -> Any:

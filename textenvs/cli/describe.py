@@ -6,15 +6,17 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import docstring_parser
 
 from ..audit.earnings import Earning, earnings, makers
+from ..audit.subject import mean
 from ..env import TextEnv
 from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
+from ..evaluate.runner import SOLVED
 from ..evaluate.summary import failures, summarize, table
 from ..messages import transcript
 from ..text import plural, printable
@@ -32,14 +34,30 @@ def run(arguments: argparse.Namespace) -> int:
     for part in (*_identity(arguments.id, env), _options(class_of(arguments.id), arguments.id), _facts(env)):
         if part:
             print(f"{part}\n")
-    for number, (level, make_env) in enumerate(makers(arguments.id, options).items()):
+    levels = makers(arguments.id, options)
+    if shown := _default_level(env, levels, arguments.all_levels):
+        levels = {shown: levels[shown]}
+    for number, (level, make_env) in enumerate(levels.items()):
         found = earnings(make_env, arguments.episodes, seed=arguments.seed)
         if number == 0 and found[0].policy == "expert" and found[0].records:
             print(f"A conversation of the scripted expert\n\n{_conversation(found[0].records[0])}\n")
         print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(found)}\n")
-    if found[0].policy != "expert":
+    if shown and (others := [level for level in env.levels if level != shown]):
+        print(f"Other levels ({', '.join(others)}): level=NAME, or --all-levels.")
+    expert = found[0]
+    if expert.policy != "expert":
         print("It has no scripted expert: its class does not define demonstration(rng).")
+    elif expert.good and mean(expert.good) > 0 and not any(record.success for record in expert.good):
+        print(f'No episode of the expert ended with stop="{SOLVED}", which is what counts as solved.')
     return 0
+
+
+def _default_level(env: TextEnv[Any], levels: Mapping[str, Any], every: bool) -> str:
+    """The one level that is shown: the environment's own, or else the first; empty where all are."""
+    if every or len(levels) < 2:
+        return ""
+    own = getattr(env, "level", None)
+    return str(own) if own in levels else next(iter(levels))
 
 
 def _identity(env_id: str, env: TextEnv[Any]) -> Iterator[str]:
@@ -110,7 +128,10 @@ def _earnings(found: Sequence[Earning]) -> str:
     header = ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"]
     scripts = [name for name in SCRIPTS if "terms" in numbers.get(name, {})]
     terms = dict.fromkeys(term for name in scripts for term in numbers[name]["terms"])
-    parts = [[term, *(f"{numbers[name]['terms'][term]['value']:+.3f}" for name in scripts)] for term in terms]
+    absent = {"value": 0.0}  # a term that no turn of a script had
+    parts = [
+        [term, *(f"{numbers[name]['terms'].get(term, absent)['value']:+.3f}" for name in scripts)] for term in terms
+    ]
     policies = table(rows, header, right=range(1, 7))
     by_term = [table(parts, ["reward term", *scripts], right=range(1, 1 + len(scripts)))] if terms else []
     count = max(len(each.records) for each in found)

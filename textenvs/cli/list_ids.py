@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import textwrap
 from dataclasses import asdict
 from typing import Any
 
@@ -28,11 +30,29 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         for each in entries
     ]
-    print(table(rows, ["id", "version", "turns", "user turns", "extras", "description"], right=(1, 2, 3)))
+    width = shutil.get_terminal_size((100, 24)).columns
+    print(
+        _wrapped(table(rows, ["id", "version", "turns", "user turns", "extras", "description"], right=(1, 2, 3)), width)
+    )
     for each in entries:
         if each["unavailable"]:
             print(f"\n{each['id']} cannot be made here: {each['unavailable']}")
     return 0
+
+
+def _wrapped(text: str, width: int) -> str:
+    """The lines of a table, their last column wrapped where it begins; not narrower than 24 characters."""
+    lines = text.split("\n")
+    begin = lines[1].rindex("  ") + 2  # the line below the header
+    size = max(24, width - begin)
+    wrapped = []
+    for line in lines:
+        if set(line[begin:]) <= {"-"}:
+            wrapped.append(line[: begin + size])
+            continue
+        first, *rest = textwrap.wrap(line[begin:], size) or [""]
+        wrapped += [line[:begin] + first, *(" " * begin + part for part in rest)]
+    return "\n".join(wrapped)
 
 
 def entry(spec: EnvironmentSpec) -> dict[str, Any]:

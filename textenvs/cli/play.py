@@ -13,9 +13,9 @@ import numpy as np
 from ..chat.errors import ChatError
 from ..env import EnvironmentFailure, TextEnv
 from ..evaluate.baselines import has_script
-from ..evaluate.runner import tools_of
 from ..messages import FunctionCall, Message, assistant, transcript
 from ..text import printable
+from ..tool_env import ToolEnv
 from .arguments import COMMANDS
 from .common import CommandError, open_environment, parse_options
 
@@ -79,8 +79,8 @@ class Game:
             raise CommandError(f"the episode cannot be opened: {error}", 2) from error
         self._before, self._return, self._shown = [], 0.0, 0
         _say(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
-        if tools_of(self.env):
-            self._tools()
+        if getattr(self.env, "tool_schemas", ()):
+            self._list_tools()
         self._show_new()
 
     def _next(self, rest: str) -> None:
@@ -166,10 +166,25 @@ class Game:
         if not schemas:
             _say("This environment has no tools.")
 
+    def _list_tools(self) -> None:
+        """A line a tool; ``:tools`` has the schemas."""
+        for schema in getattr(self.env, "tool_schemas", ()):
+            function = schema["function"]
+            parameters = function.get("parameters", {})
+            needed = parameters.get("required", ())
+            names = [name if name in needed else f"{name}=..." for name in parameters.get("properties", {})]
+            summary = (function.get("description") or "").strip().partition("\n")[0]
+            _say(f"  {function['name']}({', '.join(names)})  {summary}".rstrip())
+        _say("Call one with  :call NAME {JSON}; :tools shows their schemas.")
+
     def _show_new(self) -> None:
         messages = self.env.state.messages
         if new := messages[self._shown :]:
-            _say(transcript(new))
+            text = transcript(new)
+            # The system message tells the policy what is listed above, at length.
+            if isinstance(self.env, ToolEnv) and (told := self.env.format.instructions()):
+                text = text.replace(told, "[how to call the tools: :tools]")
+            _say(text)
         self._shown = len(messages)
 
 

@@ -59,6 +59,8 @@ class _EndingReply(_Reply):
 class LLMUser:
     """A user played by the model that ``model`` names. Plain data: it can be copied, pickled and shared.
 
+    Where ``model`` is a mapping, options of this class among it (``format``, ``tries``, ...) come before the arguments.
+
     Its metrics are ``user_tries`` (how often the model was asked), ``user_refused`` (how many of its messages told too
     much or stated a false value, and were not said) and ``user_leak`` (the share of the goal that it has given away
     word by word so far, in all its messages together).
@@ -84,6 +86,11 @@ class LLMUser:
     spec: ChatSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, Mapping) and _OWN & self.model.keys():
+            options = {name: getattr(self, name) for name in _OWN}
+            for name, value in vars(type(self).of(self.model, **options)).items():
+                object.__setattr__(self, name, value)
+            return
         object.__setattr__(self, "spec", ChatSpec.of(self.model))
         if self.format is None:
             object.__setattr__(self, "format", "text" if is_folder(self.spec.model) else "json")

@@ -69,8 +69,10 @@ def test_a_search_says_how_many_it_drew_and_how_many_near_the_best_it_tried():
     assert re.match(r"best of 10 drawn and [1-3] near the best of these: ", evidence), evidence
 
 
-def test_an_environment_must_list_attacks_of_its_own():
-    assert [verdict.cause for verdict in own_attacks(subject(NoAttacks)) if verdict.failed]
+def test_an_environment_without_attacks_of_its_own_gets_a_warning():
+    (verdict,) = [each for each in own_attacks(subject(NoAttacks)) if each.check == "attacks"]
+    assert verdict.status == "warning"
+    assert "own_attacks = " in verdict.cause
 
 
 def test_a_value_of_thousands_of_digits_is_a_finite_argument():

@@ -51,9 +51,21 @@ def command(capsys, *words):
 def test_list(capsys):
     status, out, err = command(capsys, "list")
     assert (status, err) == (0, "")
-    lines = {line.split()[0]: line for line in out.partition("\n\n")[0].splitlines()[2:]}
+    rows = out.partition("\n\n")[0].splitlines()[2:]
+    lines = {line.split()[0]: line for line in rows if not line.startswith(" ")}
     assert list(lines) == [*textenvs.list_environments(with_arguments=True)]
-    assert lines["textenv/gsm8k-interact"].split()[1:5] == ["2", "3", "-", "-"]
+    assert lines["textenv/gsm8k-interact"].split()[2:5] == ["3", "-", "-"]
+
+
+@pytest.mark.parametrize("width", ["100", "140", "20"])
+def test_list_fits_the_terminal(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setattr("textenvs.cli.list_ids.list_environments", lambda **_: ["textenv/gsm8k", "textenv/search-qa"])
+    _, out, _ = command(capsys, "list")
+    assert max(map(len, out.splitlines())) <= max(100, int(width))
+    for env_id in ("textenv/gsm8k", "textenv/search-qa"):
+        words = textenvs.describe(env_id).description.split()
+        assert all(word in out for word in words)
 
 
 def test_list_as_json(capsys):
@@ -95,7 +107,7 @@ def test_every_option_of_every_environment_is_documented(env_id):
 @pytest.mark.parametrize(("env_id", "words"), [("textenv/gsm8k", []), ("textenv/clarify", ["level=easy"])])
 def test_describe_shows_options_levels_returns_and_a_conversation(env_id, words, capsys):
     env = textenvs.make(env_id)
-    status, out, err = command(capsys, "describe", env_id, *words, "--episodes", "2")
+    status, out, err = command(capsys, "describe", env_id, *words, "--all-levels", "--episodes", "2")
     assert (status, err) == (0, "")
     assert re.findall(r"^Level (\w+), ", out, re.MULTILINE) == ([] if words else list(env.levels))
     spec = textenvs.describe(env_id)
@@ -120,11 +132,76 @@ def test_describe_shows_options_levels_returns_and_a_conversation(env_id, words,
 )
 def test_describe_and_audit_leave_out_levels_that_do_not_go_with_the_options(words, levels, tmp_path, capsys):
     lines(tmp_path / "rows.jsonl", GOOD)
-    status, out, err = command(capsys, "describe", *words, "--episodes", "2")
+    status, out, err = command(capsys, "describe", *words, "--episodes", "2", "--all-levels")
     assert (status, err) == (0, "")
     assert re.findall(r"^Level (\w+)", out, re.MULTILINE) == levels
     _, out, err = command(capsys, "audit", *words, "--episodes", "2", "--search", "2")
     assert (re.findall(r" level=(\w+)", out), err) == (levels, "")
+
+
+def test_describe_shows_one_level(capsys):
+    _, out, _ = command(capsys, "describe", "gsm8k", "--episodes", "2")  # textenv/ goes without saying
+    assert re.findall(r"^Level (\w+), ", out, re.MULTILINE) == ["easy"]
+    assert "Other levels (medium, hard, expert): level=NAME, or --all-levels." in out
+
+
+OWN = """
+import gymnasium
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import user
+
+class Base(TextEnv):
+    def __init__(self, **options):
+        super().__init__([Task("one", "mine", (user("hi"),), ground_truth="x")], **options)
+
+    def respond(self, reply):
+        terms = {"right": 1.0} if reply["content"] == "x" else {"wrong": -1.0}
+        return Turn([], terms=terms, terminated=True, stop="done")
+
+    def demonstration(self, rng):
+        return "x"
+
+class Turns(Base):
+    def __init__(self):
+        super().__init__(max_turns=3)
+
+class Broken(Base):
+    def __init__(self):
+        {}["answers"]
+
+gymnasium.register("own/class", entry_point="own:Bas")
+gymnasium.register("own/module", entry_point="ownn:Base")
+gymnasium.register("own/turns", entry_point="own:Turns")
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("own:own/class", "which has no 'Bas'; did you mean Base?"),
+        ("own:own/module", "there is no module 'ownn'"),
+        ("own:own/turns", "'max_turns' (HERE/own.py, line 8, in __init__); did you mean max_user_turns"),
+        ("own:Turns", "'max_turns' (HERE/own.py, line 8, in __init__); did you mean max_user_turns"),
+        ("own:Broken", "KeyError: 'answers' (HERE/own.py, line 23, in __init__)"),
+    ],
+)
+def test_mistakes_in_ones_own_environment_are_located(env_id, message, capsys, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    status, _, err = command(capsys, "describe", env_id, "--episodes", "2")
+    sys.modules.pop("own", None)
+    assert status == 2
+    assert message.replace("HERE", str(tmp_path)) in err
+    assert "Traceback" not in err
+
+
+def test_terms_that_only_some_turns_have_are_shown(capsys, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    status, out, err = command(capsys, "describe", "own:Base", "--episodes", "2")
+    sys.modules.pop("own", None)
+    assert (status, err) == (0, "")
+    assert re.search(r"^right +\+1\.000 +\+0\.000$", out, re.MULTILINE)
+    assert re.search(r"^wrong +\+0\.000 +-1\.000$", out, re.MULTILINE)
+    assert 'No episode of the expert ended with stop="solved"' in out
 
 
 def test_describe_says_why_nothing_could_be_played(capsys):

@@ -149,7 +149,8 @@ def test_tools_can_be_called_by_hand(call_format, capsys):
     env = Adder(call_format=call_format)
     play(env, ':call add {"a": 2, "b": 40}', ":call add", ":call", "done", ":quit")
     out = capsys.readouterr().out
-    assert "Add two numbers." in out  # shown at the start, by the prompt or because the prompt does not
+    assert "  add(a, b)  Add two numbers.\n" in out.partition("system:")[0]  # a line a tool
+    assert '"parameters"' not in out  # :tools shows schemas
     assert "42" in [message["content"] for message in env.state.messages if message["role"] == "tool"]
     assert "--- terminated: said" in out
     calls = [call["id"] for message in env.state.messages for call in message.get("tool_calls", ())]

@@ -240,6 +240,18 @@ def test_an_environment_with_such_a_user_under_the_synchronous_interface():
         assert (truncated, info["stop"], info["failed"]) == (True, "user_failed", True)
 
 
+def test_options_of_the_user_may_stand_beside_those_of_the_service():
+    options = {"model": "tiny", "base_url": "http://localhost:1/v1", "format": "text", "tries": 5}
+    made = LLMUser(options, persona="A nurse.", tries=2)
+    assert (made.format, made.tries, made.persona) == ("text", 5, "A nurse.")
+    assert made == LLMUser.of(options, persona="A nurse.")
+    assert made.spec.model == "tiny"
+    with pytest.raises(ValueError, match="format"):
+        LLMUser({**options, "format": "xml"})
+    with pytest.raises(ValueError, match="formt"):
+        LLMUser({"model": "tiny", "formt": "text"})
+
+
 async def test_a_spent_budget_ends_the_run_and_not_the_episode(service):
     env = Booking({"model": "tiny", "base_url": service.url, "budget": {"tokens": 5}})
     await env.areset(seed=1)
