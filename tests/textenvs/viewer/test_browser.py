@@ -308,3 +308,41 @@ def test_a_changed_environment_is_said_in_the_browser(page, tmp_path):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_run_begins_with_what_came_of_it(page, run):
+    page.goto(run)
+    facts = dict(
+        row.inner_text().split("\t", 1) for row in page.locator("table.outcome tr").all() if "\t" in row.inner_text()
+    )
+    assert facts["environment"] == "textenv/gsm8k-interact"
+    assert facts["reward in training"].startswith("0.1 (iteration 1) → 0.2 (iteration 2)")
+    assert {"best episode", "worst episode", "first success"} <= facts.keys()
+    page.locator("table.outcome a").first.click()
+    page.locator("section.episode").wait_for()
+
+
+def test_columns_sort(page, run):
+    page.goto(f"{run}#/run/0/train/1")
+    rewards = page.locator(".lines .reward")
+
+    def shown():
+        return [float(text.replace("−", "-")) for text in rewards.all_inner_texts()]
+
+    before = shown()
+    for expected in (sorted(before, reverse=True), sorted(before), before):
+        page.locator(".line.head button", has_text="reward").click()
+        wait_until(page, f"document.querySelectorAll('.lines .reward').length === {len(before)}")
+        assert shown() == expected
+
+
+def test_a_turn_that_moved_no_token_says_why(page, tmp_path):
+    rows = synthetic.rows_of(1, 1, 4, forks=False)
+    for row in rows:
+        row["signal"] = "tied"
+        row["advantage"] = [None if value is None else 0.0 for value in row["advantage"]]
+    synthetic.write_rows(tmp_path / "rollouts" / "train" / "000001.parquet", rows, kind="train", iteration=1)
+    (tmp_path / "config.yaml").write_text("env: {id: textenv/gsm8k-interact}\n")
+    page.goto(write_page(Document([tmp_path]), tmp_path / "view.html").as_uri() + "#/run/0/train/1")
+    page.locator(".lines a").first.click()
+    assert "its siblings earned the same" in text_of(page, "[data-unmoved]")

@@ -126,6 +126,40 @@ export function filtered(rows, f, found) {
   );
 }
 
+const VALUES = { iteration: (row) => row.it.number, opening: (row) => row.it.openings[row.group], stop: (row) => row.stop || row.status };
+
+/** Rows by a column, `-name` for the largest first; those that have no value of it come last. Without a name, as they are. */
+export function sorted(rows, by) {
+  if (!by) return rows;
+  const [name, down] = by.startsWith("-") ? [by.slice(1), true] : [by, false];
+  const value = VALUES[name] ?? ((row) => row[name]);
+  const absent = (v) => v === null || v === undefined || v === "";
+  return [...rows].sort((one, other) => {
+    const [a, b] = [value(one), value(other)];
+    if (absent(a) || absent(b)) return absent(a) - absent(b);
+    return (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1);
+  });
+}
+
+/** Why a turn's reward moved none of its tokens; nothing where it moved some, or where the learner was not asked. */
+export function unmoved({ row, tokens }, turn) {
+  if (!tokens?.advantage) return "";
+  let [place, any] = [0, false];
+  for (const [begin, end, of] of tokens.spans) {
+    if (of === turn) {
+      any = true;
+      if (tokens.advantage.slice(place, place + end - begin).some((v) => v !== null && v !== 0)) return "";
+    }
+    place += end - begin;
+  }
+  if (!any) return "";
+  return {
+    tied: "moved no token: its siblings earned the same",
+    masked: "moved no token: the episodes of its group do not count",
+    zero: "moved no token: the estimator gives its group no advantage",
+  }[row.signal] ?? "moved no token: its siblings earned the same on this turn, or it was left out";
+}
+
 /** The rows in whose messages a text stands, as they are found. */
 export async function* searched(rows, words) {
   const wanted = words.toLowerCase();

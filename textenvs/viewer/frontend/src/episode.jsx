@@ -1,6 +1,6 @@
 // An episode: the conversation, its tokens in colour, and what a token's advantage is the sum of.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { groupPath, largest, live, loadEpisode, num, pathOf, quantile, sum } from "./data.js";
+import { groupPath, largest, live, loadEpisode, num, pathOf, quantile, sum, unmoved } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
 import { go, read, same, set, trail, useKeys } from "./route.js";
 
@@ -122,6 +122,7 @@ function Conversation({ episode, scale, coloured }) {
           <span class="right">
             {turn >= 0 && <>reward <b>{num(rewards[turn], 3)}</b></>}
             {turn >= 0 && moved && moved[turn] !== rewards[turn] && <> → <b>{num(moved[turn], 3)}</b></>}
+            {turn >= 0 && unmoved(episode, turn) && <span class="muted" data-unmoved={turn}>{unmoved(episode, turn)}</span>}
             {live && turn >= 0 && <a class="continue" href={`#${pathOf(row)}?continue=${turn + row.from}`}>continue before this</a>}
           </span>
         </h4>

@@ -1,6 +1,6 @@
 // Episodes of an iteration, or of all of them: filters, and a list that scrolls however long it is.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { filtered, groupPath, largest, mean, num, pathOf, searched } from "./data.js";
+import { filtered, groupPath, largest, mean, num, pathOf, searched, sorted } from "./data.js";
 import { Lines, Reward, Tag } from "./parts.jsx";
 import { go, same, set, trail, useKeys } from "./route.js";
 import { visible } from "./text.jsx";
@@ -12,7 +12,7 @@ export function List({ its, route }) {
   const f = route.query;
   const [found, setFound] = useState(null); // rows in whose words the search stands
   const [searching, setSearching] = useState("");
-  const shown = useMemo(() => filtered(rows, f, found), [rows, route.hash, found]);
+  const shown = useMemo(() => sorted(filtered(rows, f, found), f.sort), [rows, route.hash, found]);
   const [at, setAt] = useState(() => (trail.hash === route.hash ? Math.max(0, shown.findIndex((row) => same(row, trail.row))) : 0));
   Object.assign(trail, { path: route.path, hash: route.hash, rows: shown });
   const most = useMemo(() => largest(rows.map((row) => row.reward)), [rows]);
@@ -73,12 +73,20 @@ export function List({ its, route }) {
         <span class="muted" data-count>{shown.length} of {rows.length}{searching && ` · ${searching}`}</span>
       </form>
       <div class={`line head${one ? "" : " wide"}`}>
-        {!one && <span>iteration</span>}
-        <span>reward</span><span>task</span><span>opening</span><span>turns</span><span>tokens</span><span>ended by</span><span>signal</span>
+        {!one && <Sort name="iteration" label="iteration" by={f.sort} />}
+        <Sort name="reward" label="reward" by={f.sort} /><Sort name="task" label="task" by={f.sort} /><Sort name="opening" label="opening" by={f.sort} />
+        <Sort name="turns" label="turns" by={f.sort} /><Sort name="tokens" label="tokens" by={f.sort} /><Sort name="stop" label="ended by" by={f.sort} />
+        <Sort name="signal" label="signal" by={f.sort} />
       </div>
       <Lines items={shown} height={30} at={at} name="episodes" line={(row, n) => <Line row={row} wide={!one} most={most} here={n === at} several={several} />} />
     </section>
   );
+}
+
+/** The head of a column: the first click sorts by it, largest first; the second the other way; the third not at all. */
+function Sort({ name, label, by }) {
+  const [mark, next] = by === `-${name}` ? [" ↓", name] : by === name ? [" ↑", ""] : ["", `-${name}`];
+  return <button class="sort" title={`sort by ${label}`} onClick={() => set({ sort: next })}>{label}{mark}</button>;
 }
 
 function Line({ row, wide, most, here, several }) {

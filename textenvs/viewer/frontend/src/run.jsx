@@ -1,7 +1,7 @@
 // A run: its curves, its iterations, its configuration; of an evaluation, its results with their intervals.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { mean, num } from "./data.js";
+import { mean, num, pathOf } from "./data.js";
 import { Estimate, Whiskers } from "./parts.jsx";
 import { visible } from "./text.jsx";
 
@@ -22,6 +22,7 @@ export function Run({ index, run, number }) {
         {several && <a href="#/compare">compare</a>}
         {index.runs.map((other, n) => n !== number && <a href={`#/run/${n}`}>{visible(other.name)}</a>)}
       </div>
+      <Outcome run={run} />
       {run.results && <Results results={run.results} />}
       <div class="overview">
         <div><Iterations run={run} number={number} /></div>
@@ -35,6 +36,48 @@ export function Run({ index, run, number }) {
       )}
     </section>
   );
+}
+
+/** What came of it: what was played, before and after, the best and the worst episode, the first success. */
+function Outcome({ run }) {
+  const evaluated = run.kind === "evaluation";
+  const environments = [...new Set([run.config.environment?.id, run.config.env?.id, ...run.iterations.map((it) => it.info.environment?.id)])].filter(Boolean);
+  const policy = run.config.policy ?? {};
+  const model = evaluated ? policy.model ?? policy.local ?? policy.script ?? policy.attack ?? policy.function : run.kind === "run" ? run.config.model?.path ?? "from scratch" : null;
+  const played = run.iterations.filter((it) => it.list.length);
+  const last = played.filter((it) => it.kind !== "train").at(-1) ?? played.at(-1);
+  const roots = (last?.list ?? []).filter((row) => !row.parent && row.reward !== null);
+  const by = (better) => roots.reduce((found, row) => (!found || better(row.reward, found.reward) ? row : found), null);
+  const first = played.filter((it) => it.kind === "train").flatMap((it) => it.list).find((row) => row.success);
+  const facts = [
+    [environments.length > 1 ? "environments" : "environment", environments.join(", ")],
+    [evaluated ? "policy" : "model", model],
+    ...["val/solved", "val/reward", "train/solved", "train/reward"].map((name) => [NAMES[name], <Change run={run} name={name} />, ends(run, name)]),
+    ["best episode", <Ref row={by((a, b) => a > b)} />, roots.length > 0],
+    ["worst episode", <Ref row={by((a, b) => a < b)} />, roots.length > 1],
+    ["first success", <Ref row={first} />, !evaluated && first],
+  ].filter(([, value, known = value]) => known);
+  if (!facts.length) return null;
+  return <table class="outcome">{facts.map(([name, value]) => <tr><th>{name}</th><td>{typeof value === "string" ? visible(value) : value}</td></tr>)}</table>;
+}
+
+const NAMES = { "val/solved": "solved, held-out tasks", "val/reward": "reward, held-out tasks", "train/solved": "solved in training", "train/reward": "reward in training" };
+
+/** The first and the last value of a metric, each with its iteration; nothing where it was logged less than twice. */
+function ends(run, name) {
+  const values = (run.metrics.values[name] ?? []).flatMap((value, n) => (value === null ? [] : [[run.metrics.steps[n], value]]));
+  return values.length > 1 ? [values[0], values.at(-1)] : null;
+}
+
+function Change({ run, name }) {
+  const found = ends(run, name);
+  if (!found) return null;
+  const show = ([step, value]) => <><b>{name.endsWith("solved") ? `${num(100 * value, 3)} %` : num(value, 3)}</b> <span class="muted">(iteration {step})</span></>;
+  return <>{show(found[0])} → {show(found[1])}</>;
+}
+
+function Ref({ row }) {
+  return row && <a href={`#${pathOf(row)}`}>{visible(row.task || row.id)}, {num(row.reward, 3)} <span class="muted">({visible(row.it.name)})</span></a>;
 }
 
 function Iterations({ run, number }) {
