@@ -79,17 +79,17 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
     try:
         with parquet.ParquetFile(_existing(path)) as file:
             rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
-            yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=1))
+            yield from ((number, without_nulls(row)) for number, row in enumerate(rows, start=1))
     except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError, OSError) as error:
         # A text column may hold other bytes, a date column a day that Python has no date for.
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def _without_none(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Without nulls: a struct of Parquet has every field in every row."""
     if isinstance(value, dict):
-        return {name: _without_none(part) for name, part in value.items() if part is not None}
-    return [_without_none(part) for part in value] if isinstance(value, (list, tuple)) else value
+        return {name: without_nulls(part) for name, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _existing(path: Path) -> Path:
