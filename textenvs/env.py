@@ -483,6 +483,8 @@ def as_reply(action: Any, before: Messages = ()) -> Message:
         raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}") from None
     if reply["role"] != "assistant":
         raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {reply['role']!r}")
+    if reply.get("reasoning_content") == "":  # of a service: its content may have reasoning all the same
+        del reply["reasoning_content"]
     return clean_messages([reply])[0]
 
 

@@ -163,9 +163,8 @@ def plain_text(message: Any, *roles: str) -> str | None:
 def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
     """Read a chat message, as OpenAI's services, ``datasets``, TRL and verl write it, into this package's one form.
 
-    * A key that is null or empty is not there: Arrow fills every row with every key.
-    * ``content`` may be missing where ``tool_calls``, a refusal or reasoning stand instead. Parts that are all texts
-      become one text, each on a line of its own.
+    * A key that is null is not there: Arrow fills every row with every key.
+    * ``content`` may be missing where ``tool_calls``, a refusal or reasoning stand instead.
     * ``arguments`` may be an object, without those of its keys that are null; it becomes its JSON text.
     * A call without an ``id`` gets one; a result without ``tool_call_id`` answers the first call that has none yet.
     * ``reasoning`` and ``thinking`` are ``reasoning_content``, ``function_call`` a call, ``developer`` is ``system``.
@@ -195,20 +194,19 @@ def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
     if "name" in fields:
         message["name"] = _text(fields, "name")
     reasoning = next((_text(fields, key) for key in _REASONING if key in fields), None)
-    if reasoning := reasoning or "\n".join(texts):
-        message["reasoning_content"] = reasoning
+    if reasoning is not None or texts:
+        message["reasoning_content"] = reasoning or "\n".join(texts)
     if calls := _read_calls(fields, role, sum(len(each.get("tool_calls", ())) for each in before)):
         message["tool_calls"] = calls
     if "tool_call_id" in fields:
         message["tool_call_id"] = _text(fields, "tool_call_id")
     elif role == "tool":
         message["tool_call_id"] = _answered(before, message.get("name"))
-    if "content" not in fields and not {"refusal", "tool_calls", "reasoning_content"} & {*fields, *message}:
-        raise ValueError(
-            "content is empty; an empty content is the string ''"
-            if isinstance(value.get("content"), (list, tuple))
-            else f"content must be a string or a list of parts, not {type(value.get('content')).__name__}"
-        )
+    if message["content"] == () and not message.get("tool_calls") and not message.get("reasoning_content"):
+        if "content" in fields:
+            raise ValueError("content has no part in its list; an empty content is the string ''")
+        raise ValueError("content must be a string or a list of parts, not NoneType: the message says nothing")
+    message["content"] = message["content"] or ""
     return message  # type: ignore[return-value]
 
 
@@ -222,11 +220,10 @@ def problem_with(message: Any) -> str | None:
 
 
 def _is_absent(value: Any, depth: int = 4) -> bool:
-    """Null, or empty: ``datasets`` also makes a struct of nulls of a struct that is null."""
+    """Null, or a struct of nulls, which ``datasets`` makes of a struct that is null."""
     if isinstance(value, Mapping):
         return depth > 0 and all(_is_absent(each, depth - 1) for each in value.values())
-    listed = _listed(value)
-    return value is None or (listed is not None and not listed)
+    return value is None
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
@@ -264,8 +261,7 @@ def _read_content(fields: Mapping[str, Any], content: Any) -> tuple[list[str], C
             case {"type": "refusal", "refusal": str(text)} if len(given) == 2:
                 read.append(text_part(str(text)))
             case {"type": "thinking", "thinking": thinking}:
-                inner = thinking if isinstance(thinking, str) else _read_content({}, thinking)[1]
-                reasoning.append(inner if isinstance(inner, str) else "")
+                reasoning.append(text_of({"content": _read_content({}, thinking)[1]}))
             case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(given) == 2:
                 if more := {key for key in image if image[key] is not None} - {"url", "detail"}:
                     raise ValueError(f"content[{number}] must be {_PART}; image_url has {sorted(map(str, more))}")
@@ -273,13 +269,15 @@ def _read_content(fields: Mapping[str, Any], content: Any) -> tuple[list[str], C
             case _:
                 raise ValueError(f"content[{number}] must be {_PART}")
     read += map(text_part, refusal)
-    if any(part["type"] == "image_url" for part in read):
-        return reasoning, tuple(read)
-    return reasoning, text_of({"content": read})
+    if refusal:
+        return reasoning, text_of({"content": read})
+    return reasoning, tuple(read)
 
 
 def _read_calls(fields: Mapping[str, Any], role: str, first: int) -> tuple[ToolCall, ...]:
     calls = fields.get("tool_calls", ())
+    if "tool_calls" in fields and role != "assistant":
+        raise ValueError(f"only an assistant message has 'tool_calls', not a {role} message")
     if "function_call" in fields:
         if calls:
             raise ValueError("tool_calls and function_call, its old form, are both there")
@@ -287,7 +285,7 @@ def _read_calls(fields: Mapping[str, Any], role: str, first: int) -> tuple[ToolC
     if (listed := _listed(calls)) is None:
         raise ValueError(f"tool_calls must be a sequence of calls, not {type(calls).__name__}")
     if listed and role != "assistant":
-        raise ValueError(f"only an assistant message has 'tool_calls', not a {role} message")
+        raise ValueError(f"only an assistant message has 'function_call', not a {role} message")
     return tuple(_read_call(call, i, first + i) for i, call in enumerate(listed))
 
 
@@ -295,21 +293,21 @@ def _read_call(call: Any, place: int, number: int) -> ToolCall:
     problem = f"tool_calls[{place}] must be {_CALL}"
     if not isinstance(call, Mapping):
         raise ValueError(problem)
-    given = {key: each for key, each in call.items() if not _is_absent(each) and key != "index"}
-    outer = given if "function" in given or "name" not in given else {"id": given.pop("id", None), "function": given}
-    function, call_id, kind = outer.get("function"), outer.get("id") or made_id(number), given.pop("type", "function")
-    if kind != "function" or set(outer) - {"id", "type", "function"} or not isinstance(function, Mapping):
+    given = {key: each for key, each in call.items() if each is not None}
+    call_id, kind = given.pop("id", made_id(number)), given.pop("type", "function")
+    function = given.pop("function") if "function" in given else given  # some write a call without this layer
+    if kind != "function" or (given and function is not given) or not isinstance(function, Mapping):
         raise ValueError(problem)
-    if {key for key in function if not _is_absent(function[key])} - {"name", "arguments"}:
+    if {key for key in function if function[key] is not None} - {"name", "arguments"}:
         raise ValueError(problem)
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(call_id, str) or not isinstance(name, str):
         raise ValueError(problem)
     if not isinstance(arguments, str):
-        if not isinstance(arguments, (Mapping, type(None))):
+        if not isinstance(arguments, Mapping):
             raise ValueError(problem)
         try:
-            arguments = json.dumps(_plain(arguments or {}), ensure_ascii=False, allow_nan=False)
+            arguments = json.dumps(_plain(arguments), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"tool_calls[{place}]: its arguments are no JSON: {error}") from None
     return {"id": str(call_id), "type": "function", "function": {"name": str(name), "arguments": str(arguments)}}
@@ -390,10 +388,12 @@ def _copied(value: Any, text: Callable[[str], str]) -> Any:
 def visible_text(message: Message) -> str:
     """What another party may read of a message: its text without private reasoning (:mod:`textenvs.reasoning`).
 
-    A ``reasoning_content`` that is empty says that nothing of the content is private.
+    Users and tools have none. A ``reasoning_content`` that is empty says that nothing of the content is private.
     """
     text = text_of(message)
-    return text.strip() if message.get("reasoning_content") == "" else split_reasoning(text).said
+    if message["role"] != "assistant" or message.get("reasoning_content") == "":
+        return text.strip()
+    return split_reasoning(text).said
 
 
 def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:

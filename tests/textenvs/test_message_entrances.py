@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from textenvs import Task, TextEnv, Turn
 from textenvs.data.files import file_rows
-from textenvs.messages import assistant, check_conversation, copy_messages, read_message, user
+from textenvs.messages import assistant, check_conversation, copy_messages, read_message, text_part, user
 from textenvs.serve import protocol
 from textenvs.task import TaskError
 from textenvs.vector import TextVectorEnv
@@ -50,10 +50,9 @@ FORMS = {
         CALLING,
     ),
     "no type": (calling(content="", tool_calls=[{k: v for k, v in CALL.items() if k != "type"}]), CALLING),
-    "an index": (calling(content="", tool_calls=[{**CALL, "index": 0}]), CALLING),
     "a flat call": (calling(content="", tool_calls=[{"id": "a1", **CALL["function"]}]), CALLING),
-    "no arguments": (
-        calling(tool_calls=[{"id": "a1", "function": {"name": "now", "arguments": None}}]),
+    "arguments without a key": (
+        calling(tool_calls=[{"id": "a1", "function": {"name": "now", "arguments": {"x": None}}}]),
         assistant("", [{"id": "a1", "type": "function", "function": {"name": "now", "arguments": "{}"}}]),
     ),
     "no id": (
@@ -68,17 +67,15 @@ FORMS = {
     "null calls": (calling(content="Hi", tool_calls=None, tool_call_id=None), assistant("Hi")),
     "text parts": (
         calling(content=[{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]),
-        assistant("a\nb"),
+        assistant((text_part("a"), text_part("b"))),
     ),
     "a refusal": (calling(content=None, refusal="No."), assistant("No.")),
     "reasoning": (calling(content="Hi", reasoning="hm"), {**assistant("Hi"), "reasoning_content": "hm"}),
     "thinking": (calling(content="Hi", thinking="hm"), {**assistant("Hi"), "reasoning_content": "hm"}),
     "reasoning alone": (calling(content=None, reasoning_content="hm"), {**assistant(""), "reasoning_content": "hm"}),
     "a thinking part": (
-        calling(
-            content=[{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "Hi"}]
-        ),
-        {**assistant("Hi"), "reasoning_content": "hm"},
+        calling(content=[{"type": "thinking", "thinking": [text_part("hm")]}, text_part("Hi")]),
+        {**assistant((text_part("Hi"),)), "reasoning_content": "hm"},
     ),
     "an array": (calling(content=None, tool_calls=np.array([CALL], object)), CALLING),
 }
@@ -88,6 +85,7 @@ BAD = {
     "arguments in a list": calling(tool_calls=[{"id": "a1", "function": {"name": "f", "arguments": [1]}}]),
     "an unknown key": calling(content="Hi", weight=1),
     "an unknown key of a call": calling(tool_calls=[{**CALL, "parameters": {"x": 1}}]),
+    "a call without arguments": calling(tool_calls=[{"id": "a1", "function": {"name": "f", "arguments": None}}]),
     "a number": calling(content=3),
     "a part of another kind": calling(content=[{"type": "input_audio", "input_audio": {"data": "x"}}]),
 }

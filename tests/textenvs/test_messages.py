@@ -33,9 +33,8 @@ parts = st.lists(
     st.builds(text_part, any_text) | st.builds(image_part, any_text.filter(bool)), min_size=1, max_size=3
 ).map(tuple)
 text_parts = st.lists(st.builds(text_part, any_text), min_size=1, max_size=3).map(tuple)
-call_ids = any_text.filter(bool)
 calls = st.builds(
-    lambda i, n, a: {"id": i, "type": "function", "function": {"name": n, "arguments": a}}, call_ids, any_text, any_text
+    lambda i, n, a: {"id": i, "type": "function", "function": {"name": n, "arguments": a}}, any_text, any_text, any_text
 )
 messages = st.one_of(
     st.builds(system, any_text),
@@ -49,12 +48,7 @@ messages = st.one_of(
 
 @given(st.lists(messages, max_size=4))
 def test_what_the_constructors_make_is_well_formed_and_copies_are_equal_and_apart(conversation):
-    read = check_conversation(conversation, "here")
-    assert check_conversation(read, "here") == read
-    for before, after in zip(conversation, read, strict=True):
-        assert text_of(after) == text_of(before)
-        if isinstance(before["content"], str) or has_images(before):
-            assert after == before
+    assert check_conversation(conversation, "here") == tuple(conversation)
     copies = copy_messages(conversation)
     assert copies == tuple(conversation)
     for message, copied in zip(conversation, copies, strict=True):
@@ -102,7 +96,7 @@ def test_clean_messages_can_be_written_as_utf8_whole(conversation):
         ({"role": ["user"], "content": ""}, "role"),
         ({"role": "user"}, "content must be a string or a list of parts, not NoneType"),
         ({"role": "user", "content": {"type": "text", "text": ""}}, "not dict"),
-        ({"role": "user", "content": []}, "content is empty"),
+        ({"role": "user", "content": []}, "no part in its list"),
         ({"role": "user", "content": None, "name": "Ann"}, "content must be a string or a list of parts, not NoneType"),
         ({"role": "assistant", "content": None}, "content must be a string"),
         ({"role": "assistant", "content": None, "tool_calls": []}, "content must be a string"),
@@ -119,8 +113,12 @@ def test_clean_messages_can_be_written_as_utf8_whole(conversation):
         ({"role": "user", "content": "", "name": 3}, "name must be a string"),
         ({"role": "assistant", "content": "", "reasoning": 3}, "reasoning must be a string"),
         ({"role": "tool", "content": ""}, "tool_call_id"),
-        ({"role": "user", "content": "", "tool_calls": [GOOD_CALL]}, "only an assistant"),
-        ({"role": "assistant", "tool_calls": [GOOD_CALL], "function_call": {"name": "f"}}, "both there"),
+        ({"role": "user", "content": "", "tool_calls": ()}, "only an assistant"),
+        ({"role": "user", "content": "", "function_call": {"name": "f", "arguments": {}}}, "only an assistant"),
+        (
+            {"role": "assistant", "tool_calls": [GOOD_CALL], "function_call": {"name": "f", "arguments": ""}},
+            "both there",
+        ),
         ({"role": "assistant", "tool_calls": [{**GOOD_CALL, "x": 1}]}, r"tool_calls\[0\]"),
         ({"role": "assistant", "tool_calls": [{"name": "f", "parameters": {"x": 1}}]}, r"tool_calls\[0\]"),
         ({"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"x": float("nan")}}]}, "no JSON"),
@@ -140,7 +138,10 @@ def test_what_is_wrong_is_named(message, problem):
     [
         {**GOOD_CALL, "id": 3},
         {**GOOD_CALL, "type": "custom"},
-        {**GOOD_CALL, "function": {"name": "f", "arguments": []}, "more": 1},
+        {**GOOD_CALL, "index": 0},  # it would be lost in a copy
+        {**GOOD_CALL, "function": {"name": "f"}},
+        {**GOOD_CALL, "function": {"name": "f", "arguments": None}},
+        {**GOOD_CALL, "more": 1},
         {**GOOD_CALL, "function": {"name": "f", "arguments": [1]}},
         {**GOOD_CALL, "function": {"name": "f", "arguments": "{}", "strict": True}},
         {**GOOD_CALL, "function": {"arguments": "{}"}},

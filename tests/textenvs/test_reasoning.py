@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs.messages import assistant, read_message, visible_text
+from textenvs.messages import assistant, tool, user, visible_text
 from textenvs.reasoning import REASONING_MARKS, Marks, split_reasoning
 
 every_family = pytest.mark.parametrize("marks", REASONING_MARKS, ids=[marks.begin for marks in REASONING_MARKS])
@@ -102,13 +102,9 @@ def test_floods_of_marks_take_linear_time(piece):
         split_reasoning(text)
 
 
-def test_reasoning_apart_and_within_the_content_is_hidden():
-    """Some services give it twice, or give an empty one."""
-    for reasoning in ("hm", "", None):
-        message = read_message(
-            {"role": "assistant", "content": "<think>hm</think>Yes.", "reasoning_content": reasoning}
-        )
-        assert visible_text(message) == "Yes."
+def test_users_and_tools_have_no_private_reasoning():
+    for text in ("<think>a</think>b", "a</think>b", "<think>"):
+        assert visible_text(user(text)) == visible_text(tool(text, "0")) == text
 
 
 # ------------------------------------------------------------------ in an environment
@@ -134,6 +130,13 @@ def test_an_answer_in_reasoning_earns_nothing(name):
         assert gsm8k(name).step(reply)[1] <= 0, reply
     for marks in REASONING_MARKS:
         assert gsm8k(name).step(f"{marks.begin}hm #### 5{marks.end}\nIt is 4.\n#### 4")[1] == 1.0
+
+
+@pytest.mark.parametrize("reasoning", ["hm", "", None])
+def test_reasoning_apart_and_within_the_content_is_hidden(reasoning):
+    """Some services give it twice, or give an empty one."""
+    reply = {**assistant("<think>#### 4</think>I do not know."), "reasoning_content": reasoning}
+    assert gsm8k("gsm8k").step(reply)[1] <= 0
 
 
 def test_marks_of_ones_own_replace_the_table():
