@@ -36,13 +36,15 @@ from .messages import (
     clean_messages,
     clean_text,
     copy_messages,
-    problem_with,
+    read_message,
+    text_of,
     transcript,
 )
 from .options import PositiveInt, checked
+from .reasoning import Marks, Spans, split_reasoning
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
-from .text import plural, printable
+from .text import plural, printable, quoted
 from .turn import FAILURE_STOPS, LARGEST, EnvironmentFailure, EpisodeState, StateT, Turn, check_numbers, copy_state
 
 __all__ = ["FAILURE_STOPS", "LARGEST", "EnvironmentFailure", "EpisodeState", "TextEnv", "Turn", "check_numbers"]
@@ -65,6 +67,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             messages after the opening; ``None`` for no limit.
         system_prompt: Put before the opening as a system message when it has none; ``None`` for none.
         render_mode: ``"ansi"`` (``render()`` returns the transcript), ``"human"`` (each step prints it) or ``None``.
+        reasoning_marks: What stands before and after a policy's private reasoning, as pairs, where it is not one of
+            :data:`~textenvs.reasoning.REASONING_MARKS`; none of these counts then. The reasoning of a reply becomes its
+            ``reasoning_content``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 1}  # type: ignore[misc]
@@ -92,6 +97,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         max_user_turns: PositiveInt | None = None,
         system_prompt: str | None = None,
         render_mode: str | None = None,
+        reasoning_marks: Sequence[Sequence[str]] | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
@@ -104,6 +110,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.max_user_turns = max_user_turns
         self.system_prompt = system_prompt
         self.render_mode = render_mode
+        self.reasoning_marks = None if reasoning_marks is None else tuple(map(_marks, reasoning_marks))
         self.observation_space = Conversation()
         self.action_space = AssistantTurn()
         self.state = self.state_type()  # type: ignore[assignment]
@@ -383,10 +390,23 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             raise gymnasium.error.ResetNeeded(
                 f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
             )
-        reply = as_reply(action)
+        reply = as_reply(action, state.messages)
+        if self.reasoning_marks is not None:
+            reply = self._separated(reply, self.reasoning_marks)
         state.messages = (*state.messages, reply)
         state.assistant_turns += 1
         return self.respond(reply)
+
+    def _separated(self, reply: Message, marks: Sequence[Marks]) -> Message:
+        """A reply whose reasoning, in these marks, is apart from its content."""
+        text = text_of(reply)
+        reasoning, said = split_reasoning(text, marks, self._call_spans)
+        reasoning = "\n\n".join(filter(None, (reply.get("reasoning_content"), reasoning)))
+        return {**reply, "content": said if reasoning else text, "reasoning_content": reasoning}
+
+    def _call_spans(self, text: str) -> Spans:
+        """Where the calls of tools stand in a reply's text; here none."""
+        return ()
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop
@@ -467,12 +487,25 @@ def check_env(what: str, env: Any) -> None:
         raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
 
 
-def as_reply(action: Any) -> Message:
-    """The assistant message that ``action`` stands for, as a copy with clean text, or ``InvalidAction``."""
+def as_reply(action: Any, before: Messages = ()) -> Message:
+    """The assistant message that ``action`` stands for, as a copy with clean text, or ``InvalidAction``.
+
+    ``before`` is the conversation that it replies to.
+    """
     if isinstance(action, str):
         return {"role": "assistant", "content": clean_text(str(action))}
-    if problem := problem_with(action):
-        raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}")
-    if action["role"] != "assistant":
-        raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {action['role']!r}")
-    return clean_messages([action])[0]
+    try:
+        reply = read_message(action, before)
+    except ValueError as problem:
+        raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}") from None
+    if reply["role"] != "assistant":
+        raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {reply['role']!r}")
+    if reply.get("reasoning_content") == "":  # of a service: its content may have reasoning all the same
+        del reply["reasoning_content"]
+    return clean_messages([reply])[0]
+
+
+def _marks(pair: Any) -> Marks:
+    if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) not in (2, 3) or not all(pair[:2]):
+        raise ValueError(f"reasoning_marks is a list of pairs, such as ['<think>', '</think>'], not of {quoted(pair)}")
+    return Marks(*pair)

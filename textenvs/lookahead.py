@@ -349,8 +349,8 @@ def _as_seen(messages: Messages) -> Messages:
     shown = []
     for message in copy_messages(messages):
         if message["role"] != "system":
-            message.pop("reasoning_content", None)
             if message["role"] == "assistant":
                 message["content"] = visible_text(message)
+            message.pop("reasoning_content", None)
             shown.append(message)
     return tuple(shown)

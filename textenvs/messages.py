@@ -6,11 +6,14 @@ messages, and both are treated as immutable: code that wants another message bui
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, Required, TypeAlias, TypedDict
 
-from .text import excerpt
+import numpy as np
+
+from .reasoning import split_reasoning
+from .text import excerpt, quoted
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
@@ -43,6 +46,7 @@ class ImageUrl(TypedDict):
     """Where an image is: an address, or the image itself as a ``data:`` URL."""
 
     url: str
+    detail: NotRequired[str]
 
 
 class ImagePart(TypedDict):
@@ -60,7 +64,8 @@ class Message(TypedDict, total=False):
     """One chat message.
 
     ``content`` is text, or a sequence of parts (texts and images, in OpenAI's form). It may be empty where
-    ``tool_calls`` says the rest. Code that wants words takes :func:`text_of`.
+    ``tool_calls`` says the rest. Code that wants words takes :func:`text_of`. What others write in other ways becomes
+    this form in :func:`read_message`, wherever it comes in.
     """
 
     role: Required[Role]
@@ -73,14 +78,20 @@ class Message(TypedDict, total=False):
 
 Messages: TypeAlias = tuple[Message, ...]
 
-_OPTIONAL_TEXT = ("name", "reasoning_content", "tool_call_id")
-_KEYS = {"role", "content", "tool_calls", *_OPTIONAL_TEXT}
+#: Other names of roles, which OpenAI's messages had before or have now.
+_ROLE_NAMES = {"developer": "system", "function": "tool"}
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # the same under the names that services and templates use
+_KEYS = {"role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id"}
+_READ = {*_KEYS, *_REASONING, "refusal", "function_call"}
+# What services put beside a message, and what is no part of what it says.
+_IGNORED = {"annotations", "reasoning_details"}
 _PART = (
     "{'type': 'text', 'text': str} or {'type': 'image_url', 'image_url': {'url': str}}, with a url that is not empty"
 )
-_CALL = "{'id': str, 'type': 'function', 'function': {'name': str, 'arguments': str (JSON text)}}"
-_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_THINK_END = "</think>"
+_CALL = (
+    "{'id': str, 'type': 'function', 'function': {'name': str, 'arguments': a JSON object, or the text of one}}, "
+    "where 'id' and 'type' may be left out"
+)
 _URL_CHARS = 60  # of an image's address in a transcript: it may be the image itself
 
 
@@ -110,8 +121,11 @@ def text_part(text: str) -> TextPart:
     return {"type": "text", "text": text}
 
 
-def image_part(url: str) -> ImagePart:
-    return {"type": "image_url", "image_url": {"url": url}}
+def image_part(url: str, detail: str | None = None) -> ImagePart:
+    image: ImageUrl = {"url": url}
+    if detail is not None:
+        image["detail"] = detail
+    return {"type": "image_url", "image_url": image}
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -146,71 +160,207 @@ def plain_text(message: Any, *roles: str) -> str | None:
     return None
 
 
+def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
+    """Read a chat message, as OpenAI's services, ``datasets``, TRL and verl write it, into this package's one form.
+
+    * A key that is null is not there: Arrow fills every row with every key.
+    * ``content`` may be missing where ``tool_calls``, a refusal or reasoning stand instead.
+    * ``arguments`` may be an object, without those of its keys that are null; it becomes its JSON text.
+    * A call without an ``id`` gets one; a result without ``tool_call_id`` answers the first call that has none yet.
+    * ``reasoning`` and ``thinking`` are ``reasoning_content``, ``function_call`` a call, ``developer`` is ``system``.
+
+    Args:
+        value: A mapping.
+        before: The messages before it, in the form of this package.
+
+    Raises:
+        ValueError: What is wrong with it; a key that is not known is.
+    """
+    if plain_text(value, *_PLAIN_ROLES) is not None:
+        return value  # type: ignore[no-any-return]
+    if not isinstance(value, Mapping):
+        raise ValueError(f"a message is a mapping with 'role' and 'content', not {type(value).__name__}")
+    fields = {key: each for key, each in value.items() if not _is_absent(each)}
+    if unknown := set(fields) - _READ - _IGNORED:
+        raise ValueError(f"unknown keys {sorted(map(str, unknown))}; a message has {sorted(_KEYS)}")
+    named = fields.get("role")
+    role = _ROLE_NAMES.get(named, named) if isinstance(named, str) else named
+    if role not in ROLES:
+        raise ValueError(f"role is {quoted(named)}; it must be one of {', '.join(ROLES)}")
+    message: dict[str, Any] = {"role": role}
+    texts, message["content"] = _read_content(fields, value.get("content"))
+    if role in ("system", "assistant") and has_images(message):
+        raise ValueError(f"an image is part of a user or tool message, not of a {role} message")
+    if "name" in fields:
+        message["name"] = _text(fields, "name")
+    reasoning = next((_text(fields, key) for key in _REASONING if key in fields), None)
+    if reasoning is not None or texts:
+        message["reasoning_content"] = reasoning or "\n".join(texts)
+    if calls := _read_calls(fields, role, sum(len(each.get("tool_calls", ())) for each in before)):
+        message["tool_calls"] = calls
+    if "tool_call_id" in fields:
+        message["tool_call_id"] = _text(fields, "tool_call_id")
+    elif role == "tool":
+        message["tool_call_id"] = _answered(before, message.get("name"))
+    if message["content"] == () and not message.get("tool_calls") and not message.get("reasoning_content"):
+        if "content" in fields:
+            raise ValueError("content has no part in its list; an empty content is the string ''")
+        raise ValueError("content must be a string or a list of parts, not NoneType: the message says nothing")
+    message["content"] = message["content"] or ""
+    return message  # type: ignore[return-value]
+
+
 def problem_with(message: Any) -> str | None:
     """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
-    if plain_text(message, *_PLAIN_ROLES) is not None:
-        return None
-    if not isinstance(message, Mapping):
-        return f"a message is a mapping with 'role' and 'content', not {type(message).__name__}"
-    if unknown := set(message) - _KEYS:
-        return f"unknown keys {sorted(map(str, unknown))}; a message has {sorted(_KEYS)}"
-    if message.get("role") not in ROLES:
-        return f"role is {message.get('role')!r}; it must be one of {', '.join(ROLES)}"
-    if not isinstance(message.get("content"), str) and (problem := _problem_with_parts(message.get("content"))):
-        return problem
-    if message["role"] in ("system", "assistant") and has_images(message):
-        return f"an image is part of a user or tool message, not of a {message['role']} message"
-    for key in _OPTIONAL_TEXT:
-        if key in message and not isinstance(message[key], str):
-            return f"{key} must be a string, not {type(message[key]).__name__}"
-    if message["role"] == "tool" and "tool_call_id" not in message:
-        return "a tool message needs 'tool_call_id'"
-    if "tool_calls" in message:
-        if message["role"] != "assistant":
-            return f"only an assistant message has 'tool_calls', not a {message['role']} message"
-        return _problem_with_calls(message["tool_calls"])
+    try:
+        read_message(message)
+    except ValueError as error:
+        return str(error)
     return None
 
 
-def _problem_with_parts(parts: Any) -> str | None:
-    if not isinstance(parts, (list, tuple)):
-        return f"content must be a string or a list of parts, not {type(parts).__name__}"
-    if not parts:
-        return "content has no part in its list; an empty content is the string ''"
-    return next((f"content[{i}] must be {_PART}" for i, part in enumerate(parts) if not _is_part(part)), None)
+def _is_absent(value: Any, depth: int = 4) -> bool:
+    """Null, or a struct of nulls, which ``datasets`` makes of a struct that is null."""
+    if isinstance(value, Mapping):
+        return depth > 0 and all(_is_absent(each, depth - 1) for each in value.values())
+    return value is None
 
 
-def _problem_with_calls(calls: Any) -> str | None:
-    if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Sequence):
-        return f"tool_calls must be a sequence of calls, not {type(calls).__name__}"
-    return next((f"tool_calls[{i}] must be {_CALL}" for i, call in enumerate(calls) if not _is_call(call)), None)
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    if not isinstance(fields[key], str):
+        raise ValueError(f"{key} must be a string, not {type(fields[key]).__name__}")
+    return str(fields[key])
 
 
-def _is_part(part: Any) -> bool:
-    match part:
-        case {"type": "text", "text": str()}:
-            return len(part) == 2
-        case {"type": "image_url", "image_url": {"url": str(url)} as image}:
-            return url != "" and len(part) + len(image) == 3
-    return False
+def _listed(value: Any) -> Sequence[Any] | None:
+    """``value`` if it is a list of things; in a row of pandas it is an array."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()  # type: ignore[no-any-return]
+    return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else None
 
 
-def _is_call(call: Any) -> bool:
-    match call:
-        case {"id": str(), "type": "function", "function": {"name": str(), "arguments": str()} as function}:
-            return len(call) == 3 and len(function) == 2
-    return False
+def _read_content(fields: Mapping[str, Any], content: Any) -> tuple[list[str], Content]:
+    """The texts of reasoning among a content's parts, and the content without them."""
+    refusal = [_text(fields, "refusal")] if "refusal" in fields else []
+    if isinstance(content, str) and not refusal:
+        return [], content
+    parts = [content] if isinstance(content, str) else _listed(content)
+    if parts is None:
+        if content is not None:
+            raise ValueError(f"content must be a string or a list of parts, not {type(content).__name__}")
+        parts = []
+    reasoning: list[str] = []
+    read: list[Part] = []
+    for number, part in enumerate(parts):
+        given = part if not isinstance(part, Mapping) else {k: v for k, v in part.items() if not _is_absent(v)}
+        match given:
+            case str() if isinstance(content, str):
+                read.append(text_part(given))
+            case {"type": "text", "text": str(text)} if len(given) == 2:
+                read.append(text_part(str(text)))
+            case {"type": "refusal", "refusal": str(text)} if len(given) == 2:
+                read.append(text_part(str(text)))
+            case {"type": "thinking", "thinking": thinking}:
+                reasoning.append(text_of({"content": _read_content({}, thinking)[1]}))
+            case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(given) == 2:
+                if more := {key for key in image if image[key] is not None} - {"url", "detail"}:
+                    raise ValueError(f"content[{number}] must be {_PART}; image_url has {sorted(map(str, more))}")
+                read.append(image_part(url, image.get("detail")))
+            case _:
+                raise ValueError(f"content[{number}] must be {_PART}")
+    read += map(text_part, refusal)
+    if refusal:
+        return reasoning, text_of({"content": read})
+    return reasoning, tuple(read)
 
 
-def check_conversation(messages: Iterable[Any], where: str) -> Messages:
-    """Return ``messages`` as a tuple, or raise ``ValueError`` naming ``where`` and the first bad message."""
+def _read_calls(fields: Mapping[str, Any], role: str, first: int) -> tuple[ToolCall, ...]:
+    calls = fields.get("tool_calls", ())
+    if "tool_calls" in fields and role != "assistant":
+        raise ValueError(f"only an assistant message has 'tool_calls', not a {role} message")
+    if "function_call" in fields:
+        if calls:
+            raise ValueError("tool_calls and function_call, its old form, are both there")
+        calls = [{"function": fields["function_call"]}]
+    if (listed := _listed(calls)) is None:
+        raise ValueError(f"tool_calls must be a sequence of calls, not {type(calls).__name__}")
+    if listed and role != "assistant":
+        raise ValueError(f"only an assistant message has 'function_call', not a {role} message")
+    return tuple(_read_call(call, i, first + i) for i, call in enumerate(listed))
+
+
+def _read_call(call: Any, place: int, number: int) -> ToolCall:
+    problem = f"tool_calls[{place}] must be {_CALL}"
+    if not isinstance(call, Mapping):
+        raise ValueError(problem)
+    given = {key: each for key, each in call.items() if each is not None}
+    call_id, kind = given.pop("id", made_id(number)), given.pop("type", "function")
+    function = given.pop("function") if "function" in given else given  # some write a call without this layer
+    if kind != "function" or (given and function is not given) or not isinstance(function, Mapping):
+        raise ValueError(problem)
+    if {key for key in function if function[key] is not None} - {"name", "arguments"}:
+        raise ValueError(problem)
+    name, arguments = function.get("name"), function.get("arguments")
+    if not isinstance(call_id, str) or not isinstance(name, str):
+        raise ValueError(problem)
+    if not isinstance(arguments, str):
+        if not isinstance(arguments, Mapping):
+            raise ValueError(problem)
+        try:
+            arguments = json.dumps(_plain(arguments), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"tool_calls[{place}]: its arguments are no JSON: {error}") from None
+    return {"id": str(call_id), "type": "function", "function": {"name": str(name), "arguments": str(arguments)}}
+
+
+def _plain(value: Any) -> Any:
+    """JSON of what a row of Arrow or pandas has, without keys that are null."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items() if each is not None}
+    if (listed := _listed(value)) is not None:
+        return [_plain(each) for each in listed]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def made_id(number: int) -> str:
+    """An id for a call without one: nine letters and digits, since Mistral's templates refuse any other."""
+    return f"call{number:05d}"
+
+
+def _answered(before: Sequence[Message], name: str | None) -> str:
+    """The id of the call that a result without ``tool_call_id`` answers."""
+    results: list[Message] = []
+    for message in reversed(before):
+        if message["role"] == "tool":
+            results.append(message)
+            continue
+        if message["role"] != "assistant":
+            break
+        calls = message.get("tool_calls", ())
+        if not calls:  # they stand in its text
+            return made_id(sum(len(each.get("tool_calls", ())) for each in before) + len(results))
+        answered = {each["tool_call_id"] for each in results}
+        waiting = [call for call in calls if call["id"] not in answered]
+        if waiting:
+            return next((call["id"] for call in waiting if call["function"]["name"] == name), waiting[0]["id"])
+        break
+    raise ValueError("a tool message needs 'tool_call_id', or a call before it that has no result yet")
+
+
+def check_conversation(messages: Iterable[Any], where: str, before: Messages = ()) -> Messages:
+    """Read every message (:func:`read_message`), or raise ``ValueError`` naming ``where`` and the first bad one.
+
+    ``before`` are the messages that the conversation begins with, read already and not returned.
+    """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
-    checked = tuple(messages)
-    for i, message in enumerate(checked):
-        if problem := problem_with(message):
-            raise ValueError(f"{where}: message {i}: {problem}")
-    return checked
+    read = list(before)
+    for i, message in enumerate(messages, start=len(before)):
+        try:
+            read.append(read_message(message, read))
+        except ValueError as problem:
+            raise ValueError(f"{where}: message {i}: {problem}") from None
+    return tuple(read[len(before) :])
 
 
 def copy_messages(messages: Iterable[Message]) -> Messages:
@@ -236,12 +386,14 @@ def _copied(value: Any, text: Callable[[str], str]) -> Any:
 
 
 def visible_text(message: Message) -> str:
-    """What another party may read of a message: its text without private reasoning (``<think>`` blocks).
+    """What another party may read of a message: its text without private reasoning (:mod:`textenvs.reasoning`).
 
-    An unclosed ``<think>`` hides everything after it: a reply cut off while thinking has said nothing. A ``</think>``
-    without a beginning hides everything before it: some chat templates open the block in the prompt.
+    Users and tools have none. A ``reasoning_content`` that is empty says that nothing of the content is private.
     """
-    return _THINK.sub("", text_of(message)).rpartition(_THINK_END)[2].strip()
+    text = text_of(message)
+    if message["role"] != "assistant" or message.get("reasoning_content") == "":
+        return text.strip()
+    return split_reasoning(text).said
 
 
 def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:

@@ -81,7 +81,7 @@ class AssistantTurn(_TextSpace[str | Message]):
         return {"role": "assistant", "content": text, "tool_calls": (call,)}
 
     def contains(self, x: Any) -> bool:
-        return isinstance(x, str) or (problem_with(x) is None and x["role"] == "assistant")
+        return isinstance(x, str) or (problem_with(x) is None and x.get("role") == "assistant")
 
 
 class Unicode(_TextSpace[str]):

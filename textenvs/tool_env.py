@@ -25,6 +25,7 @@ from .env import EpisodeState, ResetResult, TextEnv, Turn
 from .event_loop import settle
 from .messages import Message, check_conversation, system, text_of
 from .options import checked
+from .reasoning import Spans
 from .task import Task, TaskSet
 from .tools.formats import Parsed, make_call, make_format
 from .tools.schema import Closable, Tool
@@ -136,6 +137,9 @@ class ToolEnv(TextEnv[ToolStateT]):
         if self.toolbox.needs_loop(parsed.calls):
             return self._run_later(reply, parsed)
         return self._after(reply, parsed, self.toolbox.run_now(parsed.calls, self.state))
+
+    def _call_spans(self, text: str) -> Spans:
+        return self.format.spans(text)
 
     async def _run_later(self, reply: Message, parsed: Parsed) -> Turn:
         results = await self.toolbox.run(parsed.calls, self.state)

@@ -202,7 +202,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         for i, action in enumerate(actions):
             if i not in due:
                 try:
-                    replies[i] = as_reply(action)
+                    replies[i] = as_reply(action, self.envs[i].state.messages)
                 except gymnasium.error.InvalidAction as error:
                     raise gymnasium.error.InvalidAction(f"environment {i}: {error}") from error
         return replies

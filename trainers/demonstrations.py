@@ -6,10 +6,11 @@ careless replies, which are imitated only if asked for.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textenvs.data import TaskError
-from textenvs.data.files import file_rows
+from textenvs.data.files import file_rows, without_nulls
 from textenvs.env import TextEnv
-from textenvs.messages import Messages, check_conversation, copy_messages
+from textenvs.messages import Messages, check_conversation, copy_messages, text_of
 
 from .engines.base import Generation
-from .rollout.renderer import EpisodeTokens, Renderer, Tools
+from .rollout.renderer import EpisodeTokens, Renderer, RendererError, Tools
 from .trajectory import Status, Trajectory
 
 
@@ -42,6 +43,9 @@ class Demonstration:
 
     messages: Messages
     imitate: tuple[float, ...]
+    #: Schemas that the chat template shows; ``None``: those of the environment.
+    tools: Tools = None
+    where: str = field(default="", compare=False)  # its file and row, for errors
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,8 @@ def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
     """Conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; every assistant message counts.
 
+    A column ``tools`` has the schemas of a row's tools, as a list or its JSON text.
+
     DemonstrationError names the file and the row that cannot be used.
     """
     for name in files:
@@ -194,37 +200,72 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
                 continue
             if before["role"] == "assistant":
                 raise ValueError(f"{where}: message {number}: the assistant speaks twice in a row; make it one message")
-            if structured := {"tool_calls", "reasoning_content"} & set(message):
-                raise ValueError(
-                    f"{where}: message {number}: an assistant message with {' and '.join(sorted(structured))} cannot "
-                    "be imitated: write what the model should say into its content"
-                )
+        tools = _tools(row.get("tools"), where)
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
-    return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"))
+    return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"), tools, where)
+
+
+def _tools(value: Any, where: str) -> Tools:
+    """The schemas in a row's column ``tools``, each as ``{"type": "function", "function": {...}}``."""
+    if value is None or value == "":
+        return None
+    problem = f"{where}: column 'tools' must be a list of JSON schemas of functions, or its JSON text"
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{problem} ({error})") from None
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{problem}, not {type(value).__name__}")
+    tools = []
+    for number, each in enumerate(value):
+        schema = without_nulls(each)
+        function = schema.get("function", schema) if isinstance(schema, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ValueError(f"{problem}: tools[{number}] has no name of a function")
+        tools.append(schema if "function" in schema else {"type": "function", "function": function})
+    return tools
 
 
 def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools = None) -> Example:
     """The conversation in the model's tokens, exactly as a rollout would have recorded it.
 
-    DemonstrationError: a reply spells the token that ends a reply. RendererError: the template rejects the
-    conversation.
+    A reply with calls or reasoning is imitated as the chat template writes it. ``tools`` are those of a demonstration
+    that has none of its own. DemonstrationError: a reply spells the token that ends a reply, or the template rejects
+    the conversation of a file. RendererError: likewise, of one that was played.
     """
+    try:
+        return _encoded(
+            demonstration, renderer, tokenizer, tools if demonstration.tools is None else demonstration.tools
+        )
+    except RendererError as error:
+        if not demonstration.where:
+            raise
+        raise DemonstrationError(f"{demonstration.where}: {error}") from error
+
+
+def _encoded(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools) -> Example:
     messages = copy_messages(demonstration.messages)
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     tokens = EpisodeTokens(renderer, messages[: turns[0]], episode_id="demonstration", tools=tools)
     weights: list[NDArray[np.float32]] = []
     for number, (index, weight) in enumerate(zip(turns, demonstration.imitate, strict=True)):
-        text = messages[index]["content"]
+        message, end = messages[index], renderer.stop_token_ids[0]
+        text = text_of(message)
+        structured = bool(message.get("tool_calls") or message.get("reasoning_content"))
+        if structured:
+            text, end = renderer.written(messages[:index], message, tools)
         ids = tokenizer.encode(text, add_special_tokens=False)
         if not set(ids).isdisjoint(renderer.stop_token_ids):
             raise DemonstrationError(
                 f"a reply to imitate spells a token that ends replies; take it out: {text[:200]!r}"
             )
-        ids.append(renderer.stop_token_ids[0])
+        ids.append(end)
         count = len(ids)
         tokens.reply(
-            Generation(np.asarray(ids, np.int32), np.zeros(count, np.float32), np.zeros(count, np.int32), "stop")
+            Generation(np.asarray(ids, np.int32), np.zeros(count, np.float32), np.zeros(count, np.int32), "stop"),
+            message if structured else None,
         )
         tokens.reward(0.0, {})
         weights.append(np.full(count, weight, np.float32))

@@ -117,12 +117,11 @@ def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
     prompts, problems = [], []
     for number, value in enumerate(column, 1):
         try:
-            cleaned = [{k: v for k, v in m.items() if v is not None} for m in value or ()]
-            messages = copy_messages(check_conversation(cleaned, f"column {name!r}"))
+            messages = copy_messages(check_conversation(value or (), f"column {name!r}"))
             if not messages:
                 raise ValueError(f"column {name!r} is empty")
             prompts.append(messages)
-        except (AttributeError, TypeError, ValueError) as error:
+        except ValueError as error:
             problems.append(f"row {number}: {error}")
     refuse_rows(problems, _UNUSABLE)
     return prompts

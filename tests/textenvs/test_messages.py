@@ -24,6 +24,8 @@ from textenvs.messages import (
     visible_text,
 )
 
+GOOD_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
 # Surrogates are rare among all characters: here every other one is, alone or in a pair.
 any_text = st.text(st.characters() | st.characters(categories=["Cs"]), max_size=20)
 good_text = st.text(max_size=20)
@@ -95,6 +97,9 @@ def test_clean_messages_can_be_written_as_utf8_whole(conversation):
         ({"role": "user"}, "content must be a string or a list of parts, not NoneType"),
         ({"role": "user", "content": {"type": "text", "text": ""}}, "not dict"),
         ({"role": "user", "content": []}, "no part in its list"),
+        ({"role": "user", "content": None, "name": "Ann"}, "content must be a string or a list of parts, not NoneType"),
+        ({"role": "assistant", "content": None}, "content must be a string"),
+        ({"role": "assistant", "content": None, "tool_calls": []}, "content must be a string"),
         ({"role": "user", "content": ["parts"]}, r"content\[0\] must be"),
         ({"role": "user", "content": [text_part("a"), {"type": "text"}]}, r"content\[1\] must be"),
         ({"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}, r"content\[0\]"),
@@ -105,9 +110,19 @@ def test_clean_messages_can_be_written_as_utf8_whole(conversation):
         ({"role": "system", "content": [image_part("http://x")]}, "part of a user or tool message"),
         ({"role": "user", "content": "", "text": ""}, "unknown keys"),
         ({"role": "user", "content": "", 3: ""}, "unknown keys"),
-        ({"role": "user", "content": "", "name": None}, "name must be a string"),
+        ({"role": "user", "content": "", "name": 3}, "name must be a string"),
+        ({"role": "assistant", "content": "", "reasoning": 3}, "reasoning must be a string"),
         ({"role": "tool", "content": ""}, "tool_call_id"),
         ({"role": "user", "content": "", "tool_calls": ()}, "only an assistant"),
+        ({"role": "user", "content": "", "function_call": {"name": "f", "arguments": {}}}, "only an assistant"),
+        (
+            {"role": "assistant", "tool_calls": [GOOD_CALL], "function_call": {"name": "f", "arguments": ""}},
+            "both there",
+        ),
+        ({"role": "assistant", "tool_calls": [{**GOOD_CALL, "x": 1}]}, r"tool_calls\[0\]"),
+        ({"role": "assistant", "tool_calls": [{"name": "f", "parameters": {"x": 1}}]}, r"tool_calls\[0\]"),
+        ({"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"x": float("nan")}}]}, "no JSON"),
+        ({"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"x": object()}}]}, "no JSON"),
         ({"role": "assistant", "content": "", "tool_calls": "f()"}, "sequence"),
         ({"role": "assistant", "content": "", "tool_calls": [None]}, r"tool_calls\[0\]"),
         ({"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function"}]}, r"tool_calls\[0\]"),
@@ -118,17 +133,18 @@ def test_what_is_wrong_is_named(message, problem):
         check_conversation([user("fine"), message], "row 3")
 
 
-GOOD_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
 @pytest.mark.parametrize(
     "call",
     [
         {**GOOD_CALL, "id": 3},
-        {**GOOD_CALL, "type": "tool"},
+        {**GOOD_CALL, "type": "custom"},
         {**GOOD_CALL, "index": 0},  # it would be lost in a copy
-        {**GOOD_CALL, "function": {"name": "f", "arguments": {}}},
         {**GOOD_CALL, "function": {"name": "f"}},
+        {**GOOD_CALL, "function": {"name": "f", "arguments": None}},
+        {**GOOD_CALL, "more": 1},
+        {**GOOD_CALL, "function": {"name": "f", "arguments": [1]}},
+        {**GOOD_CALL, "function": {"name": "f", "arguments": "{}", "strict": True}},
+        {**GOOD_CALL, "function": {"arguments": "{}"}},
         {**GOOD_CALL, "function": "f"},
     ],
 )
@@ -145,31 +161,6 @@ def test_a_conversation_is_a_sequence(conversation):
 
 def test_a_generator_of_messages_is_read_once():
     assert check_conversation((user(str(i)) for i in range(3)), "x") == (user("0"), user("1"), user("2"))
-
-
-@pytest.mark.parametrize(
-    ("content", "visible"),
-    [
-        ("  plain ", "plain"),
-        ("<think>secret</think> seen", "seen"),
-        ("a<think>s\ns</think>b<think>t</think>c", "abc"),
-        ("seen <think>cut off", "seen"),
-        ("the prompt had opened it</think>seen", "seen"),
-        ("<think>a<think>b</think>c</think>seen", "seen"),
-        ("<think></think>", ""),
-    ],
-)
-def test_private_reasoning_is_not_visible(content, visible):
-    assert visible_text(assistant(content)) == visible
-
-
-no_tags = st.text(st.characters(exclude_characters="<>"), max_size=10)
-
-
-@given(st.lists(st.tuples(no_tags, no_tags), max_size=4), no_tags)
-def test_everything_outside_of_think_blocks_is_visible(parts, end):
-    content = "".join(f"{said}<think>{thought}</think>" for said, thought in parts) + end
-    assert visible_text(assistant(content)) == ("".join(said for said, _ in parts) + end).strip()
 
 
 @given(messages)

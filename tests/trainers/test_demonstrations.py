@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chat_styles import tokenizer_of
+from chat_styles import make_tokenizer, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
 from textenvs import Task, TextEnv, Turn
-from textenvs.messages import Messages, assistant, system, tool, user
+from textenvs.messages import Messages, assistant, system, user
 from textenvs.serve.client import RemoteError
 from trainers.builders import policy as builders_policy
 from trainers.builders.environments import Component
@@ -31,6 +31,7 @@ from trainers.engines.base import Generation, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.play import Episode, Player
 from trainers.rollout.renderer import Renderer
+from trainers.tiny import CHATML
 from trainers.trajectory import Trajectory
 
 
@@ -327,11 +328,10 @@ BAD_ROWS: list[tuple[Any, str]] = [
     ({"messages": [user("a"), assistant("b"), user("c")]}, "must end with the assistant's message"),
     ({"messages": [assistant("b")]}, "starts with the assistant"),
     ({"messages": [user("a"), assistant("b"), assistant("c")]}, "message 2: the assistant speaks twice in a row"),
-    (
-        {"messages": [user("a"), {**assistant("b"), "tool_calls": [CALL]}, tool("c", "0"), assistant("d")]},
-        "message 1: an assistant message with tool_calls cannot be imitated",
-    ),
-    ({"messages": [user("a"), {**assistant("b"), "reasoning_content": "hm"}]}, "with reasoning_content cannot be"),
+    ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 1: content must be a string"),
+    ({"messages": [user("a"), assistant("b")], "tools": {"name": "f"}}, "column 'tools' must be a list"),
+    ({"messages": [user("a"), assistant("b")], "tools": "[{"}, "column 'tools' must be a list"),
+    ({"messages": [user("a"), assistant("b")], "tools": [{"type": "function"}]}, "tools[0] has no name"),
 ]
 
 
@@ -456,6 +456,99 @@ def test_any_text_gives_the_whole_rendering_and_fitting_weights(turns):
     assert tokens[ends].tolist() == [renderer.stop_token_ids[0]] * len(turns)
     pieces = [tokens[example.trajectory.turn_id == turn][:-1] for turn in range(len(turns))]
     assert [tokenizer.decode(piece) for piece in pieces] == [reply for _, reply, _ in turns]
+
+
+# Shows tools, calls, their results, and the reasoning of every turn.
+TOOLS_CHATML = (
+    "{% if tools %}<|im_start|>system\nTools:{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['reasoning_content'] %}<think>\n{{ m['reasoning_content'] }}\n</think>\n\n{% endif %}{{ m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+#: As TRL's documentation writes conversations with tools: no ids, and arguments that are objects.
+TOOL_TALK = [
+    {"role": "user", "content": "Warm?"},
+    {
+        "role": "assistant",
+        "reasoning_content": "Look it up.",
+        "tool_calls": [
+            {"type": "function", "function": {"name": "weather", "arguments": {"city": "Rom"}}},
+            {"type": "function", "function": {"name": "weather", "arguments": {"city": "Wien"}}},
+        ],
+    },
+    {"role": "tool", "name": "weather", "content": "22"},
+    {"role": "tool", "name": "weather", "content": "12"},
+    {"role": "assistant", "content": "In Rom."},
+    {"role": "user", "content": "And Bern?"},
+    {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": '{"city": "Bern"}'}},
+]
+
+
+def encoded(row: dict[str, Any], template: str, folder: Path, tools: Any = None) -> tuple[Example, Any]:
+    (demonstration,) = read([write_jsonl(folder / "talks.jsonl", [row])])
+    tokenizer = make_tokenizer(template)
+    return encode(demonstration, Renderer(tokenizer), tokenizer, tools), tokenizer
+
+
+@pytest.mark.parametrize("tools", [[SCHEMA], json.dumps([SCHEMA]), [SCHEMA["function"]]])
+def test_calls_and_tools_are_learned_as_the_template_writes_them(tmp_path, tools):
+    example, tokenizer = encoded({"messages": TOOL_TALK, "tools": tools}, TOOLS_CHATML, tmp_path)
+    messages = json.loads(json.dumps(TOOL_TALK))
+    messages[1]["content"] = messages[-1]["content"] = ""
+    messages[-1]["tool_calls"] = [{"function": {"name": "weather", "arguments": {"city": "Bern"}}}]
+    rendered = tokenizer.apply_chat_template(messages, tools=[SCHEMA], tokenize=False)
+    tokens, turns = example.trajectory.token_ids, example.trajectory.turn_id
+    assert tokenizer.decode(tokens) + "\n" == rendered
+    rom = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
+    both = rom + rom.replace("Rom", "Wien")
+    said = [f"<think>\nLook it up.\n</think>\n\n{both}", "In Rom.", rom.replace("Rom", "Bern")]
+    assert [tokenizer.decode(tokens[turns == turn]) for turn in range(3)] == [f"{text}<|im_end|>" for text in said]
+    assert example.trajectory.segment_starts.tolist() == [0]
+
+
+def test_a_rows_tools_come_before_the_environments(tmp_path):
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    talk = [user("Hi"), assistant("Hi")]
+    for row, names in (
+        ({}, "other"),
+        ({"tools": None}, "other"),
+        ({"tools": [SCHEMA]}, "weather"),
+        ({"tools": []}, ""),
+    ):
+        example, tokenizer = encoded({"messages": talk, **row}, TOOLS_CHATML, tmp_path, [other])
+        text = tokenizer.decode(example.trajectory.token_ids)
+        assert [name for name in ("other", "weather") if name in text] == ([names] if names else [])
+
+
+def test_old_reasoning_that_a_template_drops_begins_a_segment(tmp_path):
+    template = TOOLS_CHATML.replace("{% if m['reasoning_content'] %}", "{% if m['reasoning_content'] and loop.last %}")
+    talk = [user("a"), {**assistant("b"), "reasoning_content": "hm"}, user("c"), {**assistant("d"), "reasoning": "oh"}]
+    example, tokenizer = encoded({"messages": talk}, template, tmp_path)
+    starts = example.trajectory.segment_starts.tolist()
+    pieces = [tokenizer.decode(part) for part in np.split(example.trajectory.token_ids, starts[1:])]
+    opening = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+    assert pieces == [
+        f"{opening}<think>\nhm\n</think>\n\nb<|im_end|>",
+        f"{opening}b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\noh\n</think>\n\nd<|im_end|>",
+    ]
+
+
+def test_what_a_template_does_not_show_is_refused_with_the_row(tmp_path):
+    for row, problem in (
+        ({"messages": TOOL_TALK[:2], "tools": [SCHEMA]}, "does not show the tools"),
+        ({"messages": TOOL_TALK[:2]}, "does not show reasoning_content"),
+    ):
+        with pytest.raises(DemonstrationError, match=rf"talks.jsonl row 1: .*{problem}"):
+            encoded(row, CHATML, tmp_path)
 
 
 def test_a_reply_that_spells_the_end_of_replies_is_refused():

@@ -98,16 +98,16 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
                     return
                 for row in rows:
                     number += 1
-                    yield number, _without_none(row)
+                    yield number, without_nulls(row)
     except UnreadableFile as error:
         raise TaskError(str(error)) from error
 
 
-def _without_none(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Without nulls: a struct of Parquet has every field in every row."""
     if isinstance(value, dict):
-        return {name: _without_none(part) for name, part in value.items() if part is not None}
-    return [_without_none(part) for part in value] if isinstance(value, (list, tuple)) else value
+        return {name: without_nulls(part) for name, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def collect(

@@ -46,7 +46,8 @@ class Opening:
 
 
 def _said(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    return [(message["role"], text_of(message)) for message in messages]
+    # A content may be null: rows of Arrow have every key.
+    return [(message["role"], text_of({"content": message.get("content") or ""})) for message in messages]
 
 
 def same_messages(prompt: Iterable[Mapping[str, Any]], opening: Iterable[Mapping[str, Any]]) -> bool:

@@ -31,7 +31,16 @@ from ..chat.errors import ChatFailure
 from ..chat.spec import ChatSpec, SpecLike
 from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
-from ..messages import Message, Messages, clean_messages, system, text_of, user, visible_conversation
+from ..messages import (
+    Message,
+    Messages,
+    check_conversation,
+    clean_messages,
+    system,
+    text_of,
+    user,
+    visible_conversation,
+)
 from ..options import PositiveInt, checked
 from ..text import load_yaml
 
@@ -74,7 +83,7 @@ def data_block(data: Mapping[str, Any]) -> DataBlock:
 
 def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:
     """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
-    heard = visible_conversation(clean_messages(messages), tools=tools)
+    heard = visible_conversation(clean_messages(check_conversation(messages, "the conversation to judge")), tools=tools)
     return [{"role": message["role"], "text": text_of(message)} for message in heard]
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
-from ..messages import Message, Messages, copy_messages
+from ..messages import Message, Messages, copy_messages, text_of
 from ..task import Task
 from ..text import excerpt
 from ..trust import is_loopback, origin
@@ -287,13 +287,22 @@ def _checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Me
         first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("a number",), "msg": error}
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     else:
-        if not isinstance(found, Stepped) or found.messages[:1] == (reply,):
+        if not isinstance(found, Stepped) or (reply is not None and _is_reply(found.messages[:1], reply)):
             return found
         what = "messages: the first one is not the reply as it was sent"
     raise RemoteError(
         f"{url} did not answer as the protocol has it ({excerpt(what)}); is that a server of `textenvs serve`?",
         "bad_request",
     )
+
+
+def _is_reply(messages: Messages, reply: Message) -> bool:
+    """Whether these are the reply as it was sent, or taken apart by the server's marks of reasoning."""
+    if messages == (reply,) or not messages or "reasoning_content" in reply:
+        return messages == (reply,)
+    text, first = text_of(reply), messages[0]
+    split = "reasoning_content" in first and text_of(first) in text
+    return split and first == {**reply, "content": first["content"], "reasoning_content": first["reasoning_content"]}
 
 
 def _check_protocol(answer: Mapping[str, Any], url: str) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from ..messages import Message, ToolCall, assistant, clean_messages, tool, user, visible_text
+from ..messages import Message, ToolCall, assistant, clean_messages, made_id, text_of, tool, user
+from ..reasoning import REASONING_MARKS, Spans, split_reasoning
 from .jsontext import JsonProblem, read_object, read_value, skip_space, write_value
 from .schema import Tool
 from .toolbox import ToolResult
@@ -18,8 +19,8 @@ from .toolbox import ToolResult
 #: So many problems of one reply are reported; what comes after them is not read.
 MAX_PROBLEMS = 4
 
-# What visible_text() looks for: JSON that stands in a reply must not have it in a string.
-_REASONING = ("<think>", "</think>")
+# Chat templates look for these in replies, also within the JSON of a call.
+_REASONING = tuple(mark for marks in REASONING_MARKS for mark in marks[:2] if mark.startswith("<"))
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,19 @@ class CallFormat(ABC):
 
     def __init__(self, tools: Sequence[Tool[..., Any]] = ()) -> None:
         self.tools = tuple(tools)
+        self.tool_names = frozenset(each.name for each in self.tools)
+
+    def means_call(self, value: Any) -> bool:
+        """Whether a JSON value in a reply, with no tag before it, is meant as a call, so that what is wrong is told.
+
+        It names one of the tools, or has a name and arguments.
+        """
+        if not isinstance(value, dict):
+            return False
+        body = value["function"] if isinstance(value.get("function"), dict) and "name" not in value else value
+        name = body.get("name")
+        known = isinstance(name, str) and name in self.tool_names
+        return known or ("name" in body and any(key in body for key in ARGUMENTS[:2]))
 
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
@@ -107,15 +121,35 @@ class CallFormat(ABC):
         message = assistant(reply) if isinstance(reply, str) else reply
         if message.get("tool_calls"):
             (clean,) = clean_messages([message])
-            return Parsed(visible_text(clean), tuple(clean["tool_calls"]))
-        text, calls, problems = self.read(visible_text(message))
+            return Parsed(self._said(clean), tuple(clean["tool_calls"]))
+        text, calls, problems = self.read(self._said(message))
         if len(problems) >= MAX_PROBLEMS:
             problems = [*problems[: MAX_PROBLEMS - 1], f"{problems[MAX_PROBLEMS - 1]} Nothing after this was read."]
         made = [make_call(each.name, each.arguments, self.call_id(first + i)) for i, each in enumerate(calls)]
         return Parsed(text, tuple(made), tuple(problems))
 
+    def spans(self, text: str) -> Spans:
+        """Where the readable calls of ``text`` stand, those within its reasoning included."""
+        spans: list[tuple[int, int]] = []
+        place = problems = 0
+        while problems < MAX_PROBLEMS and (start := self.find(text, place)) >= 0:
+            try:
+                calls, end = self.read_call(text, start)
+            except JsonProblem:
+                problems += 1
+                place = start + 1
+            else:
+                spans += [(start, end)] * bool(calls)
+                place = end
+        return spans
+
+    def _said(self, message: Message) -> str:
+        """The text of a message without private reasoning; a mark within a call ends none."""
+        text = text_of(message)
+        return text.strip() if message.get("reasoning_content") == "" else split_reasoning(text, calls=self.spans).said
+
     def write(self, text: str, calls: Sequence[ToolCall] = ()) -> str | Message:
-        """The reply of a model that says ``text`` (perhaps with ``<think>`` reasoning before) and makes ``calls``.
+        """The reply of a model that says ``text`` (perhaps with reasoning before) and makes ``calls``.
 
         ``ValueError``: the format cannot say this: reading it would give something else (words that look like a call,
         arguments that hold the format's own tags), or the arguments are not a JSON object.
@@ -128,7 +162,7 @@ class CallFormat(ABC):
         reply = self.spell(text, written)
         read = self.parse(reply)
         same = [Written(each["function"]["name"], each["function"]["arguments"]) for each in read.calls] == written
-        if not same or read.problems or read.text != visible_text(assistant(text)):
+        if not same or read.problems or read.text != self._said(assistant(text)):
             raise ValueError(f"{self.name} cannot say this; it would be read as {read}")
         return reply
 
@@ -149,18 +183,50 @@ def make_call(name: str, arguments: str, call_id: str) -> ToolCall:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def written_call(value: Any, *keys: str) -> Written:
-    """The call that a JSON value is; its arguments stand under the first of ``keys`` it has."""
+#: What a call's arguments are called, by one model or another.
+ARGUMENTS = ("arguments", "parameters", "params", "args", "kwargs", "input")
+# Of a call's type; and what else may stand beside its name and arguments, without a meaning of its own.
+_CALL_TYPES = ("function", "tool", "tool_call", "tool_use")
+_BESIDE = ("id", "type")
+
+
+def written_call(value: Any) -> Written:
+    """The call that a JSON value is: ``{"name", "arguments"}``, or these within ``"function"`` as OpenAI writes it.
+
+    The arguments may have any name of :data:`ARGUMENTS`. ``JsonProblem``: something in it is not understood.
+    """
     if not isinstance(value, dict):
         raise JsonProblem("a call is a JSON object")
-    name = value.get("name")
+    if value.get("type", "function") not in _CALL_TYPES:
+        raise JsonProblem(f'"type" must be "function", not {shown(value["type"])}')
+    inside = isinstance(value.get("function"), dict) and "name" not in value
+    body = value["function"] if inside else value
+    if inside and (more := [key for key in value if key not in (*_BESIDE, "function")]):
+        raise JsonProblem(f'beside "function" stands {shown(more[0])}, which is no part of a call')
+    name = body.get("name")
     if not isinstance(name, str) or not name:
         raise JsonProblem('the call has no "name"')
-    key = next((key for key in keys if key in value), None)
-    arguments = {} if key is None else value[key]
+    given = [key for key in ARGUMENTS if body.get(key) is not None]
+    if more := [key for key in body if key not in ("name", *_BESIDE, *ARGUMENTS)]:
+        raise JsonProblem(
+            f'the call has {shown(more[0])}, which is no part of a call; the arguments stand within "arguments"'
+        )
+    if len(given) > 1:
+        raise JsonProblem(f'the call has both "{given[0]}" and "{given[1]}"')
+    if not given:
+        return Written(name, "{}")
+    arguments = body[given[0]]
+    if inside and isinstance(arguments, str):
+        arguments = read_object(arguments)
     if not isinstance(arguments, dict):
-        raise JsonProblem(f'"{key}" must be a JSON object, {{...}}')
+        raise JsonProblem(f'"{given[0]}" must be a JSON object, {{...}}')
     return Written(name, write_value(arguments))
+
+
+def shown(value: Any) -> str:
+    """JSON of a part of a call, for a problem."""
+    text = write_value(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def after_broken(text: str, start: int, opening: str, closing: str) -> int:
@@ -181,20 +247,23 @@ def without_tags(json_text: str, *tags: str) -> str:
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 PYTHON_TAG = "<|python_tag|>"
-_PARAMETERS = ("parameters", "arguments")
+_FIRST_KEY = rf'\{{\s*"(?:name|function|{"|".join((*_BESIDE, *ARGUMENTS))})"\s*:'
 # How a call of Llama's begins: the tag that the models sometimes put before it, or an object whose first key is one of
 # a call's.
-_LLAMA = re.compile(rf'{re.escape(PYTHON_TAG)}|\{{\s*"(?:name|type|{"|".join(_PARAMETERS)})"\s*:')
+_LLAMA = re.compile(f"{re.escape(PYTHON_TAG)}|{_FIRST_KEY}")
 
 CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
 # A name, perhaps with an id (tokenizer version 11), and the tag of the arguments (left out by some of version 11).
 _NAMED = re.compile(r"\s*([^\s\[\]{}]+)(?:\s*\[CALL_ID\][^\s\[\]{}]*)?(?:\s*\[ARGS\])?\s*(?=\{)")
 # A list of calls from the very beginning: the tag is a special token, and some decoders leave those out.
-_BARE_LIST = re.compile(r'\[\s*\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:')
+_BARE_LIST = re.compile(rf"\[\s*{_FIRST_KEY}")
 
 
 class Hermes(CallFormat):
-    """``<tool_call>`` and a JSON object with ``name`` and ``arguments``: Hermes 2 Pro, Qwen2.5 and Qwen3."""
+    """``<tool_call>`` and a JSON object with ``name`` and ``arguments``: Hermes 2 Pro, Qwen2.5 and Qwen3.
+
+    OpenAI's form and other names of the arguments are read as well (:func:`written_call`).
+    """
 
     name = "hermes"
     called = "A tool call"
@@ -221,7 +290,7 @@ class Hermes(CallFormat):
         closed = text.startswith(CLOSE, end)
         if not closed and end != len(text) and not text.startswith(OPEN, end):
             raise JsonProblem(f"between the JSON and {CLOSE} stands {text[end : end + 20]!r}")
-        return [written_call(value, "arguments")], end + len(CLOSE) * closed
+        return [written_call(value)], end + len(CLOSE) * closed
 
     def after_problem(self, text: str, start: int) -> int:
         return after_broken(text, start + len(OPEN), OPEN, CLOSE)
@@ -237,7 +306,8 @@ class Hermes(CallFormat):
 class Llama3(CallFormat):
     """``{"name": ..., "parameters": {...}}``, several with ``;`` between them: Llama 3.1 to 3.3.
 
-    JSON objects that have no ``name`` and ``parameters`` are words. Nothing after broken JSON is read: it has no end.
+    Other names of the parameters, and OpenAI's form, are read as well. JSON objects that have no ``name`` and
+    ``parameters`` and name no tool are words. Nothing after broken JSON is read: it has no end.
     """
 
     name = "llama3"
@@ -253,11 +323,10 @@ class Llama3(CallFormat):
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
         tagged = text.startswith(PYTHON_TAG, start)
         value, end = read_value(text, start + len(PYTHON_TAG) * tagged)
-        is_call = isinstance(value, dict) and "name" in value and any(key in value for key in _PARAMETERS)
-        if not tagged and not is_call:
+        if not tagged and not self.means_call(value):
             return [], end
         end = skip_space(text, end)
-        return [written_call(value, *_PARAMETERS)], end + text.startswith(";", end)
+        return [written_call(value)], end + text.startswith(";", end)
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
         made = [f'{{"name": {write_value(name)}, "parameters": {arguments}}}' for name, arguments in calls]
@@ -281,16 +350,20 @@ class Mistral(CallFormat):
 
     def call_id(self, number: int) -> str:
         """Nine letters and digits: the models' templates refuse any other id."""
-        return f"call{number:05d}"
+        return made_id(number)
 
     def find(self, text: str, place: int) -> int:
         return 0 if place == 0 and _BARE_LIST.match(text) else text.find(CALLS, place)
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        place = skip_space(text, start + len(CALLS) * text.startswith(CALLS, start))
-        if text.startswith("[", place) and not text.startswith(ARGS, place):
+        tagged = text.startswith(CALLS, start)
+        place = skip_space(text, start + len(CALLS) * tagged)
+        if text.startswith(("[", "{"), place) and not text.startswith(ARGS, place):
             value, end = read_value(text, place)
-            return [written_call(each, "arguments") for each in value], end
+            calls = value if isinstance(value, list) else [value]
+            if not tagged and not any(map(self.means_call, calls)):
+                return [], end
+            return [written_call(each) for each in calls], end
         named = _NAMED.match(text, place)
         if named is None:
             raise JsonProblem(f"after {CALLS} stands no name with JSON after it")
@@ -317,6 +390,8 @@ class Native(CallFormat):
 
 FUNCTION, END_FUNCTION = "<function=", "</function>"
 PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
+_PARAMETER_TAG = re.compile(r"(\n[ \t]*)?<parameter=([^\s<>]+)>")
+_NEXT_CALL = re.compile(r"</tool_call>\s*(?:<tool_call>\s*)?<function=")
 # Python's spellings, which these models use as well as JSON's.
 _PYTHON = {"True": True, "False": False, "None": None}
 
@@ -325,7 +400,8 @@ class Qwen3Coder(CallFormat):
     """``<tool_call><function=NAME>``, then ``<parameter=ARGUMENT>value</parameter>`` for each argument: Qwen3.5, too.
 
     What a value is depends on the tool: for an argument that is text it is taken as it stands, for any other it is
-    read as JSON if it can be. A text with ``</parameter>`` in it cannot be said. The outer tags may be left out.
+    read as JSON if it can be. A text cannot be said with ``</parameter>`` or the line of another argument in it. The
+    outer tags may be left out, and so may ``</parameter>``, and ``</function>`` before ``</tool_call>``.
     """
 
     name = "qwen3-coder"
@@ -361,14 +437,32 @@ class Qwen3Coder(CallFormat):
     def _function(self, text: str, place: int) -> tuple[Written, int]:
         name, place = _opening(text, place, FUNCTION)
         arguments: dict[str, Any] = {}
-        while not text.startswith(END_FUNCTION, place := skip_space(text, place)):
+        while not text.startswith((END_FUNCTION, CLOSE), place := skip_space(text, place)):
             argument, place = _opening(text, place, PARAMETER, END_FUNCTION)
-            end = text.find(END_PARAMETER, place)
-            if end < 0:
-                raise JsonProblem(f"{PARAMETER}{argument}> has no {END_PARAMETER}")
+            if argument in arguments:
+                raise JsonProblem(f"{PARAMETER}{argument}> is there twice")
+            end, following = self._end_of_value(text, place, name, argument)
             arguments[argument] = self._value(name, argument, text[place:end])
-            place = end + len(END_PARAMETER)
-        return Written(name, write_value(arguments)), place + len(END_FUNCTION)
+            place = following
+        return Written(name, write_value(arguments)), place + len(END_FUNCTION) * text.startswith(END_FUNCTION, place)
+
+    def _end_of_value(self, text: str, place: int, name: str, argument: str) -> tuple[int, int]:
+        """Where a value ends, and where what follows it begins; the models leave ``</parameter>`` out now and then."""
+        close, function = text.find(END_PARAMETER, place), text.find(END_FUNCTION, place)
+        # A value may have the text of </function> in it, but not that and another call.
+        if close >= 0 and 0 <= function < close and text.find(FUNCTION, function, close) >= 0:
+            close = -1
+        last = close if close >= 0 else function
+        if last < 0 or _NEXT_CALL.search(text, place, last):
+            raise JsonProblem(f"{PARAMETER}{argument}> has no {END_PARAMETER}")
+        others = self._properties(name).keys() - {argument}
+        for following in _PARAMETER_TAG.finditer(text, place, last):
+            if following[1] is not None or following[2] in others:
+                return following.start(), following.start(2) - len(PARAMETER)
+        return last, last + len(END_PARAMETER) if close >= 0 else last
+
+    def _properties(self, name: str) -> Mapping[str, Any]:
+        return next((each.parameters.get("properties", {}) for each in self.tools if each.name == name), {})
 
     def _value(self, name: str, argument: str, text: str) -> Any:
         text = text.removeprefix("\n").removesuffix("\n")
@@ -384,11 +478,10 @@ class Qwen3Coder(CallFormat):
 
     def _kinds(self, name: str, argument: str) -> set[str]:
         """The JSON types that an argument may have; text where nothing is known about it."""
-        for each in self.tools:
-            if each.name == name and argument in each.parameters.get("properties", {}):
-                schema = each.parameters["properties"][argument]
-                return set(_types(schema, each.parameters.get("$defs", {}))) or {"string", *_ANY}
-        return {"string"}
+        if argument not in self._properties(name):
+            return {"string"}
+        parameters = next(each.parameters for each in self.tools if each.name == name)
+        return set(_types(parameters["properties"][argument], parameters.get("$defs", {}))) or {"string", *_ANY}
 
 
 _ANY = ("object", "array", "integer", "number", "boolean", "null")
@@ -491,12 +584,26 @@ class React(CallFormat):
             said = answer
         return said, calls, problems
 
+    def spans(self, text: str) -> Spans:
+        spans: list[tuple[int, int]] = []
+        place = problems = 0
+        while problems < MAX_PROBLEMS and (label := _LABEL.search(text, place)):
+            place = label.end()
+            if label[1] == "Action Input" and text.startswith("{", start := skip_space(text, place)):
+                try:
+                    place = read_value(text, start)[1]
+                    spans.append((start, place))
+                except JsonProblem:
+                    problems += 1
+        return spans
+
     def spell(self, text: str, calls: Sequence[Written]) -> str:
-        think, _, text = text.rpartition("</think>")
-        before = f"{think}</think>\n" if think else ""
+        said = self._said(assistant(text))
+        reasoning = text.strip().removesuffix(said).strip()
+        before = f"{reasoning}\n" if reasoning else ""
         if not calls:
-            return f"{before}Final Answer: {text.strip()}"
-        thought = [f"Thought: {text.strip()}"] if text.strip() else []
+            return f"{before}Final Answer: {said}"
+        thought = [f"Thought: {said}"] if said else []
         actions = [f"Action: {name}\nAction Input: {without_tags(arguments)}" for name, arguments in calls]
         return before + "\n".join(thought + actions)
 
@@ -505,8 +612,7 @@ class React(CallFormat):
         return [user("\n".join(f"Observation: {each.content}" for each in results))] if results else []
 
     def _action(self, text: str, place: int) -> tuple[Written, int]:
-        line_end = text.find("\n", place)
-        name = text[place : line_end if line_end >= 0 else len(text)].strip()
+        name = text[place : _line_end(text, place)].strip()
         if not name:
             raise JsonProblem("the name of the tool is missing")
         label = _LABEL.match(text, _line_after(text, place))
@@ -515,6 +621,9 @@ class React(CallFormat):
         start = skip_space(text, label.end())
         if start < len(text) and text[start] == "{":
             value, end = read_value(text, start)
+            rest = text[end : _line_end(text, end)].strip()
+            if rest:
+                raise JsonProblem(f"the JSON is followed by {rest[:20]!r}")
             return Written(name, write_value(value)), end
         end = _next_label(text, label.end())
         bare = text[label.end() : end].strip()
@@ -531,9 +640,13 @@ class React(CallFormat):
         return None
 
 
-def _line_after(text: str, place: int) -> int:
+def _line_end(text: str, place: int) -> int:
     end = text.find("\n", place)
-    return len(text) if end < 0 else skip_space(text, end)
+    return len(text) if end < 0 else end
+
+
+def _line_after(text: str, place: int) -> int:
+    return skip_space(text, _line_end(text, place))
 
 
 def _next_label(text: str, place: int) -> int:

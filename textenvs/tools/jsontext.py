@@ -7,6 +7,7 @@ numbers, no lone surrogates.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any, NoReturn
 
 from ..messages import clean_text
@@ -20,8 +21,16 @@ def _refuse_constant(name: str) -> NoReturn:
     raise JsonProblem(f"{name} is not a JSON number")
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise JsonProblem(f"the JSON has {name[:40]!r} twice in one object")
+    return value
+
+
 # Line breaks inside strings are read as what they are: models write code that way.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, object_pairs_hook=_once)
 _SPACE = " \t\r\n"
 _KINDS = {
     bool: "true or false",

@@ -209,10 +209,5 @@ def _conversation(value: Any, seen: Messages = ()) -> Messages:
         raise ValueError(f"an observation is a tuple of at least one message, not {quoted(value)}")
     value = tuple(value)
     # Mostly the last one with a little more at its end; long conversations are not checked anew on every turn.
-    known = len(seen) if value[: len(seen)] == seen else 0
-    try:
-        check_conversation(value[known:], "the observation")
-    except ValueError:
-        check_conversation(value, "the observation")  # names the message by its place in the whole
-        raise
-    return value
+    known = seen if value[: len(seen)] == seen else ()
+    return (*known, *check_conversation(value[len(known) :], "the observation", known))

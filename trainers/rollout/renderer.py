@@ -173,6 +173,38 @@ class Renderer:
         # Some tokenizers normalise (Qwen's compose accents) and so do not decode to the very text they encoded.
         return None if ids == list(token_ids) or self._decode(ids) == old else ids
 
+    def written(self, before: Sequence[Message], reply: Message, tools: Tools = None) -> tuple[str, int]:
+        """A reply with calls or reasoning as its model writes it: its text behind the generation point, and its end.
+
+        The text is the chat template's, without what ends the turn; the end is a stop token. RendererError: the
+        template does not show the reply there, or leaves something of it out.
+        """
+        self.forms.check((*before, reply), tools)
+        opening = self._control.plain(self._text(before, tools))
+        whole = self._control.plain(self._text((*before, reply), tools, generate=False))
+        if not whole.startswith(opening):
+            raise RendererError(
+                f"the chat template does not show a reply with {_structure(reply)} behind its generation prompt "
+                f"({opening[-60:]!r}): write what the model should say into its content"
+            )
+        text, end = whole[len(opening) :], self.stop_token_ids[0]
+        for name, token in self._control.ids.items():
+            if token in self.stop_token_ids and text.rstrip().endswith(name):
+                text, end = text.rstrip().removesuffix(name), token
+        if (reasoning := reply.get("reasoning_content", "").strip()) and reasoning not in text:
+            raise RendererError(
+                "the chat template does not show reasoning_content: write the reasoning into the reply's content, with "
+                "the marks that the model puts around it"
+            )
+        return text, end
+
+    def following(self, token_ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> list[int] | None:
+        """The tokens behind ``token_ids`` in the rendering of ``messages``; ``None`` where that reads differently."""
+        text, old = self._text(messages, tools), self._decode(token_ids)
+        if text.marks is not None or not text.marked.startswith(old):
+            return None
+        return self._control.encode(text.after(len(old)))
+
     def warn_once(self, about: str, message: str) -> None:
         """Log ``message`` as a warning, the first time something is said ``about`` this."""
         if about not in self._warned:
@@ -181,14 +213,14 @@ class Renderer:
 
     # ------------------------------------------------------------------ text
 
-    def _text(self, messages: Sequence[Message], tools: Tools) -> MarkedText:
+    def _text(self, messages: Sequence[Message], tools: Tools, *, generate: bool = True) -> MarkedText:
         every = self._control.pattern
         values: list[tuple[Any, re.Pattern[str]]] = [
             (message, self._turn_special if message["role"] == "assistant" else every) for message in messages
         ]
         (*marked, shown), marks = self._control.mark([*values, (tools, every)])
         try:
-            return MarkedText(self._show(self.forms.put(marked), shown), marks)
+            return MarkedText(self._show(self.forms.put(marked), shown, generate=generate), marks)
         except RejectedError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise RejectedError(f"the chat template rejects the conversation ({roles}): {error}") from error
@@ -312,6 +344,10 @@ class Renderer:
         return both[len(opening) :] if both[: len(opening)] == opening else self._control.within(reply)
 
 
+def _structure(reply: Message) -> str:
+    return " and ".join(key for key in ("reasoning_content", "tool_calls") if reply.get(key))
+
+
 def _check_kwargs(kwargs: Mapping[str, Any], template: str | dict[str, str]) -> None:
     """Refuse variables that are the renderer's own, and those that would do nothing."""
     for name, what in refused(kwargs):
@@ -367,6 +403,7 @@ class EpisodeTokens:
         self._segment_starts: list[int] = [0]
         self._turn_start = 0
         self._said = ""  # the text of the turn that is being played, or was played last
+        self._message: Message | None = None  # the same as a message with calls or reasoning, where it was given so
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
         self.num_turns = 0
@@ -396,8 +433,10 @@ class EpisodeTokens:
         child._phase, child._said = self._phase, self._said
         return child
 
-    def reply(self, generation: Generation) -> str:
+    def reply(self, generation: Generation, message: Message | None = None) -> str:
         """Take what the engine sampled, and return its text for the environment.
+
+        ``message`` is how the chat template is to show the reply from now on, where it has calls or reasoning apart.
 
         After an abort (``finish_reason == "abort"``), tokens that are generated from :attr:`context` join the same
         turn, whose whole text is then returned. RuntimeError: it is not the policy's turn. ``ValueError``: arrays
@@ -424,6 +463,7 @@ class EpisodeTokens:
         if generation.finish_reason != "abort":
             self._phase = "told"
         self._said = self._renderer.decode(self._token_ids[self._turn_start :])
+        self._message = message
         return self._said
 
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
@@ -534,9 +574,16 @@ class EpisodeTokens:
 
     def _hear(self, new: Messages) -> None:
         # Our own words stand in the history as they were sampled, not as the environment took them apart.
-        self._history = (*self._history, assistant(self._said), *new)
+        self._history = (*self._history, self._message or assistant(self._said), *new)
         if not new:
             self._phase = "over"
+            return
+        if self._message is not None:
+            following = self._renderer.following(self.context, self._history, self._tools)
+            if following is None:
+                self._fork(self._renderer.render(self._history, self._tools))
+            else:
+                self._show(following)
             return
         bridge = self._renderer.bridge(new, after=self._token_ids[-1], tools=self._tools)
         anew = None

@@ -150,6 +150,14 @@ HALF = {
         ("<tool_call>" + "[" * 100_000, "too deeply"),
         ('<tool_call>{"x": ' + "9" * 5000 + "}</tool_call>", "too long"),
         ('{"name": "now", "arguments": {}}</tool_call>', "no <tool_call> before"),
+        ('<tool_call>{"name": "search", "query": "x"}</tool_call>', 'has "query"'),
+        ('<tool_call>{"name": "search", "arguments": {"query": "x"}, "args": {"top": 1}}</tool_call>', "both"),
+        ('<tool_call>{"name": "search", "arguments": {"query": "x"}, "arguments": {}}</tool_call>', "twice"),
+        ('<tool_call>{"name": "search", "arguments": {"query": "x", "query": "y"}}</tool_call>', "'query' twice"),
+        ('<tool_call>{"type": "message", "name": "now", "arguments": {}}</tool_call>', '"type" must be'),
+        ('<tool_call>{"function": {"name": "now"}, "arguments": {}}</tool_call>', 'beside "function"'),
+        ('<tool_call>{"function": {"name": "now", "arguments": "[]"}}</tool_call>', "JSON object"),
+        ('<tool_call>{"name": "now", "input": "x"}</tool_call>', '"input" must be a JSON object'),
     ],
     "llama3": [
         ('{"name": "now", "parameters": {"x"', "not closed"),
@@ -158,6 +166,8 @@ HALF = {
         ("<|python_tag|>", "missing"),
         ('{"name": "now", "parameters": }', "broken at '}'"),
         ('{"name": 3, "parameters": {}}', 'no "name"'),
+        ('{"name": "search", "query": "x"}', 'has "query"'),
+        ('{"name": "search", "parameters": {"query": "x"}, "top": 3}', 'has "top"'),
     ],
     "mistral": [
         ("[TOOL_CALLS]", "no name"),
@@ -167,6 +177,8 @@ HALF = {
         ('[TOOL_CALLS] [{"arguments": {}}]', 'no "name"'),
         ('[TOOL_CALLS] ["now"]', "a call is a JSON object"),
         ('[{"name": "now", "arguments": {"x"', "not closed"),
+        ('[TOOL_CALLS] [{"name": "search", "query": "x"}]', 'has "query"'),
+        ('[{"name": "search", "query": "x"}]', 'has "query"'),
     ],
     "qwen3-coder": [
         ("<tool_call>", "<function=...> is missing at the end"),
@@ -174,7 +186,8 @@ HALF = {
         ("<tool_call>\n<function=now", "must have a name"),
         ("<tool_call>\n<function=now>\n", "</function> is missing at the end"),
         ("<tool_call>\n<function=>\n</function>", "must have a name"),
-        ("<tool_call>\n<function=now>\n<parameter=x>\n1\n</function>\n</tool_call>", "has no </parameter>"),
+        ("<tool_call>\n<function=now>\n<parameter=x>\n1\n", "has no </parameter>"),
+        ("<function=search><parameter=query>a</parameter><parameter=query>b</parameter></function>", "twice"),
         ("<tool_call>\n<function=now>\nx=1\n</function>\n</tool_call>", "<parameter=...> or </function> is missing"),
     ],
     "react": [
@@ -184,6 +197,7 @@ HALF = {
         ("Action: search\nAction Input: [1]", "JSON object"),
         ("Action: search\nthe weather", "Action Input"),
         ("Action Input: {}", 'no "Action:"'),
+        ('Action: search\nAction Input: {"query": "x"}, {"top": 3}', "followed by"),
     ],
 }  # fmt: skip
 
@@ -242,6 +256,73 @@ def test_calls_that_no_json_can_say_are_refused(name):
 def test_unknown_formats_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="hermes, .*react.*not 'json'"):
         make_format("json", TOOLS)
+
+
+ARGUMENT_NAMES = ("arguments", "parameters", "params", "args", "kwargs", "input")
+
+
+@pytest.mark.parametrize("key", ARGUMENT_NAMES)
+@pytest.mark.parametrize(
+    ("name", "frame"),
+    [
+        ("hermes", "<tool_call>\n%s\n</tool_call>"),
+        ("llama3", "%s"),
+        ("llama3", "<|python_tag|>%s"),
+        ("mistral", "[TOOL_CALLS] [%s]"),
+        ("mistral", "[TOOL_CALLS]%s"),
+        ("mistral", "[%s]"),
+    ],
+)
+def test_every_name_of_the_arguments_is_read(name, frame, key):
+    form, made = make_format(name, TOOLS), call("search", query="x", top=2)
+    arguments = {"query": "x", "top": 2}
+    for value in (
+        {"name": "search", key: arguments},
+        {key: arguments, "name": "search"},
+        {"id": "a", "type": "function", "name": "search", key: arguments},
+        {"type": "function", "function": {"name": "search", key: arguments}},
+        {"id": "a", "type": "function", "function": {"name": "search", key: json.dumps(arguments)}},
+        {"name": "search", key: arguments, "arguments" if key == "args" else "args": None},
+    ):
+        parsed = form.parse(frame % json.dumps(value))
+        assert (parsed.calls, parsed.problems, parsed.text) == (numbered([made], form), (), ""), value
+
+
+call_keys = st.dictionaries(
+    st.sampled_from([*ARGUMENT_NAMES, "name", "type", "id", "function", "query", "top", "tool", "reason"]),
+    st.sampled_from(["search", "function", "x", None, 3, [], {}, {"query": "x"}, {"name": "search"}]),
+    max_size=4,
+)
+
+
+@given(call_keys)
+def test_nothing_in_a_call_is_dropped(value):
+    """Whatever stands in a call is in the call that is made, or is told."""
+    parsed = make_format("hermes", TOOLS).parse(f"<tool_call>{json.dumps(value)}</tool_call>")
+    assert len(parsed.calls) + len(parsed.problems) == 1
+    if parsed.calls:
+        function = parsed.calls[0]["function"]
+        inside = value["function"] if isinstance(value.get("function"), dict) and "name" not in value else value
+        rest = {k: v for k, v in inside.items() if k not in ("name", "id", "type") and v is not None}
+        assert function["name"] == inside["name"]
+        assert list(rest.values()) in ([], [json.loads(function["arguments"])])
+
+
+@text_formats
+@pytest.mark.parametrize("mark", ["</think>", "[/THINK]", "</seed:think>", "<think>", "◁/think▷"])
+@pytest.mark.parametrize("reasoning", ["", "<think>hm</think>\n", "[THINK]hm[/THINK]", "hm</think>"])
+def test_a_mark_within_a_call_ends_no_reasoning(name, mark, reasoning):
+    form = make_format(name, TOOLS)
+    made = call("search", query=f"a {mark} b", top=2)
+    written = {
+        "hermes": '<tool_call>\n{"name": "search", "arguments": %s}\n</tool_call>',
+        "llama3": '{"name": "search", "parameters": %s}',
+        "mistral": "[TOOL_CALLS]search[ARGS]%s",
+        "react": "Action: search\nAction Input: %s",
+        "qwen3-coder": "<function=search><parameter=query>a %s b</parameter><parameter=top>2</parameter></function>",
+    }[name] % (mark if name == "qwen3-coder" else made["function"]["arguments"])
+    parsed = form.parse(reasoning + written)
+    assert (parsed.text, parsed.calls, parsed.problems) == ("", numbered([made], form), ())
 
 
 # ------------------------------------------------------------------ what is particular to one format
@@ -323,6 +404,8 @@ def test_llama3_reads_calls_that_models_of_that_format_write(reply):
 def test_llama3_leaves_other_json_alone():
     answer = 'It is {"name": "Tom", "age": 5}, or {"a": 1}.'
     assert make_format("llama3", TOOLS).parse(answer).text == answer
+    answer = '[{"name": "Tom", "input": 3}, {"name": "Ann"}]'
+    assert make_format("mistral", TOOLS).parse(answer).text == make_format("llama3", TOOLS).parse(answer).text == answer
 
 
 @pytest.mark.parametrize(
@@ -354,6 +437,31 @@ def test_qwen3_coder_reads_values_by_the_tools_types():
         assert parsed.text == "Hm."
         read = json.loads(parsed.calls[0]["function"]["arguments"])
         assert read == {"query": "5", "top": 5, "exact": True, "note": '"5"', "filters": {"a": [1]}, "words": ["5"]}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<tool_call>\n<function=search>\n<parameter=query>\nx\n<parameter=top>\n2\n</function>\n</tool_call>",
+        "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</function>\n</tool_call>",
+        "<tool_call>\n<function=search>\n<parameter=query>\nx\n<parameter=top>\n2\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call><function=search><parameter=query>x<parameter=top>2</function></tool_call>",
+        "<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</function>",
+        "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</parameter>\n</tool_call>",
+    ],
+)
+def test_qwen3_coder_needs_no_end_of_a_parameter(reply):
+    form, made = make_format("qwen3-coder", TOOLS), call("search", query="x", top=2)
+    both = form.parse(f"{reply}\n{form.write('', [call('search', query='y')])}")
+    assert (both.calls, both.problems) == (numbered([made, call("search", query="y")]), ())
+
+
+def test_qwen3_coder_joins_no_two_calls():
+    """A value without any end is no value that goes on into the next call."""
+    good = "<tool_call><function=search><parameter=query>a</function></tool_call>"
+    parsed = make_format("qwen3-coder", TOOLS).parse(f"<tool_call><function=now><parameter=x>1</tool_call>{good}")
+    assert parsed.calls == numbered([call("search", query="a")])
+    assert "<parameter=x> has no </parameter>" in parsed.problems[0]
 
 
 def test_qwen3_coder_keeps_text_to_the_last_space_and_refuses_what_it_cannot_say():

@@ -41,7 +41,7 @@ def test_what_is_seen_of_a_conversation_with_tools():
         user("hello"),
         assistant("<think>hm</think>", [call]),
         tool("42", "c", "look_up"),
-        assistant("It is <think>no</think>42."),
+        assistant("<think>no</think>It is 42."),
         user("ok"),
         assistant("<think>what now"),
     )

@@ -37,7 +37,7 @@ class OpenEnv(Imported):
         action_field: Which field of the action the reply goes to; ``None`` for the only field that must be given.
         observation_field: Which field of the observation is read.
         reset: More arguments of the server's ``reset``, as in JSON.
-        send_thinking: Whether the server gets the raw reply; without, ``<think>`` blocks are left out.
+        send_thinking: Whether the server gets the raw reply; without, private reasoning is left out.
         timeout: Seconds to wait for an answer.
         split: ``"train"`` or ``"test"``.
         seed: Which endless sequence of seeds. (Episodes are seeded by ``reset``.)
@@ -135,10 +135,8 @@ class _Remote:
     def _said(self, observation: Mapping[str, Any]) -> Messages:
         messages, field = observation.get("messages"), self.env.observation_field
         if messages and field is None:
-            with suppress(ValueError, TypeError, AttributeError):
-                # A null is a field of the server's model that this message does not have.
-                plain = [{name: part for name, part in each.items() if part is not None} for each in messages]
-                return check_conversation(plain, "messages")
+            with suppress(ValueError):
+                return check_conversation(messages, "messages")
         if field is None:
             field = next((name for name in _TEXT if isinstance(observation.get(name), str)), None)
         elif field not in observation:

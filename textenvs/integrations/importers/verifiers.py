@@ -304,20 +304,9 @@ def _messages(body: Mapping[str, Any]) -> Messages:
     if body.get("stream"):
         raise _failure("the harness asks for a stream, which is not offered here")
     try:
-        return clean_messages(check_conversation([_plain(each) for each in body["messages"]], "a call of the model"))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        return clean_messages(check_conversation(body["messages"], "a call of the model"))
+    except (KeyError, ValueError) as error:
         raise _failure(f"the harness's messages cannot be read: {error}") from error
-
-
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of a request in our form: a content that is all text joined, nothing that is null."""
-    plain = {key: value for key, value in message.items() if value is not None and key != "reasoning_details"}
-    content = plain.setdefault("content", "")
-    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
-        plain["content"] = "\n".join(part["text"] for part in content)
-    if "tool_calls" in plain:
-        plain["tool_calls"] = tuple(plain["tool_calls"])
-    return plain
 
 
 def _verifiers() -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import registry
 from ...env import as_reply
-from ...messages import Message, Messages, text_of
+from ...messages import Message, Messages, read_message, text_of
 from ..session import Session, text_of_all
 
 try:
@@ -85,8 +85,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         if given := sorted(name for name, value in kwargs.items() if value is not None):
             raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
         # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
-        content = action.text if action.message is None else action.message.get("content")
-        if content != action.text and not isinstance(content, list):
+        if action.message is not None and text_of(read_message(action.message)) != action.text:
             raise ValueError("text must be the content of message, where there is a message")
         session = self._open()
         turn = session.reply(action.text if action.message is None else action.message)  # type: ignore[arg-type]

@@ -70,7 +70,8 @@ def test_private_reasoning_is_not_read():
     simulated = Gsm8kUser("72")
     assert not simulated.judge(assistant("<think>#### 72</think>")).well_formed
     assert simulated.judge(assistant("<think>#### 71</think>#### 72")).correct
-    assert not simulated.judge(assistant("#### 71<think>#### 72")).correct  # cut off while thinking
+    assert not simulated.judge(assistant("<think>#### 72")).well_formed  # cut off while thinking
+    assert simulated.judge(assistant("The tag <think> opens it.\n#### 72")).correct  # no leading reasoning
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""Private reasoning: leading blocks of every family are hidden, and nothing else is."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import textenvs
+from textenvs.messages import assistant, tool, user, visible_text
+from textenvs.reasoning import REASONING_MARKS, Marks, split_reasoning
+
+every_family = pytest.mark.parametrize("marks", REASONING_MARKS, ids=[marks.begin for marks in REASONING_MARKS])
+plain = st.text(st.characters(exclude_characters="<>[]|◁▷/", exclude_categories=["Cs"]), max_size=12)
+spaces = st.sampled_from(["", " ", "\n", "\n\n"])
+
+
+def seen(content):
+    return visible_text(assistant(content))
+
+
+@every_family
+@settings(max_examples=10)
+@given(reasoning=plain, before=spaces, after=spaces, words=plain)
+def test_leading_reasoning_of_every_family_is_hidden(marks, reasoning, before, after, words):
+    text = f"{before}{marks.begin}{reasoning}{marks.end}{after}{words}"
+    assert split_reasoning(text) == (reasoning.strip(), words.strip())
+    assert seen(text) == seen(text.upper().replace(words.upper(), words)) == words.strip()
+
+
+@every_family
+def test_reasoning_cut_off_says_nothing(marks):
+    assert seen(f"{marks.begin} 3 + 4 = 7 #### 7") == ""
+    assert seen(f"\n{marks.begin.upper()}") == ""
+
+
+@every_family
+def test_an_end_that_a_template_opened(marks):
+    text = f"3 + 4 = 7 #### 7{marks.end}I do not know."
+    assert seen(text) == ("I do not know." if marks.in_prompt else text)
+
+
+@every_family
+@settings(max_examples=10)
+@given(words=plain.filter(str.strip), reasoning=plain, more=plain)
+def test_a_block_further_down_is_text(marks, words, reasoning, more):
+    text = f"{words}{marks.begin}{reasoning}{marks.end}{more}"
+    assert seen(text) == text.strip()
+
+
+def test_several_leading_blocks_are_hidden():
+    pairs = [marks for marks in REASONING_MARKS if marks.end != "<|end|>"]
+    for one, two in itertools.product(pairs, pairs):
+        assert seen(f"{one.begin}a{one.end}\n{two.begin}b{two.end}c") == "c"
+        assert seen(f"{one.begin}a{one.end}c{two.begin}b{two.end}") == f"c{two.begin}b{two.end}"
+
+
+@pytest.mark.parametrize(
+    ("content", "visible"),
+    [
+        ("  plain ", "plain"),
+        ("<think></think>", ""),
+        ("<think>a<think>b</think>c</think>seen", "seen"),
+        ("<think>the tag <think> opens it</think>seen", "seen"),
+        ("hm <think>b</think> c</think>seen", "seen"),
+        ("hm</think><think>more</think>seen", "seen"),
+        ("hm</think>\nthe tag </think> ends it", "the tag </think> ends it"),
+        ("the tag <think> opens it", "the tag <think> opens it"),
+        ("<think>a</think>b <think>c", "b <think>c"),
+        ("<think>a[/THINK]b</think>c", "c"),
+        ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>", "b"),
+        ("<|channel|>final<|message|>b", "b"),
+        ("<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>", "b"),
+        ("<|begin_of_thought|>a<|end_of_thought|>\n\n<|begin_of_solution|>b<|end_of_solution|>", "b"),
+        ("<|channel>thought\na<channel|>b", "b"),
+    ],
+)
+def test_what_is_visible(content, visible):
+    assert seen(content) == visible
+
+
+pieces = st.sampled_from(["a", " ", "\n", "b"])
+begins = st.sampled_from([marks.begin for marks in REASONING_MARKS])
+ends = st.sampled_from([marks.end for marks in REASONING_MARKS])
+
+
+@given(st.lists(pieces | begins | ends, max_size=12).map("".join))
+def test_what_is_visible_is_the_end_of_a_reply(text):
+    assert text.strip().endswith(seen(text))
+
+
+@given(st.lists(pieces | begins, max_size=12).map("".join))
+def test_words_first_and_no_end_is_all_visible(text):
+    assert seen(f"word {text}") == f"word {text}".strip()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", ["<think>", "</think>", "<think></think>", "<think><think></think>", " ", "<|end|>"])
+def test_floods_of_marks_take_linear_time(piece):
+    """A time that grows with the square would be minutes, in which no other episode goes on."""
+    for text in (piece * 20_000, f"<think>{piece * 20_000}</think>x", f"{piece * 20_000}<think>"):
+        split_reasoning(text)
+
+
+def test_users_and_tools_have_no_private_reasoning():
+    for text in ("<think>a</think>b", "a</think>b", "<think>"):
+        assert visible_text(user(text)) == visible_text(tool(text, "0")) == text
+
+
+# ------------------------------------------------------------------ in an environment
+
+
+GOLD_HIDDEN = [
+    *(f"{marks.begin}maybe #### 4{marks.end}I do not know." for marks in REASONING_MARKS),
+    *(f"{marks.begin}maybe #### 4" for marks in REASONING_MARKS),
+    *(f"maybe #### 4{marks.end}I do not know." for marks in REASONING_MARKS if marks.in_prompt),
+]
+
+
+def gsm8k(name, **options):
+    answer = {"question": "2 + 2?", "answer": "It is 4.\n#### 4"}
+    env = textenvs.make(f"textenv/{name}", **options)
+    env.reset(options={"task": textenvs.Task("0", "sums", (textenvs.user("2 + 2?"),), ground_truth="4", extra=answer)})
+    return env
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k-interact"])
+def test_an_answer_in_reasoning_earns_nothing(name):
+    for reply in GOLD_HIDDEN:
+        assert gsm8k(name).step(reply)[1] <= 0, reply
+    for marks in REASONING_MARKS:
+        assert gsm8k(name).step(f"{marks.begin}hm #### 5{marks.end}\nIt is 4.\n#### 4")[1] == 1.0
+
+
+@pytest.mark.parametrize("reasoning", ["hm", "", None])
+def test_reasoning_apart_and_within_the_content_is_hidden(reasoning):
+    """Some services give it twice, or give an empty one."""
+    reply = {**assistant("<think>#### 4</think>I do not know."), "reasoning_content": reasoning}
+    assert gsm8k("gsm8k").step(reply)[1] <= 0
+
+
+def test_marks_of_ones_own_replace_the_table():
+    reply = "(plan)maybe #### 5(/plan)#### 4"
+    env = gsm8k("gsm8k", reasoning_marks=[["(plan)", "(/plan)"]])
+    conversation, reward, *_ = env.step(reply)
+    assert reward == 1.0
+    assert conversation[1] == {**assistant("#### 4"), "reasoning_content": "maybe #### 5"}
+    assert gsm8k("gsm8k", reasoning_marks=[]).step("<think>#### 4</think>")[1] == 1.0, "nothing is private"
+    env = gsm8k("gsm8k", reasoning_marks=[["(plan)", "(/plan)"]])
+    assert env.step({**assistant("(plan)no(/plan)#### 4"), "reasoning_content": "of the service"})[1] == 1.0
+    with pytest.raises(ValueError, match="reasoning_marks is a list of pairs"):
+        gsm8k("gsm8k", reasoning_marks=["<think>", "</think>"])
+
+
+def test_marks_of_ones_own_leave_calls_alone():
+    env = textenvs.make("textenv/gsm8k-tool", reasoning_marks=[Marks("(", ")")])
+    env.reset(seed=0)
+    call = env.format.write("", [textenvs.call("calc_gsm8k_reward", answer="4) b")])
+    for reasoning in ("", "(hm)", "hm)"):
+        env.reset(seed=0)
+        assert env.step(reasoning + call)[-1]["metrics"]["tool_calls"] == 1

@@ -1,0 +1,182 @@
+"""Private reasoning: the marks that models put around it, and what of a reply is said aloud.
+
+Only *leading* reasoning is private: one block or several in a row at the beginning of a reply, or all before an end
+mark whose begin mark a chat template wrote into the prompt. A mark further down is text like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+
+class Marks(NamedTuple):
+    """What stands before and after a block of reasoning, in any case of letters."""
+
+    begin: str
+    end: str
+    in_prompt: bool = True  # some chat templates end the prompt with `begin`, so that replies may have `end` alone
+
+
+#: The marks of the models that people train.
+REASONING_MARKS: tuple[Marks, ...] = (
+    Marks("<think>", "</think>"),  # DeepSeek, Qwen, GLM, Nemotron, OLMo, SmolLM, Granite 3.3, Phi reasoning and others
+    Marks("[THINK]", "[/THINK]"),  # Magistral, Mistral
+    Marks("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Marks("<mm:think>", "</mm:think>"),  # MiniMax M3
+    Marks("<longcat_think>", "</longcat_think>"),  # LongCat
+    Marks("<think:opensource>", "</think:opensource>"),  # Hunyuan
+    Marks("<ifm|think>", "</ifm|think>"),  # K2 Horizon
+    Marks("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
+    Marks("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    Marks("<|channel>thought", "<channel|>"),  # Gemma 4
+    Marks("◁think▷", "◁/think▷"),  # Kimi
+    Marks("<thought>", "</thought>"),  # EXAONE Deep
+    Marks("<|begin_of_thought|>", "<|end_of_thought|>", False),  # Sky-T1, OpenThinker
+    Marks("<|channel|>analysis<|message|>", "<|end|>", False),  # gpt-oss
+    Marks("<|start|>assistant<|channel|>analysis<|message|>", "<|end|>", False),
+    Marks("<|think|>", "<|end|>", False),  # Solar Open
+    Marks("<thinking>", "</thinking>", False),  # asked for by many system prompts, as is the next
+    Marks("<reasoning>", "</reasoning>", False),
+)
+
+# What some of these models put around the words after their reasoning; it is no part of them.
+_ANSWERS: tuple[tuple[str, str], ...] = (
+    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ("<|START_TEXT|>", "<|END_TEXT|>"),
+    ("<|begin_of_solution|>", "<|end_of_solution|>"),
+    ("<|start|>assistant<|channel|>final<|message|>", "<|return|>"),
+    ("<|channel|>final<|message|>", "<|return|>"),
+    ("<|begin|>assistant<|content|>", "<|end|>"),
+)
+
+
+class Split(NamedTuple):
+    """A reply's leading reasoning, without its marks, and what it says; white space around both is left out."""
+
+    reasoning: str
+    said: str
+
+
+#: Stretches of a text, each from a place to another, in order.
+Spans: TypeAlias = Sequence[tuple[int, int]]
+
+
+def no_calls(text: str) -> Spans:
+    return ()
+
+
+def split_reasoning(
+    text: str, marks: Sequence[Marks] = REASONING_MARKS, calls: Callable[[str], Spans] = no_calls
+) -> Split:
+    """Take a reply apart, in time linear in it.
+
+    A block ends at the end mark that belongs to its begin mark, blocks within blocks counted; where none does, at the
+    first end mark. One that is not closed is private to the last character: a reply cut off while thinking has said
+    nothing. ``calls`` gives the stretches of tool calls in a text, in which no mark counts.
+    """
+    if not any(each in text for each in _firsts(tuple(marks))):
+        return Split("", text.strip())
+    occurrences = _Occurrences(text, tuple(marks), calls)
+    private, place = _leading(occurrences, 0)
+    if not private and (end := occurrences.unopened()) is not None:
+        more, place = _leading(occurrences, end[1])
+        private = [text[: end[0]], *more]
+    return Split("\n\n".join(each.strip() for each in private), _said(text[place:].strip()))
+
+
+def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
+    """The blocks that begin at ``place``, and where what follows them begins."""
+    private: list[str] = []
+    while (block := occurrences.block(place)) is not None:
+        inner, end, place = block
+        private.append(occurrences.text[inner:end])
+    return private, place
+
+
+def _said(text: str) -> str:
+    for begin, end in _ANSWERS:
+        if text.startswith(begin):
+            return text.removeprefix(begin).removesuffix(end).removesuffix("<|end|>").strip()
+    return text
+
+
+class _Occurrences:
+    """The marks in a text, looked for when they are needed."""
+
+    def __init__(self, text: str, marks: tuple[Marks, ...], calls: Callable[[str], Spans]) -> None:
+        self.text, self.marks, self._find_calls = text, marks, calls
+        self._calls: Spans | None = None
+        self._pairs: dict[Marks, _Pairs] = {}
+
+    def block(self, place: int) -> tuple[int, int, int] | None:
+        """The block at ``place``, behind white space: where its inside begins and ends, and where it ends."""
+        begin = _begins(self.marks).match(self.text, place)
+        if begin is None or begin.lastindex is None:
+            return None
+        pairs = self._of(self.marks[begin.lastindex - 1])
+        end = pairs.end_of(begin.start(begin.lastindex))
+        return (begin.end(), *((len(self.text), len(self.text)) if end is None else end))
+
+    def unopened(self) -> tuple[int, int] | None:
+        """The first end mark that no begin mark belongs to, where a template may have written that."""
+        lower = self.text.lower()
+        ends = (self._of(each).unopened for each in self.marks if each.in_prompt and each.end.lower() in lower)
+        return min((end for end in ends if end is not None), default=None)
+
+    def _of(self, marks: Marks) -> _Pairs:
+        if marks not in self._pairs:
+            if self._calls is None:
+                self._calls = self._find_calls(self.text)
+            self._pairs[marks] = _Pairs(self.text, marks, self._calls)
+        return self._pairs[marks]
+
+
+class _Pairs:
+    """Which end marks belong to which begin marks, as brackets do."""
+
+    def __init__(self, text: str, marks: Marks, calls: Spans) -> None:
+        self._ends: list[tuple[int, int]] = []
+        self._end_of: dict[int, tuple[int, int]] = {}
+        self.unopened: tuple[int, int] | None = None
+        starts = [start for start, _ in calls]
+        opened: list[int] = []
+        for match in _either(marks).finditer(text):
+            call = bisect_left(starts, match.start() + 1) - 1
+            if call >= 0 and match.start() < calls[call][1]:
+                continue
+            if match[1] is not None:
+                opened.append(match.start())
+                continue
+            self._ends.append(match.span())
+            if opened:
+                self._end_of[opened.pop()] = match.span()
+            elif self.unopened is None:
+                self.unopened = match.span()
+
+    def end_of(self, begin: int) -> tuple[int, int] | None:
+        if begin in self._end_of:
+            return self._end_of[begin]
+        following = bisect_left(self._ends, (begin, begin))
+        return self._ends[following] if following < len(self._ends) else None
+
+
+@functools.lru_cache(maxsize=64)
+def _begins(marks: tuple[Marks, ...]) -> re.Pattern[str]:
+    """Matches white space and a begin mark, each in a group of its own number; the marks are tried in order."""
+    return re.compile(r"\s*+(?:" + "|".join(f"({re.escape(each.begin)})" for each in marks) + ")", re.IGNORECASE)
+
+
+@functools.lru_cache(maxsize=64)
+def _either(marks: Marks) -> re.Pattern[str]:
+    return re.compile(f"({re.escape(marks.begin)})|{re.escape(marks.end)}", re.IGNORECASE)
+
+
+@functools.lru_cache(maxsize=64)
+def _firsts(marks: tuple[Marks, ...]) -> frozenset[str]:
+    """The characters that marks and answers begin with."""
+    texts = [each for pair in marks for each in (pair.begin, pair.end)] + [begin for begin, _ in _ANSWERS]
+    return frozenset(case for text in texts for case in (text[0].lower(), text[0].upper()))
