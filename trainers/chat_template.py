@@ -27,6 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from textenvs.messages import Message, Messages, ToolCall, assistant, has_images, system, text_of, tool, user
+from textenvs.text import excerpt
 
 
 class MarkedText(NamedTuple):
@@ -161,6 +162,7 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
 CallForm: TypeAlias = Literal["object", "string", "text"]
 
 _KNOWN_SHAPES = 1024  # kept at most
+_MESSAGE_CHARS = 500  # of what a template complains about
 
 _PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "Any."}}}
 #: A tool for probes.
@@ -184,18 +186,24 @@ class Show(Protocol):
 
 
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
-    """Renders with a transformers tokenizer's chat template, and these variables."""
+    """Renders with a transformers tokenizer's chat template, and these variables.
+
+    A template that goes beyond its bounds (:mod:`trainers.bounded_template`) is a :class:`RendererError`.
+    """
     from jinja2 import TemplateError
+
+    from .bounded_template import BoundedTemplates, LimitError
+
+    templates = BoundedTemplates(tokenizer)
 
     def show(messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str:
         schemas = None if tools is None else [dict(schema) for schema in tools]
         try:
-            text = tokenizer.apply_chat_template(
-                messages, tools=schemas, tokenize=False, add_generation_prompt=generate, **(kwargs or {})
-            )
-        except (TemplateError, TypeError, LookupError, AttributeError) as error:
-            raise RejectedError(str(error)) from error
-        return str(text)
+            return templates.render(messages, schemas, generate=generate, kwargs=kwargs or {})
+        except LimitError as error:
+            raise RendererError(f"{error}; use a model with another one, or set tokenizer.chat_template") from error
+        except (TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
+            raise RejectedError(excerpt(f"{error}" or type(error).__name__, _MESSAGE_CHARS)) from error
 
     return show
 

@@ -11,8 +11,8 @@ import contextvars
 import importlib
 import json
 import logging
+import math
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -22,10 +22,13 @@ from pydantic import BaseModel
 
 from ..messages import Message, check_conversation, clean_messages, clean_text
 from ..text import excerpt
-from .answer import Completion, Usage, read_answer
+from .answer import Completion, ErrorAnswer, Usage, read_answer
+from .body import ACCEPTED, MAX_ANSWER, MAX_ERROR, BadBodyError, read_body
 from .budget import Ledger
 from .cache import AnswerCache, request_key
 from .errors import ChatFailure, KeyMissing, PromptTooLong
+from .reasoning import ReasoningBack
+from .refusals import KnownTokens, Refusal, read_refusal, status_of
 from .schema import strict_schema
 from .spec import ChatSpec, SpecLike
 
@@ -36,16 +39,14 @@ _TEMPLATE_TOKENS_PER_MESSAGE = 16
 _SEEDS = 2**31
 # Exceptions raised before anything was sent. By name: they are httpx's or httpx2's, as the openai package has it.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+_MOST_REDIRECTS = 5
+# What a request is taken to have before any answer said how the service counts: tokens a byte of its JSON.
+_FEWEST_TOKENS_PER_BYTE = 1 / 12
 # Codes of status 429 that mean "pay first": no wait mends them.
 _UNPAID = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-# How services say that a conversation is too long: OpenAI and Azure by code; vLLM, SGLang, llama.cpp, TGI and others in
-# words of their own.
-_TOO_LONG = re.compile(
-    r"context_length_exceeded|context (length|size|window)|"
-    r"maximum (input|model) length|prompt is too long|must have less than \d+ tokens",
-    re.IGNORECASE,
-)
 _NO_KEY = "none"  # the openai package wants one; services that need none ignore it
+# Headers that speak of a body as it was sent, and not of the one that was read.
+_OF_THE_BODY = frozenset({"content-encoding", "content-length", "transfer-encoding", "content-type"})
 _ADVICE = {
     401: "check the key and what it may use",
     403: "check the key and what it may use",
@@ -76,11 +77,13 @@ class _Request:
     """A request under way, over all its attempts."""
 
     worst: Usage  # the most that an attempt can take
+    size: int  # of its JSON, in bytes
     attempts: int = 0
     dollars: float = 0.0
     body: str = ""  # of the answer
     completion: Completion | None = None
     problem: str | None = None  # of an answer that cannot be read
+    refusal: Refusal | None = None  # the service's last one
 
 
 _current: contextvars.ContextVar[_Request | None] = contextvars.ContextVar("chat request", default=None)
@@ -110,19 +113,21 @@ class ChatClient:
         self._openai = openai
         # The client's class comes from httpx, or from httpx2 with newer versions of the openai package.
         library = openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0]
-        self._broken = importlib.import_module(library).RemoteProtocolError
+        self._http = importlib.import_module(library)
         attempt = self._attempt
 
         class Client(openai.DefaultAsyncHttpxClient):  # type: ignore[misc, valid-type]
             async def send(self, request: Any, **options: Any) -> Any:
-                return await attempt(lambda: super(Client, self).send(request, **options))
+                # Streamed, and without its redirects, so that no body is read but by `read_body`.
+                options |= {"stream": True, "follow_redirects": False}
+                return await attempt(request, lambda each: super(Client, self).send(each, **options))
 
         self._service = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.spec.base_url,
             timeout=self.spec.timeout_s,
             max_retries=self.spec.max_retries,
-            http_client=Client(),
+            http_client=Client(headers={"accept-encoding": ACCEPTED}),
         )
         self._create = self._service.chat.completions.with_raw_response.create  # imported here, not in a timed attempt
         self.base_url = str(self._service.base_url)
@@ -133,6 +138,10 @@ class ChatClient:
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by the request's key
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._odd: set[str] = set()  # what was warned about
+        self._reasoning = ReasoningBack()
+        # The fewest and the most tokens a byte of a request that the service has counted.
+        self._tokens_per_byte: tuple[float, float] | None = None
 
     async def complete(
         self,
@@ -148,7 +157,8 @@ class ChatClient:
         """Ask for one answer.
 
         Args:
-            messages: The conversation. Reasoning of earlier turns (``reasoning_content``) is not sent.
+            messages: The conversation. The reasoning of earlier turns (``reasoning_content``) is sent back where a
+                service that reasons wants it: with tool calls that no user message follows.
             temperature: Instead of the spec's.
             max_tokens: Instead of the spec's.
             response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
@@ -178,7 +188,7 @@ class ChatClient:
             known = await asyncio.to_thread(self._cache.get, key)
             if known is not None:
                 try:
-                    completion = replace(read_answer(known), cached=True, attempts=0)
+                    completion = self._seen(replace(read_answer(known), cached=True, attempts=0))
                 except ValueError:
                     log.warning("%s: the answer to the request %s is damaged; asking again", self._cache.path, key[:12])
                 else:
@@ -229,21 +239,23 @@ class ChatClient:
     async def _fetch(self, body: dict[str, Any]) -> tuple[Completion, str]:
         openai = self._openai
         rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
-        size = len(json.dumps(body, ensure_ascii=False).encode()) + _TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
-        request = _Request(Usage(size, int(body[self.spec.max_tokens_key])))
+        messages = self._reasoning.put(body["messages"])
+        size = len(json.dumps({**body, "messages": messages}, ensure_ascii=False).encode())
+        most = size + _TEMPLATE_TOKENS_PER_MESSAGE * len(messages)
+        request = _Request(Usage(most, int(body[self.spec.max_tokens_key])), size)
         self.ledger.check(request.worst)
         token = _current.set(request)
-        status = code = None
+        refusal: Refusal | None = None
         try:
-            await self._create(model=body["model"], messages=body["messages"], extra_body=rest)
+            await self._create(model=body["model"], messages=messages, extra_body=rest)  # type: ignore[arg-type]
             assert request.completion is not None
-            return replace(request.completion, attempts=request.attempts, cost=request.dollars), request.body
+            completion = replace(request.completion, attempts=request.attempts, cost=request.dollars)
+            return self._seen(completion), request.body
         except openai.APITimeoutError:
             what = f"no answer within {self.spec.timeout_s:g} s"
         except openai.APIStatusError as error:
-            said = error.body.get("message") if isinstance(error.body, dict) else error.body
-            status, code = error.status_code, error.code
-            what = f"HTTP {status}: {self._shown(str(said or 'no reason given'))}"
+            refusal = request.refusal or Refusal(error.status_code, "no reason given")
+            what = f"HTTP {refusal.status}: {self._shown(refusal.message)}"
         except (openai.APIError, RuntimeError) as error:  # httpx raises the latter once it is closed
             if isinstance(error, RuntimeError) and not self._closed:
                 raise
@@ -253,31 +265,44 @@ class ChatClient:
         finally:
             _current.reset(token)
         # Outside of `except`: what was caught holds the request, and the key with it.
+        if refusal is not None and self._reasoning.mend(refusal, messages):
+            self._warn(f"the service refuses messages for their reasoning; {self._reasoning.what}")
+            return await self._fetch(body)
         self.statistics.failures += 1
         failure, advice = ChatFailure, "check that the service runs and is reachable, or raise timeout_s or max_retries"
-        if status in (400, 413, 422) and _TOO_LONG.search(f"{code} {what}"):
-            failure = PromptTooLong
-            advice = f"the conversation and max_tokens ({self.spec.max_tokens}) must fit into the model's context"
-        elif code in _UNPAID:
-            advice = "check the account's quota"
-        elif status is not None and status < 500 and status not in (408, 409):
-            advice = _ADVICE.get(status, "the request itself is refused, so it was not sent again; check the options")
+        if request.problem is not None:
+            advice = "check that base_url is a service with OpenAI's chat completions, and that it works"
+        elif refusal is not None:
+            failure, advice = self._advice(refusal, request)
         many = "" if request.attempts == 1 else "s"
         raise failure(f"{self!r}: {what} (after {request.attempts} attempt{many}); {advice}")
 
-    async def _attempt(self, send: Callable[[], Awaitable[Any]]) -> Any:
+    def _advice(self, refusal: Refusal, request: _Request) -> tuple[type[ChatFailure], str]:
+        if refusal.too_long(self._known_tokens(request)):
+            return (
+                PromptTooLong,
+                f"the conversation and max_tokens ({self.spec.max_tokens}) must fit into the model's context",
+            )
+        if refusal.codes & _UNPAID:
+            return ChatFailure, "check the account's quota"
+        if refusal.status < 500 and refusal.status not in (408, 409):
+            refused = "the request itself is refused, so it was not sent again; check the options"
+            return ChatFailure, _ADVICE.get(refusal.status, refused)
+        return ChatFailure, "check that the service runs and is reachable, or raise timeout_s or max_retries"
+
+    async def _attempt(self, sent: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         """One request of the openai client: sent within slots and budget, and what it cost is booked."""
         request = _current.get()
         if request is None:  # not of a completion
-            return await send()
+            return (await self._receive(sent, send))[0]
         async with self._slots:
             request.attempts += 1
-            request.problem = None
+            request.problem = request.refusal = None
             self.statistics.attempts += 1
             spent = request.worst
             try:
-                response = await send()
-                spent = self._read(request, response) or spent
+                response, whole = await self._receive(sent, send)
+                spent = self._read(request, response, whole=whole) or spent
             except Exception as error:
                 if type(error).__name__ in _NOT_SENT:
                     spent = Usage()
@@ -286,25 +311,97 @@ class ChatClient:
                 dollars = self.ledger.book(spent)
                 request.dollars += dollars
                 self.statistics.dollars += dollars
-        return response
+        return self._refused(request, response)
 
-    def _read(self, request: _Request, response: Any) -> Usage | None:
+    async def _receive(self, sent: Any, send: Callable[[Any], Awaitable[Any]]) -> tuple[Any, bool]:
+        """Send a request, and read its answer within bounds of time and size: the response, and whether it is whole."""
+        clock = asyncio.timeout(self.spec.timeout_s)
+        problem = f"no whole answer within {self.spec.timeout_s:g} s"
+        try:
+            async with clock:
+                response = await send(sent)
+                for _ in range(_MOST_REDIRECTS):
+                    if response.next_request is None:
+                        break
+                    await response.aclose()
+                    response = await send(response.next_request)
+                limit = MAX_ANSWER if response.status_code < 400 else MAX_ERROR
+                body, whole = await read_body(response, limit)
+            headers = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_BODY]
+            made = self._http.Response(response.status_code, headers=headers, content=body, request=response.request)
+            return made, whole
+        except BadBodyError as error:
+            problem = str(error)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise self._http.ReadTimeout(problem, request=sent) from None
+        if (request := _current.get()) is not None:
+            request.problem = problem
+        raise self._http.RemoteProtocolError(problem, request=sent)
+
+    def _read(self, request: _Request, response: Any, *, whole: bool) -> Usage | None:
         """What a response took; ``None`` where it does not say. An answer that is none is a broken connection."""
-        if response.status_code >= 400:
-            if any(code in response.text for code in _UNPAID):
-                response.headers["x-should-retry"] = "false"
+        text = response.content.decode("utf-8-sig", "replace")
+        if response.status_code >= 300:
+            text = "it redirects without an end" if response.status_code < 400 else text
+            request.refusal = read_refusal(response.status_code, text)
             return Usage()
         try:
-            request.completion, request.body = read_answer(response.text), response.text
+            if not whole:
+                raise ValueError(f"it has more than {MAX_ANSWER / 2**20:g} MiB")
+            request.completion, request.body = read_answer(text), text
+        except ErrorAnswer as error:
+            refusal = read_refusal(status_of(error.body) or 400, error.body)
+            known = status_of(error.body) is not None or refusal.too_long(self._known_tokens(request))
+            request.refusal = refusal if known else replace(refusal, status=502)
+            return Usage()
         except ValueError as error:
             request.problem = f"the answer is not a chat completion: {error}"
         if request.problem is not None:  # outside of `except`: the error holds the body
-            raise self._broken(request.problem, request=response.request)
+            raise self._http.RemoteProtocolError(request.problem, request=response.request)
         assert request.completion is not None
         if usage := request.completion.usage:
             self.statistics.input_tokens += usage.input_tokens
             self.statistics.output_tokens += usage.output_tokens
+            if usage.input_tokens:
+                ratio = usage.input_tokens / request.size
+                fewest, most = self._tokens_per_byte or (ratio, ratio)
+                self._tokens_per_byte = min(fewest, ratio), max(most, ratio)
         return usage
+
+    def _refused(self, request: _Request, response: Any) -> Any:
+        """The response; a refusal in OpenAI's form, and not to be tried again where no wait mends it."""
+        if (refusal := request.refusal) is None:
+            return response
+        if refusal.codes & _UNPAID or refusal.too_long(self._known_tokens(request)):
+            response.headers["x-should-retry"] = "false"
+        error = {"message": excerpt(refusal.message), "code": refusal.code, "type": None, "param": None}
+        content = json.dumps({"error": error}).encode()
+        headers = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_BODY]
+        return self._http.Response(refusal.status, headers=headers, content=content, request=response.request)
+
+    def _known_tokens(self, request: _Request) -> KnownTokens:
+        """The bounds of a prompt in tokens: by what the service counted so far, else by the size of the request."""
+        if self._tokens_per_byte is None:
+            fewest = math.floor(request.size * _FEWEST_TOKENS_PER_BYTE)
+            return KnownTokens(fewest, request.worst.input_tokens, request.worst.output_tokens)
+        low, high = self._tokens_per_byte
+        return KnownTokens(
+            math.floor(request.size * low / 2), math.ceil(request.size * high * 2), request.worst.output_tokens
+        )
+
+    def _seen(self, completion: Completion) -> Completion:
+        """The completion; what was odd in it is said once, and how the service names reasoning is kept."""
+        for odd in completion.odd:
+            self._warn(f"an answer was read although {odd}")
+        self._reasoning.field = completion.reasoning_field or self._reasoning.field
+        return completion
+
+    def _warn(self, what: str) -> None:
+        if what not in self._odd:
+            self._odd.add(what)
+            log.warning("%r: %s (said once)", self, what)
 
     def _shown(self, text: str) -> str:
         """What a service said, short and without our key, which some repeat."""
@@ -329,7 +426,7 @@ def _body(
         raise ValueError(f"sample must be an integer of at least 0 or None, not {sample!r}")
     body: dict[str, Any] = {
         "model": spec.model,
-        "messages": [{k: v for k, v in message.items() if k != "reasoning_content"} for message in sent],
+        "messages": [dict(message) for message in sent],
         spec.max_tokens_key: spec.max_tokens,
     } | spec.extra
     if spec.temperature is not None:

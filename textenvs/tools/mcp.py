@@ -12,14 +12,19 @@ import functools
 import logging
 import re
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ValidationError
+
 from ..env import EnvironmentFailure
 from ..event_loop import wait_for
+from ..messages import clean_text
 from ..options import Gain, checked
+from ..text import excerpt
 from .jsontext import write_value
+from .mcp_transport import MAX_PAGES, MAX_TOOLS, http, stdio
 from .schema import Tool, ToolError
 
 if TYPE_CHECKING:
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("textenvs")
 
 T = TypeVar("T")
+
+# How long a connection may take to close: over HTTP its farewell, over stdio longer than it takes to end a server.
+_CLOSE_HTTP_S, _CLOSE_STDIO_S = 2.0, 10.0
+_MESSAGE_CHARS = 400  # of an error of the server's or the SDK's
 
 _STDIO = {"command", "args", "env", "cwd"}
 _HTTP = {"url", "headers"}
@@ -46,7 +55,7 @@ class McpServer:
         spec: How to reach it, in the form that MCP clients' configuration files have: ``{"command": "python", "args":
             ["server.py"], "env": {...}, "cwd": ...}`` starts a program and talks over its standard streams; ``{"url":
             "http://host/mcp", "headers": {...}}`` talks to a running one.
-        connect_timeout_s: How long starting it and greeting it may take, in seconds.
+        connect_timeout_s: How long starting it and greeting it may take, and then listing its tools, in seconds.
     """
 
     @checked
@@ -86,7 +95,7 @@ class McpServer:
             max_chars: How long a result may be.
 
         Raises:
-            EnvironmentFailure: The server cannot be reached.
+            EnvironmentFailure: The server cannot be reached, or its list of tools cannot be used.
             ValueError: ``only`` names tools that the server does not have.
         """
         listed = {each.name: each for each in await self._list()}
@@ -141,18 +150,23 @@ class McpServer:
 
     async def _list(self) -> list[Listed]:
         connection = self._connection()
+        problem = ""
         try:
-            client, tools, cursor = await connection.opened(self.name), [], None
-            while True:
-                page = await connection.ask(client.list_tools(cursor=cursor))
-                tools += page.tools
-                cursor = page.next_cursor
-                if cursor is None:
-                    return tools
-        except _ConnectionLost as lost:
-            raise EnvironmentFailure("tool_failed", f"MCP server {self.name}: it stopped while listing tools") from lost
+            client = await connection.opened(self.name)
+            clock = asyncio.timeout(self.connect_timeout_s)
+            async with clock:
+                return await _every_page(connection, client)
+        except _ConnectionLost:
+            problem = "it stopped while listing tools"
+        except ToolError as error:
+            problem = str(error)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            problem = f"its list of tools did not come within {self.connect_timeout_s:g} s"
         finally:
             await connection.close()
+        raise EnvironmentFailure("tool_failed", f"MCP server {self.name}: {problem}")
 
     def _connection(self) -> _Connection:
         try:
@@ -161,7 +175,7 @@ class McpServer:
             raise ImportError(
                 "tools of MCP servers need the MCP SDK, version 2: pip install 'textenvs[mcp]'"
             ) from error
-        return _Connection(self.spec, self.connect_timeout_s)
+        return _Connection(self.name, self.spec, self.connect_timeout_s)
 
     async def _connected(self) -> _Connection:
         for loop in [each for each in self._connections if each.is_closed()]:
@@ -198,8 +212,10 @@ class _Connection:
     connection. ``client`` is done when the connection is open, or could not be opened.
     """
 
-    def __init__(self, spec: Mapping[str, Any], timeout_s: float) -> None:
+    def __init__(self, name: str, spec: Mapping[str, Any], timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
+        self.name = name
+        self._close_s = _CLOSE_HTTP_S if "url" in spec else _CLOSE_STDIO_S
         self.closing = asyncio.Event()
         self.client: asyncio.Future[Client] = loop.create_future()
         self.holder = loop.create_task(self._hold(spec, timeout_s))
@@ -209,7 +225,8 @@ class _Connection:
 
         clock = asyncio.timeout(timeout_s)
         try:
-            async with clock, _transport(spec) as transport, Client(transport) as client:
+            transport = http(spec, self.name) if "url" in spec else stdio(spec, self.name)
+            async with clock, Client(transport) as client:
                 clock.reschedule(None)
                 self.client.set_result(client)
                 await self.closing.wait()
@@ -251,33 +268,19 @@ class _Connection:
             if self.holder.done() or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED):
                 raise _ConnectionLost(_in_short(error)) from error
             if isinstance(error, MCPError):
-                raise ToolError(error.message) from error
+                raise ToolError(excerpt(clean_text(error.message), _MESSAGE_CHARS)) from error
+            if isinstance(error, ValidationError | RuntimeError):  # the SDK's, about the answer
+                raise ToolError(f"The server's answer cannot be used: {_in_short(error)}") from error
             raise
 
     async def close(self) -> None:
         self.closing.set()
         if not self.client.done():  # it is still being opened
             self.holder.cancel()
-        await asyncio.wait([self.holder])
-
-
-@contextlib.asynccontextmanager
-async def _transport(spec: Mapping[str, Any]) -> AsyncIterator[Any]:
-    if "url" in spec:
-        import httpx2
-        from mcp.client.streamable_http import streamable_http_client
-
-        # A call's time is limited by its tool; a stream may be silent for long.
-        timeout = httpx2.Timeout(30.0, read=None)
-        async with httpx2.AsyncClient(headers=dict(spec.get("headers") or {}), timeout=timeout) as http:
-            yield streamable_http_client(str(spec["url"]), http_client=http)
-        return
-    from mcp import StdioServerParameters, stdio_client
-
-    parameters = StdioServerParameters(
-        command=str(spec["command"]), args=[*map(str, spec.get("args", ()))], env=spec.get("env"), cwd=spec.get("cwd")
-    )
-    yield stdio_client(parameters)
+        _, late = await asyncio.wait([self.holder], timeout=self._close_s)
+        if late:  # a server over HTTP that does not answer its farewell
+            self.holder.cancel()
+            await asyncio.wait([self.holder])
 
 
 def _block_text(block: Any) -> str:
@@ -293,7 +296,28 @@ def _in_short(error: BaseException) -> str:
     """The first cause inside groups of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    if isinstance(error, ValidationError):
+        detail = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return excerpt(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}", _MESSAGE_CHARS)
+    return excerpt(clean_text(f"{type(error).__name__}: {error}"), _MESSAGE_CHARS)
+
+
+async def _every_page(connection: _Connection, client: Client) -> list[Listed]:
+    """The tools of all pages; ``ToolError`` where they are too many, or do not end."""
+    tools: list[Listed] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    while True:
+        page = await connection.ask(client.list_tools(cursor=cursor))
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tools
+        if cursor in cursors:
+            raise ToolError("its list of tools comes to the same page again")
+        cursors.add(cursor)
+        if len(tools) > MAX_TOOLS or len(cursors) > MAX_PAGES:
+            raise ToolError(f"its list of tools has more than {MAX_TOOLS:,} tools, or {MAX_PAGES} pages")
 
 
 def _abandon(connections: dict[asyncio.AbstractEventLoop, _Connection]) -> None:

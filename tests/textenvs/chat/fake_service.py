@@ -34,6 +34,8 @@ class Reply:
     cut: bool = False  # close the connection in the middle of the body
     hang: bool = False  # never answer
     held: bool = False  # answer after FakeService.release()
+    endless: bytes = b""  # behind the body, again and again until the client closes the connection
+    pause_s: float = 0.0  # between two of them
 
 
 Answer = str | dict | Reply | Callable[[dict], "Answer"]
@@ -155,11 +157,16 @@ class FakeService:
         finally:
             self.now -= 1
         body = reply.body if reply.body is not None else _completion(reply, request)
-        lines = [f"HTTP/1.1 {reply.status} Whatever", "content-type: application/json", f"content-length: {len(body)}"]
+        lines = [f"HTTP/1.1 {reply.status} Whatever", "content-type: application/json"]
+        lines += ["connection: close"] if reply.endless else [f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]
         sent = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
         writer.write(sent[: -len(body) // 2] if reply.cut else sent)
         await writer.drain()
+        while reply.endless:
+            writer.write(reply.endless)
+            await writer.drain()
+            await asyncio.sleep(reply.pause_s)
         return not reply.cut
 
     def _reply(self, request: dict, first_line: str) -> Reply:

@@ -1,6 +1,7 @@
 """A model behind a service as a policy: what is sent, what is counted, and which errors end what."""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from evaluate_envs import Say
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 sys.path.append(str(Path(__file__).resolve().parents[1] / "chat"))
 
-from fake_service import FakeService, Reply, status  # noqa: E402
+from fake_service import FakeService, Reply, garbage, status  # noqa: E402
 
 from textenvs.chat import ChatSpec  # noqa: E402
 from textenvs.evaluate.plan import Job, jobs  # noqa: E402
@@ -104,6 +105,51 @@ def test_a_conversation_that_outgrows_the_model_is_truncated():
         (record,) = played([Job(0, 0, 1, 0)], Say, spec(service))
         assert (record.stop, record.failed) == ("policy_failed", True)
         assert "max_tokens (1024) must fit into the model's context" in record.failure
+
+
+def test_refusals_in_a_services_own_words_are_max_context():
+    words = "The input token count (12) exceeds the maximum number of tokens allowed (10)."
+    with FakeService(lambda request: status(400, words) if len(request["messages"]) > 2 else "no") as service:
+        records = played(jobs([1, 2], 1, 0), Say, spec(service))
+    assert [(record.stop, record.failed) for record in records] == [("max_context", False)] * 2
+
+
+def test_replies_cut_while_thinking_are_bad_replies():
+    cut = garbage(b'{"choices": [{"message": {"content": null}, "finish_reason": "length"}]}')
+    with FakeService() as service:
+        service.answer = lambda request: cut if len(service.requests) % 2 else number(request)
+        records = played(jobs(range(6), 1, 0), Say, spec(service), concurrency=1)
+    assert [record.failure for record in records] == [None] * 6
+    assert sum(record.cut_replies for record in records) == len(service.requests) // 2 > 0
+    assert {record.success for record in records} == {True}
+
+
+def thinker(request):
+    """It calls a tool, and then wants its reasoning back with the call."""
+    calls = [message for message in request["messages"] if "tool_calls" in message]
+    if any(message.get("reasoning_content") != "I compute." for message in calls):
+        return status(400, "Missing `reasoning_content` field in the assistant message at message index 2")
+    message = {"content": "The answer is 4.", "reasoning_content": "It is done."}
+    if request["messages"][-1]["role"] != "tool":
+        code = {"name": "python", "arguments": json.dumps({"code": "print(2 + 2)"})}
+        calls = [{"id": "c", "type": "function", "function": code}]
+        message = {"content": None, "reasoning_content": "I compute.", "tool_calls": calls}
+    return garbage(json.dumps({"choices": [{"message": message}]}).encode())
+
+
+def test_a_thinking_service_plays_with_tools():
+    from textenvs.envs.math_python import MathPython
+
+    with FakeService(thinker) as service:
+        records = played(jobs(range(3), 1, 0), lambda: MathPython(call_format="native"), spec(service, max_retries=0))
+    assert [(record.failed, record.assistant_turns > 1) for record in records] == [(False, True)] * 3
+
+
+@pytest.mark.parametrize("content", ["x" * 2**20, "<think>" * 2**17, "#### " * 2**17], ids=["one", "tags", "marks"])
+def test_the_longest_answer_is_an_ordinary_reply(content):
+    with FakeService(content) as service:
+        (record,) = played([Job(0, 0, 1, 0)], Say, spec(service))
+    assert not record.failed
 
 
 def test_native_tools_are_sent_and_their_calls_come_back():

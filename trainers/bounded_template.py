@@ -1,0 +1,450 @@
+"""Render chat templates of model folders within bounds of time and size: a template is a program of somebody else's.
+
+Jinja's sandbox keeps a template from the system, and not from looping or from making a text without end. So the
+template is compiled in an environment that transformers made, with checks where work can grow:
+
+* each turn of a loop, call, filter, test and operator looks at the clock, which counts this thread's processor time;
+* each text and list that is made counts towards a total, and what an operator or a method would make is known from its
+  operands before it is made;
+* values that are written out, compared or joined are counted as often as they are referred to.
+
+Nothing here depends on other threads or processes, and a template of a model in use costs about as much as without.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import re
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.runtime import str_join
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+#: Processor time that one rendering may take, in seconds, and besides for each million characters that it is given.
+SECONDS, SECONDS_PER_MILLION = 2.0, 2.0
+#: What all renderings of one template may take beyond ``SECONDS_EACH`` for each of them.
+SECONDS_SAVED, SECONDS_EACH = 10.0, 0.05
+#: The longest rendered text, in characters, beside what it makes of each character that it is given.
+TEXT, TEXT_PER_CHARACTER = 2**16, 16
+#: All that may be made on the way, in characters and items.
+MADE, MADE_PER_CHARACTER = 2**25, 256
+#: The longest template, in characters.
+SOURCE = 2**19
+
+# The clock is looked at once for so many small steps, or items made in large ones.
+_LOOK, _SMALL = 64, 256
+_LARGEST = 10**6  # width, count or index
+_BITS = 4096  # of an integer
+_LONG_NUMBER = re.compile(r"\d{6}")
+# A width that is an argument: in a format of `%`, and of `str.format`.
+_STAR_WIDTH, _NESTED_FIELD = re.compile(r"%[-+ #0]*\*"), re.compile(r"\{[^{}]*\{")
+# Methods of texts that templates use; others make bytes, or texts whose length is not known before.
+_TEXT_METHODS = frozenset(
+    {
+        *("capitalize", "casefold", "count", "endswith", "find", "format", "format_map", "index", "isalnum"),
+        *("isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle"),
+        *("isupper", "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace"),
+        *("rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip"),
+        *("swapcase", "title", "upper"),
+    }
+)
+# Filters and functions that take long on short texts, or loop for as long as they are told; no template needs them.
+_LEFT_OUT = frozenset({"urlize", "striptags", "xmlattr", "pprint", "lipsum"})
+# Filters that read all of what they are given, also what is inside.
+_DEEP = frozenset({"tojson", "string", "format", "unique", "sort", "dictsort", "groupby", "min", "max", "escape", "e"})
+_WIDE = frozenset({"indent", "center", "wordwrap", "batch", "slice"})
+# Methods and tests that compare what they are given with what is there.
+_COMPARING_METHODS = frozenset({"index", "count", "changed"})
+_COMPARING_TESTS = frozenset(
+    {"eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "gt", "greaterthan", ">", "le", "<=", "ge", ">=", "in"}
+)
+_WIDEST_JSON = 16  # characters of an indent, or of a separator
+
+
+class LimitError(Exception):
+    """A template goes beyond a bound; the message says which."""
+
+
+class _Budget:
+    """What is left of one rendering."""
+
+    def __init__(self, seconds: float, made: int, text: int) -> None:
+        self.seconds, self.left, self.text = seconds, made, text
+        self._end = time.thread_time() + seconds
+        self._until_look = _LOOK
+
+    def tick(self, work: int = 1) -> None:
+        """Look at the clock, once for so much work."""
+        self._until_look -= work
+        if self._until_look < 0:
+            self._until_look = _LOOK
+            if time.thread_time() > self._end:
+                raise LimitError(f"the chat template takes more than {self.seconds:.3g} s of processor time")
+
+    def make(self, size: int) -> None:
+        """Count what is made, or is about to be."""
+        self.tick(1 + size // _SMALL)
+        self.left -= size
+        if self.left < 0:
+            raise LimitError("the chat template makes texts and lists without end")
+
+
+_budget: contextvars.ContextVar[_Budget] = contextvars.ContextVar("what is left of a rendering")
+
+
+class BoundedTemplates:
+    """Renders with the chat template of one tokenizer, as its ``apply_chat_template`` does.
+
+    A tokenizer with an ``apply_chat_template`` of its own runs no foreign template, and that is called.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        from transformers import PreTrainedTokenizerBase
+
+        self._tokenizer = tokenizer
+        self._saved = SECONDS_SAVED
+        self._own = getattr(type(tokenizer), "apply_chat_template", None)
+        if self._own is PreTrainedTokenizerBase.apply_chat_template:
+            self._own = None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generate: bool,
+        kwargs: Mapping[str, Any],
+    ) -> str:
+        """The conversation as text; ``LimitError``, or what Jinja and the template raise."""
+        if self._own is not None:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tools=tools, tokenize=False, add_generation_prompt=generate, **kwargs
+                )
+            )
+        given = _characters((messages, tools, kwargs))
+        millions = given / 1e6
+        self._saved = min(SECONDS_SAVED, self._saved + SECONDS_EACH + SECONDS_PER_MILLION * millions)
+        budget = _Budget(
+            min(SECONDS + SECONDS_PER_MILLION * millions, self._saved),
+            MADE + MADE_PER_CHARACTER * given,
+            TEXT + TEXT_PER_CHARACTER * given,
+        )
+        started, token = time.thread_time(), _budget.set(budget)
+        try:
+            # The template may be large, so it counts where it is long; None stands for a key that is not there.
+            rendered, _ = _render()(
+                conversations=[[{k: v for k, v in each.items() if v is not None} for each in messages]],
+                tools=tools,
+                chat_template=self._tokenizer.get_chat_template(tools=tools),
+                add_generation_prompt=generate,
+                **{**self._tokenizer.special_tokens_map, **kwargs},
+            )
+        except (RecursionError, MemoryError, OverflowError, SyntaxError) as error:
+            raise LimitError(f"the chat template cannot be run: {type(error).__name__}") from error
+        finally:
+            _budget.reset(token)
+            self._saved -= time.thread_time() - started
+        return str(rendered[0])
+
+
+@functools.cache
+def _render() -> Callable[..., tuple[list[str], Any]]:
+    """The rendering of transformers, with our compilation of templates in the place of its own."""
+    from transformers.utils import chat_template_utils as utils
+
+    original = utils.render_jinja_template
+    compiling = "_compile_jinja_template"
+    assert compiling in original.__code__.co_names, "this version of transformers compiles templates elsewhere"
+    known = {**original.__globals__, compiling: _compiled}
+    copy = types.FunctionType(original.__code__, known, original.__name__, original.__defaults__, original.__closure__)
+    copy.__kwdefaults__ = original.__kwdefaults__
+    return copy
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(source: str) -> Any:
+    """The template in an environment with bounds; compiling counts as part of the rendering that needs it first."""
+    if len(source) > SOURCE:
+        raise LimitError(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
+    from transformers.utils import chat_template_utils as utils
+
+    made = utils._compile_jinja_template("").environment
+    environment = _Bounded(
+        trim_blocks=made.trim_blocks,
+        lstrip_blocks=made.lstrip_blocks,
+        extensions=[type(each) for each in made.extensions.values()],
+        optimized=False,
+        finalize=_written,
+    )
+    environment.filters = {
+        name: _guarded(name, function) for name, function in made.filters.items() if name not in _LEFT_OUT
+    } | {_COUNTED: _counted, _WEIGHED: _weighed, _JOINED: _joined_values}
+    environment.tests = {
+        name: _guarded("unique" if name in _COMPARING_TESTS else "", function) for name, function in made.tests.items()
+    }
+    environment.globals = {name: value for name, value in made.globals.items() if name not in _LEFT_OUT}
+    try:
+        return environment.from_string(source)
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise LimitError(f"the chat template cannot be read: {error}") from error
+
+
+_COUNTED, _WEIGHED, _JOINED = "counted items", "weighed value", "joined values"  # no template can write these names
+
+
+class _Checks(NodeTransformer):
+    """Puts checks into a template: around what is looped over, compared and joined."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:
+        self.generic_visit(node)
+        node.iter = _through(_COUNTED, node.iter)
+        return node
+
+    def visit_List(self, node: Any) -> Any:
+        """Count what a value refers to when it is made, so that none refers to the same without end."""
+        self.generic_visit(node)
+        items = (
+            node.items
+            if not isinstance(node, nodes.Dict)
+            else [n for pair in node.items for n in (pair.key, pair.value)]
+        )
+        plain = getattr(node, "ctx", "load") != "load" or all(isinstance(each, nodes.Const) for each in items)
+        return node if plain else _through(_WEIGHED, node)
+
+    visit_Tuple = visit_Dict = visit_List
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
+        self.generic_visit(node)
+        return _through(_JOINED, nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        self.generic_visit(node)
+        # Whether a value is this number or text, or has it, is told without a look at what is inside.
+        if any(isinstance(each, nodes.Const) for each in (node.expr, *(operand.expr for operand in node.ops))):
+            return node
+        node.expr = _through(_WEIGHED, node.expr)
+        for operand in node.ops:
+            operand.expr = _through(_WEIGHED, operand.expr)
+        return node
+
+
+def _through(name: str, node: Any) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _Bounded(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """The text of a template, block or macro, as its parts come."""
+        budget, texts, size = _budget.get(), [], 0
+        for part in parts:
+            texts.append(part)
+            size += len(part)
+            budget.make(len(part))
+            if size > budget.text:
+                raise LimitError(f"the chat template makes a text of more than {budget.text:,} characters")
+        return "".join(texts)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Checks().visit(super()._parse(source, name, filename))
+        return tree
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        _check_operands(operator, left, right)
+        return _made(super().call_binop(context, operator, left, right))
+
+    def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        _budget.get().tick()
+        method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str) and method.__name__ == "join" and args:
+            args = ([*_counted(args[0])], *args[1:])  # a generator is read, and given on as a list
+        if isinstance(owner, str | bytes):
+            _check_method(owner, method.__name__, args, kwargs)
+        elif isinstance(owner, int | float):
+            _check_numbers(args, kwargs)
+        elif getattr(method, "__name__", "") in _COMPARING_METHODS:
+            _budget.get().make(_weight((owner if _sized(owner) else (), args)))
+        if function is context.environment.globals.get("strftime_now"):
+            _check_format(str(args[0]) if args else "")
+        return _made(super().call(context, function, *args, **kwargs))
+
+
+def _check_operands(operator: str, left: Any, right: Any) -> None:
+    budget = _budget.get()
+    budget.tick()
+    if operator == "%" and isinstance(left, str):
+        _check_format(left)
+        budget.make(left.count("%") * _weight(right))
+    elif operator == "+" and _sized(left) and _sized(right):
+        budget.make(len(left) + len(right))
+    elif operator == "*":
+        for value, times in ((left, right), (right, left)):
+            if _sized(value) and isinstance(times, int):
+                budget.make(len(value) * max(times, 0))
+    if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
+        bits = left.bit_length() * (abs(right) if operator == "**" else 1) + right.bit_length()
+        if bits > _BITS:
+            raise LimitError(f"the chat template makes an integer of more than {_BITS} bits")
+
+
+def _check_method(text: str | bytes, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    if name not in _TEXT_METHODS or isinstance(text, bytes):
+        raise LimitError(f"the chat template calls the method {name} of a text, which is not run here")
+    if name in ("format", "format_map"):
+        _check_format(text)
+        if _NESTED_FIELD.search(text):
+            _check_numbers(args, kwargs)
+        _budget.get().make(text.count("{") * _weight((args, kwargs)))
+    elif name == "join" and args:
+        _budget.get().make(_join_size(text, args[0]))
+    elif name == "replace":
+        _check_replaced(text, *args[:2])
+
+
+def _check_replaced(text: Any, old: Any = "", new: Any = "") -> None:
+    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
+        _budget.get().make(len(text) + (len(text) // max(len(old), 1) + 1) * len(new))
+
+
+def _check_json(value: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = None, **_: Any) -> None:
+    wide = len(indent) if isinstance(indent, str) else indent if isinstance(indent, int) else 0
+    if max([wide, *map(len, separators or ())]) > _WIDEST_JSON:
+        raise LimitError(f"the chat template writes JSON with indents or separators of more than {_WIDEST_JSON}")
+    if wide:
+        _budget.get().make(wide * _weight(value, by_depth=True))
+
+
+def _check_format(text: str) -> None:
+    if _LONG_NUMBER.search(text) or _STAR_WIDTH.search(text):
+        raise LimitError("the chat template formats with a width of more than 5 digits, or one that is an argument")
+
+
+def _check_numbers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+            raise LimitError(f"the chat template calls a function with a number beyond {_LARGEST:,}")
+
+
+def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or test of Jinja's with its checks; what Jinja notes on the function stays."""
+    passed = hasattr(function, "jinja_pass_arg")  # its first argument is Jinja's own
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        given = args[1:] if passed else args
+        budget = _budget.get()
+        budget.tick()
+        if name in _WIDE or name in ("round", "truncate"):
+            _check_numbers(given[1:], kwargs)
+        if name in _DEEP:
+            budget.make(_weight(given))
+        if name == "format":
+            _check_format(str(given[0]))
+            budget.make(str(given[0]).count("%") * _weight((given[1:], kwargs)))
+        elif name == "tojson":
+            _check_json(*given, **kwargs)
+        elif name == "replace":
+            _check_replaced(*map(str, given[:3]), **kwargs)
+        elif name == "join":
+            # A generator among the arguments is read here, and given on as a list.
+            given = ([*_counted(given[0])], *given[1:])
+            separator = given[1] if len(given) > 1 else kwargs.get("d", "")
+            if kwargs.get("attribute") is None and len(given) < 3:
+                budget.make(_join_size(str(separator), given[0]))
+            else:
+                budget.make((_weight(given[0]) + len(given[0])) * (1 + len(str(separator))))
+            args = (*args[:1], *given) if passed else given
+        elif name in _WIDE:
+            widths = [len(value) if isinstance(value, str) else value for value in (*given[1:], *kwargs.values())]
+            widest = max([1, *(int(width) for width in widths if isinstance(width, int | float))])
+            budget.make(widest * (len(given[0]) if _sized(given[0]) else 1))
+        elif name == "sum" and _sized(given[2] if len(given) > 2 else kwargs.get("start")):
+            raise LimitError("the chat template sums up lists, which is not run here")
+        return _made(function(*args, **kwargs))
+
+    return guarded
+
+
+def _made(value: Any) -> Any:
+    """A value that was just made, counted."""
+    budget = _budget.get()
+    if _sized(value):
+        budget.make(len(value))
+    else:
+        budget.tick()
+    return value
+
+
+def _counted(items: Any) -> Iterator[Any]:
+    """What a loop goes over, with a look at the clock for each."""
+    budget = _budget.get()
+    for item in items:
+        budget.make(1)
+        yield item
+
+
+def _weighed(value: Any) -> Any:
+    """A value that is about to be compared."""
+    if not isinstance(value, str | int | float | None):
+        _budget.get().make(_weight(value))
+    return value
+
+
+def _written(value: Any) -> Any:
+    """A value that is about to be written out."""
+    return value if isinstance(value, str | int | float | None) else _weighed(value)
+
+
+def _joined_values(values: Sequence[Any]) -> str:
+    """What ``~`` makes."""
+    _budget.get().make(_weight(values))
+    return str_join(values)
+
+
+def _join_size(separator: str, items: Any) -> int:
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        return _weight(items) * (1 + len(separator))
+    return _weight(items) + len(items) * len(separator)
+
+
+def _sized(value: Any) -> bool:
+    return isinstance(value, str | bytes | list | tuple | dict | set | frozenset)
+
+
+def _weight(value: Any, *, by_depth: bool = False) -> int:
+    """How much writing a value takes, about: what it refers to twice counts twice, and what is deep by its depth."""
+    budget = _budget.get()
+    most, size, rest, depth = budget.left, 0, [value], 0
+    while rest:
+        inner: list[Any] = []  # a level deeper
+        for each in rest:
+            size += (len(each) if isinstance(each, str | bytes) else 1) + (depth if by_depth else 0)
+            if isinstance(each, Mapping):
+                inner += [*each.keys(), *each.values()]
+            elif isinstance(each, list | tuple | set | frozenset):
+                inner += each
+            if size + len(inner) > most:
+                raise LimitError("the chat template makes texts and lists without end")
+            if not len(inner) % 1024:
+                budget.tick()
+        rest, depth = inner, depth + 1
+    return size
+
+
+def _characters(value: Any) -> int:
+    """The characters of all texts in nested mappings and sequences."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(len, map(str, value))) + sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, Sequence) else 1
