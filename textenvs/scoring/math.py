@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,7 @@ from ..sandbox import CORES, Pool, Worker, WorkerDied
 from ..text import quoted
 from .final_answer import boxed
 from .relations import claims_of, is_name
-from .restated import restates
+from .restated import expressions_in, has_variables, restates
 from .units import split_unit
 
 Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "timeout"]
@@ -29,10 +30,16 @@ Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "t
 MAX_CHARS = 20_000
 # Sides of relations that an answer may have beside names: each is a comparison of its own.
 _SIDES = 8
+# x \\in (2, 5), and 2 \\text{ or } 5.
+_MEMBER = re.compile(r"([^=<>{}()]{1,20}?)(?:\\in(?![a-zA-Z])|\u2208)")
+_CONNECTED = re.compile(
+    r"(?:,\s{0,3})?(?:\\(?:text|mathrm|mbox)\s*+\{[\s,]*+(?:and|or)\s*+\}|(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z}]))"
+    r"\s*+(?=[-\\\w(+])"
+)
 # Parts of a list that is cut short, likewise.
 _ITEMS = 16
 _ELLIPSIS = re.compile(
-    r"(?:\\(?:[lc]dots|dots[cbmio]?|dotso|hdots)(?![a-zA-Z])|\\text\{\s*(?:\.{2,}|\u2026)\s*\}|\.{2,}|[\u2026\u22ef])+"
+    r"(?:\\(?:[lc]dots|dots[cbmio]?|dotso|hdots)(?![a-zA-Z])|\\text\{\s*(?:\.{2,}+|\u2026)\s*\}|\.{2,}+|[\u2026\u22ef])++"
 )
 _RECURRING = re.compile(rf"(?<=\d)\s*{_ELLIPSIS.pattern}\s*$")  # of 0.333...
 _EXPONENT = re.compile(r"(\d)[eE]([+-]?\d+)(?![\d.a-zA-Z])")  # of 1.6e-19, which readers of LaTeX take for 1.6 e - 19
@@ -89,8 +96,8 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("equal", answer)  # the same text needs no reading
     if len(answer) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
-    value, directions = split_unit(answer)
-    gold, allowed = split_unit(ground_truth)
+    value, directions = split_unit(_in_one_list(answer))
+    gold, allowed = split_unit(_in_one_list(ground_truth))
     if not re.search(r"(?<![a-zA-Z\\])[eE](?![a-zA-Z])", gold):
         value = _EXPONENT.sub(r"\1\\times 10^{\2}", value)
     said = _compared(gold, value, deadline)
@@ -100,9 +107,22 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         )
     if said == "equal" and not directions <= allowed:
         said = "different"
-    if said == "equal" and problem is not None and restates(value, gold, problem):
-        said = "restated"
+    if said == "equal" and problem is not None:
+        if restates(value, gold, problem):
+            said = "restated"
+        elif (parts := expressions_in(problem)) and has_variables(gold):
+            verdict = _ask(gold, value, deadline, parts)
+            said = verdict if verdict in ("restated", "timeout") else said
     return MathVerdict(said, answer)  # type: ignore[arg-type]
+
+
+def _in_one_list(text: str) -> str:
+    r"""A text without the name of what its value is of or in, and with commas for "and" and "or"."""
+    text = text.strip()
+    member = _MEMBER.match(text)
+    if member is not None and is_name(member[1]):
+        text = text[member.end() :].strip()
+    return _CONNECTED.sub(", ", text)
 
 
 def _compared(gold: str, answer: str, deadline: float) -> str:
@@ -141,11 +161,12 @@ def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
 def _bare(item: str) -> str:
     """An item without the brackets of its list, whose other end is elsewhere."""
     item = re.sub(r"\\(?:left|right)(?![a-zA-Z])", "", item).strip().strip("$ ")
-    for opening, closing in (("{", "}"), ("(", ")"), ("[", "]")):
-        while item.count(opening) > item.count(closing) and item.lstrip("\\").startswith(opening):
-            item = item.lstrip("\\")[1:].strip()
-        while item.count(closing) > item.count(opening) and item.endswith(closing):
-            item = item[:-1].rstrip("\\ ")
+    for opening, closing in ("{}", "()", "[]"):
+        more = item.count(opening) - item.count(closing)
+        if more > 0 and (start := re.match(rf"(?:\s*\\?{re.escape(opening)}){{1,{min(more, 8)}}}", item)):
+            item = item[start.end() :].strip()
+        for _ in range(min(-more, 8)):
+            item = item.removesuffix(closing).rstrip("\\ ") if item.endswith(closing) else item
     return item
 
 
@@ -188,13 +209,13 @@ def _start() -> Worker:
 _pool = Pool(_start, CORES, "textenvs-math")
 
 
-def _ask(gold: str, target: str, deadline: float) -> str:
+def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None) -> str:
     if (left := deadline - time.monotonic()) <= 0:
         return "timeout"
-    boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target)]
+    boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target, *(problem or ()))]
     try:
         # The process also ends itself, in case this one is killed.
-        return str(_pool.ask([*boxes, left + 1.0], left))
+        return str(_pool.ask([*boxes[:2], left + 1.0, None if problem is None else boxes[2:]], left))
     except TimeoutError:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed

@@ -67,9 +67,9 @@ def split_unit(text: str) -> tuple[str, frozenset[str]]:
     ``5 squared``) are no unit, and neither is what stands behind letters that may be variables.
     """
     text = text.strip()
-    value = _CURRENCY.sub("", whole[1].strip() if (whole := _WHOLE.fullmatch(text)) else text)
     if len(text) > _LONGEST:
-        return value, frozenset()
+        return text, frozenset()
+    value = _CURRENCY.sub("", whole[1].strip() if (whole := _WHOLE.fullmatch(text)) else text)
     value = _FRACTION.sub(r"\1/\2", value)
     start = _start_of_unit(value)
     if start is None:

@@ -383,6 +383,8 @@ def test_space_in_an_answer_is_read_in_linear_time(monkeypatch):
     monkeypatch.setattr(
         scoring, "_pool", SimpleNamespace(ask=lambda question, timeout_s: asked.append(question) or "different")
     )
+    for part in ("...", "…", r"\ldots,", "or ", r"\text{", r"\text{ or ", "1e9", "x\\in", "(", "{", "m/"):
+        assert not judge_math(rf"\boxed{{{'5' + part * 4_000}5}}", "5", timeout_s=1e9).correct
     for space in (" ", "\n", "~", r"\,", r"\ "):
         said = f"5{space * (19_000 // len(space))}6"
         for _ in range(3):
