@@ -31,13 +31,13 @@ def markdown(env_id: str, episodes: int = 200, *, seed: int = 0) -> str:
         lines.append([each.policy, each.says.replace("|", "\\|"), *cells])
     for level, found in levels.items():
         means = {each.policy: mean(each.good) for each in found if each.good}
-        limit = below_expert(env, means["expert"], means["random"])
+        limit = below_expert(env, means["expert"], means["silence"])
         if above := [attack.name for attack in env.attacks() if means.get(attack.name, limit + 1.0) > limit]:
             raise SystemExit(f"{env_id}, level {level}: above the limit of {limit:+.3f} or failed: {', '.join(above)}")
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
         f"<!-- attacks {env_id} -->\n{rows}\n\nSolved and mean return over {episodes} tasks a level. Every attack "
-        f"stays below the expert by at least {env.attack_margin:g} of the range\nfrom random replies to the expert.\n"
+        f"stays below the expert by at least {env.attack_margin:g} of the range\nfrom doing nothing to the expert.\n"
         "<!-- end of attacks -->"
     )
 

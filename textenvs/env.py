@@ -80,8 +80,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     blocking: ClassVar[bool] = False
     #: The values of the option ``level``, easiest first; none where there is no such option.
     levels: ClassVar[tuple[str, ...]] = ()
-    #: How far every attack's mean return stays below the expert's, as a share of the range from random replies to the
-    #: expert; at least 0.1.
+    #: How far every attack's mean return stays below the expert's, as a share of the range from doing nothing to the
+    #: expert (:func:`textenvs.audit.subject.floor_of`); at least 0.1.
     attack_margin: ClassVar[float] = 0.1
     #: This family's attacks (``textenvs/envs/<family>/attacks.py``). None may come near the expert.
     own_attacks: ClassVar[Sequence[Attack]] = ()

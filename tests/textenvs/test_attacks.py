@@ -11,7 +11,7 @@ import textenvs
 from textenvs import TextEnv
 from textenvs.attack import COMMON, Attack
 from textenvs.audit.earnings import judge_attack
-from textenvs.audit.subject import Verdict
+from textenvs.audit.subject import SILENCE, Verdict
 from textenvs.evaluate.baselines import has_script, play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
@@ -50,10 +50,9 @@ def failures(env: TextEnv, level: str | None, episodes: int, attacks: Sequence[A
         if script in totals:
             assert totals[script].mean() < share * most.mean(), (script, level)
             assert totals[script].max() <= most.max() + 1e-9, (script, level)
+    silence = play_attack(make, SILENCE, episodes)
     attacked = ((attack, play_attack(make, attack, episodes)) for attack in attacks)
-    judged = (
-        (attack, judge_attack(env, attack, records, played["expert"], played["random"])) for attack, records in attacked
-    )
+    judged = ((attack, judge_attack(env, attack, records, played["expert"], silence)) for attack, records in attacked)
     return [(attack, verdict) for attack, verdict in judged if verdict.failed]
 
 

@@ -20,6 +20,7 @@ from ..evaluate.baselines import has_script
 from ..global_rng import RandomState
 from ..messages import Message, text_of
 from ..text import plural, quoted
+from ..words import standing
 from .process import Died, Unfinished, Unpicklable, elsewhere
 from .subject import Subject, Verdict
 
@@ -192,7 +193,7 @@ def secrets(subject: Subject, episodes: list[Played]) -> Verdict:
         answers = " ".join(text_of(message) for message in last if message["role"] != "assistant")
         told = " ".join(repr(each[-1]) for each in played.seen)
         for secret in played.secrets:
-            text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
+            text = rf"(?<![.,]){standing(secret).pattern}(?![.,]\d)"
             if re.search(text, asked) or re.search(text, said):
                 continue  # a number of the question may be the answer by chance
             tested += 1

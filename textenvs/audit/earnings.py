@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attack import COMMON, Attack, always, remember
+from ..attack import COMMON, Attack, remember
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_attack, play_script, same_tasks
 from ..evaluate.policies import SCRIPTS, AttackPolicy, Player, Policy, Reply, Script, ScriptedPolicy, ToolSchemas
@@ -22,7 +22,7 @@ from ..evaluate.runner import Stopped
 from ..event_loop import settle
 from ..messages import Messages
 from ..registry import make
-from .subject import Subject, Verdict, below_expert, judge, mean, show, solved
+from .subject import SILENCE, Subject, Verdict, below_expert, judge, mean, show, solved
 
 _TIMED = 10  # episodes that are timed
 _MORE = 0.02  # of the range: what failing first may earn beyond the expert
@@ -75,8 +75,8 @@ def _earned(make_env: Callable[[], TextEnv[Any]], policy: Script | Attack, episo
 
 def returns(subject: Subject) -> Verdict:
     """The floor (silence, random replies) is below the ceiling (the expert)."""
-    silence = play_attack(subject.make_env, always("silence", "", ""), subject.episodes, seed=subject.seed)
-    floor = f"silence {mean(silence):+.3f}, random {subject.floor:+.3f}"
+    silence, random = subject.silence, mean(subject.random)
+    floor = f"silence {mean(silence):+.3f}, random {random:+.3f}"
     for cause, records in (
         ("a reply makes the environment fail; a bad reply is something to answer", silence + subject.random),
         ("the expert makes the environment fail", subject.expert),
@@ -91,13 +91,13 @@ def returns(subject: Subject) -> Verdict:
         careless = mean(play_script(subject.make_env, "careless", subject.episodes, seed=subject.seed))
     evidence = f"{floor}, expert {ceiling:+.3f} (solved {solved(subject.expert):.1%})"
     evidence += f", careless {'-' if careless is None else f'{careless:+.3f}'}"
-    if ceiling <= max(subject.floor, mean(silence)):
+    if ceiling <= max(random, mean(silence)):
         cause = "the expert earns no more than silence or random replies: tasks are judged wrongly, or nothing is paid"
         return Verdict("returns", "fail", cause, evidence)
     if careless is not None and careless >= ceiling:
         cause = "careless replies earn what the expert earns: mistakes cost nothing"
         return Verdict("returns", "fail", cause, evidence)
-    range_of = f"a range of {ceiling - subject.floor:.3f} from random replies to the expert"
+    range_of = f"a range of {ceiling - subject.floor:.3f} from doing nothing to the expert"
     return Verdict("returns", "pass", range_of, evidence)
 
 
@@ -120,19 +120,19 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
         if earning.cause:
             yield Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", earning.cause)
         else:
-            yield judge_attack(subject.env, attack, earning.records, subject.expert, subject.random)
+            yield judge_attack(subject.env, attack, earning.records, subject.expert, subject.silence)
 
 
 def judge_attack(
-    env: TextEnv[Any], attack: Attack, records: Sequence[Record], experts: Sequence[Record], randoms: Sequence[Record]
+    env: TextEnv[Any], attack: Attack, records: Sequence[Record], experts: Sequence[Record], silence: Sequence[Record]
 ) -> Verdict:
     """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions.
 
     All are compared on the tasks that the attack played.
     """
-    expert, floor = mean(same_tasks(experts, records)), mean(same_tasks(randoms, records))
-    limit, faked = below_expert(env, expert, floor), solved(records)
-    evidence = f"mean return {mean(records):+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
+    expert, nothing = mean(same_tasks(experts, records)), mean(same_tasks(silence, records))
+    limit, faked = below_expert(env, expert, nothing), solved(records)
+    evidence = f"mean return {mean(records):+.3f}, solved {faked:.1%}; expert {expert:+.3f}, silence {nothing:+.3f}"
     too_much = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"
     verdict = judge(f"attack {attack.name}", records, limit, evidence, too_much)
     if verdict.status == "pass" and attack.fakes_solving and faked > 0.05:
@@ -176,14 +176,14 @@ def unasked(subject: Subject) -> Verdict:
     if not longer:
         return Verdict(check, "skipped", "every turn of the expert earns something or ends the episode")
     records = subject.play_again(WithExpert(_deliver_or_wait), longer)
-    floor, ceiling = mean(same_tasks(subject.random, longer)), mean(longer)
+    nothing, ceiling = mean(same_tasks(subject.silence, longer)), mean(longer)
     evidence = f"mean return {mean(records):+.3f}; expert {ceiling:+.3f} on the same {len(longer)} episodes"
     too_much = (
         'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is told '
         "anyway; volunteer nothing, and let an idle turn cost patience"
     )
     needed = "what the expert says before its last reply is needed"
-    return judge(check, records, below_expert(subject.env, ceiling, floor), evidence, too_much, needed)
+    return judge(check, records, below_expert(subject.env, ceiling, nothing), evidence, too_much, needed)
 
 
 def failing_first(subject: Subject) -> Verdict:
@@ -215,10 +215,10 @@ def remembering(subject: Subject) -> Verdict:
     indices, others = subject.tasks(subject.episodes, _REHEARSED, seed=1)
     if not others:
         return Verdict(check, "skipped", "there is one task")
-    expert, random = ScriptedPolicy("expert"), ScriptedPolicy("random")
+    expert, silence = ScriptedPolicy("expert"), AttackPolicy(SILENCE)
     rehearsed = [record.messages for record in subject.play(expert, others, subject.seed + 1)]
-    ceiling, floor = (mean(subject.play(policy, indices, subject.seed)) for policy in (expert, random))
-    limit = below_expert(subject.env, ceiling, floor)
+    ceiling, nothing = (mean(subject.play(policy, indices, subject.seed)) for policy in (expert, silence))
+    limit = below_expert(subject.env, ceiling, nothing)
     too_much = (
         "a table of the expert's answers to other tasks answers new ones: tasks repeat; draw more of what an answer "
         "depends on for every task"

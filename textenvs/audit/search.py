@@ -254,7 +254,9 @@ def _tools(subject: Subject) -> Sequence[Any]:
 def _judge(subject: Subject, best: Composition, records: Sequence[Record], drawn: int, tried: int) -> Verdict:
     earned, floor = mean(records), subject.floor
     count = f"{drawn} drawn and {tried - drawn} near the best of these"
-    said = f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, random {floor:+.3f}"
+    said = (
+        f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, nothing {floor:+.3f}"
+    )
     if not subject.expert:
         return Verdict("search", "skipped", "no scripted expert to compare it with", said, show(records))
     ceiling = mean(subject.expert)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..attack import COMMON
 from ..env import TextEnv
-from ..evaluate.baselines import has_script, play_policy, play_script, split_tasks
+from ..evaluate.baselines import has_script, play_attack, play_policy, play_script, split_tasks
 from ..evaluate.plan import Job, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.records import Record
@@ -23,6 +24,8 @@ Status = Literal["pass", "fail", "warning", "skipped"]
 
 _SHOWN_CHARS = 400  # of a message in a transcript
 _SHOWN_MESSAGES = 12
+#: Says nothing.
+SILENCE = next(attack for attack in COMMON if attack.name == "silence")
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,20 @@ class Subject:
                 return []
             raise
 
+    @functools.cached_property
+    def silence(self) -> list[Record]:
+        """The same episodes, with an empty reply on every turn."""
+        return play_attack(self.make_env, SILENCE, self.episodes, seed=self.seed)
+
     @property
     def floor(self) -> float:
-        """The mean return of random replies."""
-        return mean(self.random)
+        """What doing nothing earns; see :func:`floor_of`."""
+        return floor_of(mean(self.silence), mean(self.expert))
 
     @property
     def limit(self) -> float:
         """The mean return that no cheap policy may exceed; infinite without an expert."""
-        return below_expert(self.env, mean(self.expert), self.floor) if self.expert else math.inf
+        return below_expert(self.env, mean(self.expert), mean(self.silence)) if self.expert else math.inf
 
     def play(self, policy: Policy, indices: Sequence[int], seed: int) -> list[Record]:
         """Let a policy play tasks. What makes the environment raise is a failed record."""
@@ -93,9 +101,21 @@ class Subject:
         return split_tasks(self.env, count, others, self.seed + seed)
 
 
-def below_expert(env: TextEnv[Any], expert: float, floor: float) -> float:
-    """The mean return that an attack may have: the expert's, less ``env.attack_margin`` of the range above random."""
-    return expert - env.attack_margin * (expert - floor)
+def floor_of(silence: float, expert: float) -> float:
+    """What doing nothing earns, for the mean return of ``silence``: nothing.
+
+    It is more where silence is paid, and less where there are costs alone, so that the expert's return is no gain. What
+    random replies lose is no measure: the more they lose, the nearer to the expert a policy may come.
+    """
+    return max(silence, 0.0) if expert > 0 else silence
+
+
+def below_expert(env: TextEnv[Any], expert: float, silence: float) -> float:
+    """The mean return that an attack may have: the expert's, less ``env.attack_margin`` of the range above nothing.
+
+    ``silence`` is the mean return of empty replies; see :func:`floor_of`.
+    """
+    return expert - env.attack_margin * (expert - floor_of(silence, expert))
 
 
 def mean(records: Sequence[Record]) -> float:

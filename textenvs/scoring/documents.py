@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from ..words import standing
+
 #: What marks a document in a reply, without room for doubt.
 OPENING, CLOSING = "<document>", "</document>"
 
@@ -110,7 +112,7 @@ def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequen
     claims = [number for number in _NUMBER.findall(plain) if number not in numbers]
     for rival in rivals:
         text = _plain(rival)
-        if text in plain and text not in known and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain):
+        if text in plain and text not in known and standing(text).search(plain):
             claims.append(rival)
     claims = list(dict.fromkeys(claims))
     left = [_plain(fact) for fact in facts]

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,8 @@ from ..sandbox import CORES, Pool, Worker, WorkerDied
 from ..text import quoted
 from .final_answer import boxed
 from .relations import claims_of, is_name
-from .restated import restates
+from .restated import expressions_in, has_variables, restates
+from .units import split_unit
 
 Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "timeout"]
 
@@ -28,6 +30,20 @@ Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "t
 MAX_CHARS = 20_000
 # Sides of relations that an answer may have beside names: each is a comparison of its own.
 _SIDES = 8
+# x \\in (2, 5), and 2 \\text{ or } 5.
+_MEMBER = re.compile(r"([^=<>{}()]{1,20}?)(?:\\in(?![a-zA-Z])|\u2208)")
+_CONNECTED = re.compile(
+    r"(?:,\s{0,3})?(?:\\(?:text|mathrm|mbox)\s*+\{[\s,]*+(?:and|or)\s*+\}|(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z}]))"
+    r"\s*+(?=[-\\\w(+])"
+)
+# Parts of a list that is cut short, likewise.
+_ITEMS = 16
+_ELLIPSIS = re.compile(
+    r"(?:\\(?:[lc]dots|dots[cbmio]?|dotso|hdots)(?![a-zA-Z])|\\text\{\s*(?:\.{2,}+|\u2026)\s*\}|\.{2,}+|[\u2026\u22ef])++"
+)
+_RECURRING = re.compile(rf"(?<=\d)\s*{_ELLIPSIS.pattern}\s*$")  # of 0.333...
+_EXPONENT = re.compile(r"(\d)[eE]([+-]?\d+)(?![\d.a-zA-Z])")  # of 1.6e-19, which readers of LaTeX take for 1.6 e - 19
+_ITEM_END = re.compile(r"[,;+*]|\\(?:cdot|times|cup|cap|[lr]angle)(?![a-zA-Z])|(?<=[^\s,;+*({\[=])-")
 # Percent in any spelling, as the one that Math-Verify reads. Space without it is found as well, or else each of its
 # characters would be looked at from all those before it.
 _SPACE = r"(?:\\[,;:! ]|[\s~])"
@@ -60,7 +76,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
       :func:`~textenvs.scoring.relations.is_name`) or equal the last one, unless the ground truth is a relation, too:
       ``x = 4`` is 4; ``5 = 4`` and ``2x = 4`` are not.
     * Percent is part of a value: ``4\%`` is ``0.04`` and not ``4``. Where the ground truth has it, an answer may leave
-      it out, as any other unit.
+      it out. Other units are left out on both sides (:func:`~textenvs.scoring.units.split_unit`).
+    * Decimals are compared relative to their size: six digits for small numbers, six decimals for numbers about 1.
+    * A list that is cut short (``1, 3, \ldots, 2n-1``) equals one with the same parts in the same places.
 
     Args:
         reply: The assistant's reply.
@@ -78,16 +96,78 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("equal", answer)  # the same text needs no reading
     if len(answer) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
-    said = _ask(ground_truth, answer, deadline)
+    value, directions = split_unit(_in_one_list(answer))
+    gold, allowed = split_unit(_in_one_list(ground_truth))
+    if not re.search(r"(?<![a-zA-Z\\])[eE](?![a-zA-Z])", gold):
+        value = _EXPONENT.sub(r"\1\\times 10^{\2}", value)
+    said = _compared(gold, value, deadline)
     if said == "bad gold":
         raise ValueError(
             f"the ground truth {quoted(ground_truth)} cannot be read as mathematics, so nothing can be compared"
         )
-    if said == "equal" and claims_of(answer).relations > claims_of(ground_truth).relations:
-        said = _consistent(answer, ground_truth, deadline)
-    if said == "equal" and problem is not None and restates(answer, ground_truth, problem):
-        said = "restated"
+    if said == "equal" and not directions <= allowed:
+        said = "different"
+    if said == "equal" and problem is not None:
+        if restates(value, gold, problem):
+            said = "restated"
+        elif (parts := expressions_in(problem)) and has_variables(gold):
+            verdict = _ask(gold, value, deadline, parts)
+            said = verdict if verdict in ("restated", "timeout") else said
     return MathVerdict(said, answer)  # type: ignore[arg-type]
+
+
+def _in_one_list(text: str) -> str:
+    r"""A text without the name of what its value is of or in, and with commas for "and" and "or"."""
+    text = text.strip()
+    member = _MEMBER.match(text)
+    if member is not None and is_name(member[1]):
+        text = text[member.end() :].strip()
+    return _CONNECTED.sub(", ", text)
+
+
+def _compared(gold: str, answer: str, deadline: float) -> str:
+    ours, theirs = (_ELLIPSIS.split(_RECURRING.sub("", text)) for text in (gold, answer))
+    if len(ours) > 1 or len(theirs) > 1:
+        return _compared_whole(ours, theirs, deadline)
+    said = _ask(gold, answer, deadline)
+    if said == "equal" and claims_of(answer).relations > claims_of(gold).relations:
+        said = _consistent(answer, gold, deadline)
+    return said
+
+
+def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
+    """Compare lists, sums or products that are cut short: readers of LaTeX take one item of them for the whole."""
+    if len(gold) != len(answer):
+        return "different"
+    pairs: list[tuple[str, str]] = []
+    for ours, theirs in zip(gold, answer, strict=True):
+        signs = [_ITEM_END.findall(text) for text in (ours, theirs)]
+        items = [[_bare(item) for item in _ITEM_END.split(text)] for text in (ours, theirs)]
+        if signs[0] != signs[1]:
+            return "different"
+        pairs += zip(*items, strict=True)
+    if len(pairs) > _ITEMS:
+        return "different"
+    for wanted, found in pairs:
+        if wanted == found:
+            continue
+        if not wanted or not found:
+            return "different"
+        if (said := _ask(wanted, found, deadline)) != "equal":
+            return "timeout" if said == "timeout" else "different"
+    return "equal"
+
+
+def _bare(item: str) -> str:
+    """An item without the brackets of its list, whose other end is elsewhere."""
+    item = re.sub(r"\\(?:left|right)(?![a-zA-Z])", "", item).strip().strip("$ ")
+    for opening, closing in ("{}", "()", "[]"):
+        more = item.count(opening) - item.count(closing)
+        if more > 0 and (start := re.match(rf"(?:\s*\\?{re.escape(opening)}){{1,{min(more, 8)}}}", item)):
+            item = item[start.end() :].strip()
+        for _ in range(min(-more, 8)):
+            item = item.removesuffix(closing).rstrip("\\ ") if item.endswith(closing) else item
+    return item
 
 
 def _consistent(answer: str, gold: str, deadline: float) -> str:
@@ -129,13 +209,13 @@ def _start() -> Worker:
 _pool = Pool(_start, CORES, "textenvs-math")
 
 
-def _ask(gold: str, target: str, deadline: float) -> str:
+def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None) -> str:
     if (left := deadline - time.monotonic()) <= 0:
         return "timeout"
-    boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target)]
+    boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target, *(problem or ()))]
     try:
         # The process also ends itself, in case this one is killed.
-        return str(_pool.ask([*boxes, left + 1.0], left))
+        return str(_pool.ask([*boxes[:2], left + 1.0, None if problem is None else boxes[2:]], left))
     except TimeoutError:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed

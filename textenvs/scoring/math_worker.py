@@ -1,7 +1,8 @@
-"""A program that compares mathematical expressions for :mod:`.math`.
+r"""A program that compares mathematical expressions for :mod:`.math`.
 
-A question is a JSON list: the reference and the answer, both in boxes, and the seconds after which the program ends
-itself. The answer to it is ``"equal"``, ``"different"``, ``"unreadable"`` or ``"bad gold"``.
+A question is a JSON list: the reference and the answer, both in boxes, the seconds after which the program ends itself,
+and the problem's expressions, in boxes, or null. The answer to it is ``"equal"``, ``"different"``, ``"unreadable"`` or
+``"bad gold"``; with expressions, ``"restated"`` or ``"evaluated"``: see :func:`is_restated`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,131 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _MEMORY = 4 << 30
+
+# Of the problem's expressions, how many parts are looked at.
+_MOST_PARTS = 60
+
+
+def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
+    """Whether an answer of the reference's value does not do what the problem asks for: to write it in another form.
+
+    The problem asks for that if a part of it has the reference's value, in another form. The answer must then be
+    another expression than that part, once both are tidied (terms that cancel, neutral factors, sums of numbers), and
+    have nothing in it that cancels. Where a sum was to be factored, it has as many factors as the reference; where a
+    product was to be expanded, it is expanded; else it is about as short as the reference.
+    """
+    from sympy import Expr, expand
+
+    if not isinstance(gold, Expr) or not isinstance(answer, Expr) or not gold.free_symbols:
+        return False
+    wanted, form = tidied(gold), tidied(answer)
+    asked = [(part, tidied(part)) for part in parts_equal_to(gold, expressions)]
+    asked = [(part, tidy) for part, tidy in asked if tidy != wanted or symbols_in(part) > symbols_in(tidy)]
+    if not asked:
+        return False
+    if symbols_in(answer) > symbols_in(form) or (form != wanted and form in [tidy for _, tidy in asked]):
+        return True
+    if form == wanted:
+        return False
+    if (count := factors_of(wanted)) > 1 and any(factors_of(tidy) < count for _, tidy in asked):
+        return factors_of(form) < count
+    if wanted.is_polynomial() and wanted == tidied(expand(wanted)):
+        products = [tidy for _, tidy in asked if tidy.is_polynomial() and tidy != wanted and factors_of(tidy)]
+        if products:
+            return bool(form != tidied(expand(form)))
+    return bool(form.count_ops() > wanted.count_ops() + 2)
+
+
+def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
+    """The parts of expressions with the value of ``gold`` and at least one operation; none that sums or integrates."""
+    from sympy import (
+        Add,
+        Derivative,
+        Expr,
+        Integer,
+        Integral,
+        Limit,
+        Mul,
+        Pow,
+        Product,
+        Rational,
+        Sum,
+        preorder_traversal,
+    )
+    from sympy.core.function import AppliedUndef
+
+    symbols = sorted(gold.free_symbols, key=str)
+    points = [
+        {symbol: Integer(3 + 2 * shift + 7 * place) + Rational(1, 3 + place) for place, symbol in enumerate(symbols)}
+        for shift in range(3)
+    ]
+    values = [gold.doit().xreplace(point).evalf(20) for point in points]
+    seen = 0
+    for expression in expressions:
+        if not isinstance(expression, Expr) or expression.has(Sum, Integral, Derivative, Limit, Product, AppliedUndef):
+            continue
+        for part in preorder_traversal(expression):
+            if not isinstance(part, (Add, Mul, Pow)) or not part.free_symbols >= set(symbols):
+                continue
+            if (seen := seen + 1) > _MOST_PARTS:
+                return
+            found = (part.doit().xreplace(point).evalf(20) for point in points)
+            if all(abs(a - b) <= abs(a) * 1e-12 for a, b in zip(values, found, strict=True)):
+                yield part
+
+
+def tidied(expression: Any) -> Any:
+    """An expression as SymPy evaluates it without multiplying anything out, with a canonical sign of every factor."""
+    from sympy import Add, Float, Mul, Pow, Rational, UnevaluatedExpr
+    from sympy.core.parameters import distribute
+
+    def tidy(node: Any) -> Any:
+        if isinstance(node, Float):
+            return Rational(str(node))
+        if not node.args:
+            return node
+        arguments = [tidy(argument) for argument in node.args]
+        if isinstance(node, UnevaluatedExpr):
+            return arguments[0]
+        made = node.func(*arguments)
+        if isinstance(made, Mul):
+            made = Mul(*map(signed, made.args))
+        return signed(made) if isinstance(made, Pow) else made
+
+    def signed(factor: Any) -> Any:
+        base, power = factor.as_base_exp()
+        if not isinstance(base, Add) or not power.is_Integer:
+            return factor
+        content, primitive = base.primitive()
+        if primitive.could_extract_minus_sign():
+            content, primitive = -content, -primitive
+        return Mul(content**power, primitive**power)
+
+    with distribute(False):
+        return tidy(expression)
+
+
+def factors_of(expression: Any) -> int:
+    """How many sums an expression multiplies, with their powers; a sum in itself has none."""
+    from sympy import Add, Mul
+
+    count = 0
+    for factor in Mul.make_args(expression):
+        base, power = factor.as_base_exp()
+        if isinstance(base, Add) and power.is_Integer and power > 0:
+            count += int(power)
+    return 0 if isinstance(expression, Add) else count
+
+
+def symbols_in(expression: Any) -> int:
+    """How many times symbols stand in an expression."""
+    from sympy import preorder_traversal
+
+    return sum(node.is_Symbol for node in preorder_traversal(expression))
 
 
 def main() -> None:
@@ -24,9 +147,55 @@ def main() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
-    from math_verify import parse, verify
-    from sympy import Rational, UnevaluatedExpr
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, verify
+    from math_verify import parse as parse_with
+    from math_verify.parser import NormalizationConfig
+    from sympy import Float, Integer, Rational, UnevaluatedExpr, expand
     from sympy.core.relational import Relational
+
+    # Units are taken off before: this package's list of them reads 2m as 2.
+    normalization = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
+    config = [LatexExtractionConfig(normalization_config=normalization), ExprExtractionConfig()]
+
+    def parse(text: str) -> list[Any]:
+        return list(parse_with(text, extraction_config=config, parsing_timeout=None))
+
+    original = grader.sympy_numeric_eq
+
+    def numeric_eq(left: Any, right: Any, float_rounding: int, numeric_precision: int) -> bool:
+        """Compare two expressions by value, relative to their size.
+
+        In the place of Math-Verify's own comparison, which rounds to six decimals and takes differences below 1e-15 for
+        zero: all small numbers were equal.
+        """
+        of_integers = all(grader.is_atomic_or_pct_atomic(each, Integer) for each in (left, right))
+        if isinstance(left, grader.MatrixBase | grader.MatrixExpr) or of_integers:
+            return bool(original(left, right, float_rounding, numeric_precision))
+        left, right = grader.safe_sympy_doit(left), grader.safe_sympy_doit(right)
+        try:
+            decimals = left.atoms(Float) | right.atoms(Float)
+            written = {each: Rational(str(each)) for each in decimals}  # the decimals that were written
+            left, right = left.xreplace(written), right.xreplace(written)
+            if left.free_symbols or right.free_symbols:
+                return bool(expand(left - right) == 0)
+            return are_close(left, right, bool(decimals))
+        except (AttributeError, TypeError, ValueError, ZeroDivisionError):
+            return False
+
+    def are_close(left: Any, right: Any, decimal: bool) -> bool:
+        """Compare to six decimals numbers of about 1; to as many digits smaller ones, and larger ones but integers.
+
+        Numbers of which none is ``decimal`` are compared to 30 digits.
+        """
+        a, b = (each.evalf(40) for each in (left, right))
+        size, difference = max(abs(a), abs(b)), abs(a - b)
+        if not decimal:
+            return bool(difference <= size * Rational(1, 10**30))
+        whole = any(isinstance(each, Integer) for each in (left, right))
+        tolerance = Rational(5_000_001, 10**13) * min(10 * size, 1 if whole else max(size, 1))
+        return bool(difference <= tolerance)
+
+    grader.sympy_numeric_eq = numeric_eq
 
     percent = UnevaluatedExpr(Rational(1, 100))  # as Math-Verify reads a percent sign
 
@@ -39,21 +208,24 @@ def main() -> None:
         return expression.xreplace({percent: Rational(1, 100)}) if hasattr(expression, "xreplace") else expression
 
     logging.disable(logging.CRITICAL)  # Math-Verify warns that it is asked not to watch the time
-    verify(parse("\\boxed{x^2}", parsing_timeout=None), parse("$1/2$", parsing_timeout=None), timeout_seconds=None)
+    verify(parse("\\boxed{x^2}"), parse("$1/2$"), timeout_seconds=None)
     # What is loaded at first use is loaded now, outside anybody's time.
     print("ready", file=answers, flush=True)
     os.dup2(nowhere.fileno(), 2)  # nobody reads it from here on, and a full pipe would stop this program
     for line in sys.stdin:
-        reference, answer, timeout_s = json.loads(line)
+        reference, answer, timeout_s, expressions = json.loads(line)
         # Not a Python thread: it ends the process even while SymPy holds the interpreter.
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=nowhere)
         try:
-            gold = parse(reference, parsing_timeout=None)
-            target = parse(answer, parsing_timeout=None) if gold else []
+            gold = parse(reference)
+            target = parse(answer) if gold else []
             if not gold:
                 said = "bad gold"
             elif not target:
                 said = "unreadable"
+            elif expressions is not None:
+                read = (parsed for text in expressions for parsed in parse(text)[:1])
+                said = "restated" if is_restated(gold[0], target[0], read) else "evaluated"
             else:
                 if not has_percent(gold) and has_percent(target):
                     # Math-Verify also takes the number in front of a percent sign for the answer.

@@ -91,7 +91,12 @@ def is_name(side: str) -> bool:
 
     A side with a number, a power or a root is not a name but says something about one.
     """
-    return len(side) <= 200 and _NAME.fullmatch(_SPACE.sub("", side)) is not None
+    if len(side) > 200:
+        return False
+    names = _SPACE.sub("", _SIZE.sub("", side))
+    if names[:1] == "(" and names[-1:] == ")":  # (x, y)
+        return all(_NAME.fullmatch(name) for name in names[1:-1].split(","))
+    return _NAME.fullmatch(names) is not None
 
 
 def _unwrapped(text: str) -> str | None:

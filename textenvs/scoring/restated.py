@@ -7,7 +7,11 @@ Equality of mathematics cannot tell them apart, so this is a matter of form, com
 * where the reference is another number, it computes nothing that the reference does not (no powers, roots, logarithms,
   sums, products, fractions in fractions, ...); multiples of roots and of pi are numbers;
 * an answer is not made of the same tokens as some part of the problem, in whatever order, with brackets and neutral
-  terms or without, unless the reference is, too.
+  terms or without, unless the reference is, too;
+* it has no variables that the reference has not: what it says of them cancels.
+
+Where the reference has variables and the problem asks for an expression to be written in another form, SymPy compares
+forms besides (:func:`~textenvs.scoring.math_worker.is_restated`): ``+x-x`` and ``^{1+1}`` are no work.
 """
 
 from __future__ import annotations
@@ -57,13 +61,13 @@ _ARITHMETIC = {
         r"|\\frac\{[^{}]*\}\{[^{}]*\}\*|\*\\frac\{\d+\}\{\d+\}|[\d)}]/\("
     ),
 }
-# A rational number, with what may stand around it: brackets, a currency, a unit. Its groups are those of a fraction.
+# A rational number, with what may stand around it: brackets, a currency. Its groups are those of a fraction.
 _RATIONAL = re.compile(
     r"[(\[{]{0,3}(?:\\?[$€£])?(?:[+-]|\\pm|±)?(?:\\?[$€£])?[({]{0,3}"
     r"(?:(?P<whole>\d{1,99})?\\frac\{(?P<over>[+-]?\d{1,99})\}\{(?P<under>[+-]?\d{1,99})\}"
     r"|\(?(?P<top>\d+)\)?/\(?(?P<bottom>\d+)\)?"
     rf"|{_VALUE}(?:(?:\*10\^\{{?|[eE])[+-]?\d+\}}?)?|10\^\{{?[+-]?\d+\}}?)"
-    r"(?:\.0*)?[)\]}]{0,3}(?:\\?[$€£%°]|[a-zA-Z]{1,20}(?:\^\{?\d\}?)?)?[)\]}.]{0,3}"
+    r"(?:\.0*)?[)\]}]{0,3}(?:\\?[$€£%°])?[)\]}.]{0,3}"
 )
 _WRITTEN = ("integer", "decimal", "ratio")
 _SEVERAL = re.compile(r"\\[{}]|[,;]|(?<=[\d}])(?:and|or)(?=[\d\\+-])")
@@ -83,12 +87,40 @@ def restates(answer: str, ground_truth: str, problem: str) -> bool:
             return True
         return _is_part(said, gold, problem)
     lacking = _computed(said) - _computed(gold)
+    if _variables(said) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
+        return True  # what it says of them cancels
     if _is_number(gold):
         if lacking - ({"power", "root"} if _computed(gold) & {"power", "root"} else set()):
             return True
     elif lacking & set(_CALLS) and not _computed(gold) & set(_CALLS):
         return _is_part(said, gold, problem) or bool(re.search(r"\\(?:sum|prod|int|lim)(?![a-zA-Z])", said))
     return _is_part(said, gold, problem)
+
+
+# The expressions of a problem: what stands between dollars or brackets of LaTeX; in plain text, runs of numbers, single
+# letters and signs.
+_DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_RUN = re.compile(r"(?:(?<![a-zA-Z\\])(?:\d+(?:\.\d+)?[a-zA-Z]{0,3}|[a-zA-Z])(?![a-zA-Z])|[-+*/^()\s])+")
+_BETWEEN_SIDES = re.compile(
+    r"[=<>,;&?]|\\(?:[lg]eq?|[lg]t|ne|neq|approx|equiv|to|mapsto|quad|qquad|text\{[^{}]*\})(?![a-zA-Z])|\\\\"
+)
+_MOST_EXPRESSIONS, _LONGEST_EXPRESSION = 24, 400
+
+
+def expressions_in(problem: str) -> list[str]:
+    """The expressions of a problem that compute something, without relation signs."""
+    found = [next(filter(None, match)) for match in _DELIMITED.findall(problem[:20_000])]
+    runs = _RUN.findall(_DELIMITED.sub("|", problem[:20_000])) if "\\" not in problem or not found else []
+    sides = (side.strip(" .\t\n") for text in (*found, *runs) for side in (text, *_BETWEEN_SIDES.split(text)))
+    wanted = (
+        side for side in sides if 2 < len(side) <= _LONGEST_EXPRESSION and re.search(r"[-+*/^(\\]|\d[a-zA-Z]", side)
+    )
+    return list(islice(dict.fromkeys(wanted), _MOST_EXPRESSIONS))
+
+
+def has_variables(ground_truth: str) -> bool:
+    """Whether a reference is an expression with variables."""
+    return not _is_number(_form(ground_truth))
 
 
 def _form(text: str) -> str:
@@ -120,6 +152,10 @@ def _rational(form: str) -> str | None:
 def _is_number(form: str) -> bool:
     """Whether there are no variables in it: no letters but those of commands, ``i`` and ``e``."""
     return not re.search(r"(?!(?:i|e)(?![a-zA-Z]))[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", form))
+
+
+def _variables(form: str) -> set[str]:
+    return set(re.findall(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", " ", form))) - {"i", "e"}
 
 
 def _computed(form: str) -> set[str]:

@@ -64,8 +64,11 @@ def evaluate(expression: str) -> Fraction:
 def _value(node: ast.expr, text: str) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         written = (ast.get_source_segment(text, node) or "").lower()
-        if isinstance(node.value, float) and (math.isinf(node.value) or (node.value == 0 and _NOT_ZERO.match(written))):
-            raise ToolError(f"{written[:40]} has more than {MAX_DIGITS} digits")  # before they are written out
+        if isinstance(node.value, float):  # the exponent is looked at before its digits are written out
+            if math.isinf(node.value) or (node.value == 0 and _NOT_ZERO.match(written)):
+                raise ToolError(f"{written[:40]} has more than {MAX_DIGITS} digits")
+            if node.value == 0:
+                return Fraction(0)  # also 0e9999999
         try:
             return bounded(Fraction(written.replace("_", "")))  # the decimal that was written, not the nearest float
         except ValueError:

@@ -10,10 +10,10 @@ retrievers do: a title in its first line, quoted or not, and the text below.
 from __future__ import annotations
 
 import functools
-import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,13 +24,13 @@ from ..data.files import collect, file_rows
 from ..messages import clean_text
 from ..options import PositiveInt, checked
 from ..task import TaskError
+from ..words import Word, words_of
 from .schema import Tool, ToolError
 
 #: How many characters of a document are shown.
 SnippetChars = Annotated[int, Field(ge=40)]
 
 _COLUMNS = "'id', 'title' and 'text'"
-_WORD = re.compile(r"\w+")
 # Words that stand in most documents and questions and tell them apart least.
 _FREQUENT = """
     a an and are as at be but by for from had has have he her his how i if in into is it its of on or our she so
@@ -40,9 +40,33 @@ _FREQUENT = """
 _STOPWORDS = frozenset(_FREQUENT.split())
 
 
-def words(text: str) -> list[str]:
-    """The words that count for the ranking: lower case, without the most frequent ones."""
-    return [word for word in _WORD.findall(text.casefold()) if word not in _STOPWORDS]
+def terms(text: str) -> list[str]:
+    """The terms of a document that count for the ranking: its words, in lower case, without the most frequent ones.
+
+    Of scripts without spaces these are single characters and pairs of neighbours, as in Lucene's analyser of Chinese,
+    Japanese and Korean.
+    """
+    words = words_of(text)
+    pairs = [a.text + b.text for a, b in pairwise(words) if _are_neighbours(a, b)]
+    return [word.text for word in words if word.text not in _STOPWORDS] + pairs
+
+
+def query_terms(query: str) -> list[str]:
+    """The terms of a query: as of a document, but a character with a neighbour counts only as a part of the pair."""
+    words = words_of(query)
+    found: list[str] = []
+    for number, word in enumerate(words):
+        before = number > 0 and _are_neighbours(words[number - 1], word)
+        after = number + 1 < len(words) and _are_neighbours(word, words[number + 1])
+        if after:
+            found.append(word.text + words[number + 1].text)
+        elif not before and word.text not in _STOPWORDS:
+            found.append(word.text)
+    return found
+
+
+def _are_neighbours(a: Word, b: Word) -> bool:
+    return a.is_character and b.is_character and a.end == b.start
 
 
 @dataclass(frozen=True)
@@ -123,7 +147,7 @@ class Corpus:
 
     def search(self, query: str, top_k: int = 3) -> list[tuple[Document, float]]:
         """At most ``top_k`` documents for ``query`` and their scores, best first; only those with a word of it."""
-        asked = words(query)
+        asked = query_terms(query)
         if not asked:
             return []
         scores = self._built().get_scores(asked)
@@ -156,7 +180,7 @@ class Corpus:
 
                 # The plain NumPy backend: the same sums everywhere, whether or not numba is installed.
                 index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy", auto_compile=False)
-                tokens = [words(f"{document.title} {document.text}") for document in self.documents]
+                tokens = [terms(f"{document.title}\n{document.text}") for document in self.documents]
                 if not any(tokens):
                     tokens[0] = [""]  # a corpus of stop words only: nothing will be found in it
                 index.index(tokens, show_progress=False)
@@ -201,7 +225,7 @@ class Search:
         Args:
             query: A few words that the document should have, such as names.
         """
-        asked = words(query)
+        asked = query_terms(query)
         if not asked:
             raise ToolError("The query has no word to search for; name what you look for.")
         hits = self.corpus.search(query, self.top_k)
@@ -223,8 +247,10 @@ def snippet(text: str, asked: frozenset[str], most: int) -> str:
     if len(text) <= most:
         return text
     room = most - 6  # "..." at both ends
-    found = [(match.start(), match.end(), match[0].casefold()) for match in _WORD.finditer(text)]
-    places = [each for each in found if each[2] in asked]
+    words = words_of(text)
+    found = [(word.start, word.end, word.text) for word in words]
+    pairs = [(a.start, b.end, a.text + b.text) for a, b in pairwise(words) if _are_neighbours(a, b)]
+    places = sorted(each for each in (*found, *pairs) if each[2] in asked)
     before = room // 4  # a little of what stands before the first of these words
     best, best_count = 0, 0
     for i, (start, _, _) in enumerate(places):

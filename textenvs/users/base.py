@@ -15,6 +15,7 @@ import numpy as np
 
 from ..event_loop import settle
 from ..messages import Message, Messages, clean_text, visible_conversation, visible_text
+from ..words import standing
 from .guard import numbers_in
 
 GoalT = TypeVar("GoalT")
@@ -94,9 +95,9 @@ class UserView:
 
     def _stated(self, text: str) -> dict[str, int]:
         """The values in a text, and where each stands last."""
-        lowered = {value.lower() for value in self.values}
-        words = {m[0]: m.start() for m in re.finditer(r"\w+", text.lower()) if m[0] in lowered}
-        return words | numbers_in(text)
+        lowered = text.lower()
+        places = {value: list(standing(value).finditer(lowered)) for value in {each.lower() for each in self.values}}
+        return {value: found[-1].start() for value, found in places.items() if found} | numbers_in(text)
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,13 @@ from ..env import EnvironmentFailure
 from ..messages import Message, Messages, assistant, system, text_of, user, visible_conversation
 from ..options import PositiveInt, checked
 from ..text import load_yaml
+from ..words import words_of
 from .base import UserTurn
 
 PROMPTS: Mapping[str, str] = load_yaml(__package__, "prompts.yaml")
 
 #: Words in a row that count as one copied piece of a goal. Fewer would find what any two texts on one subject share.
+#: (Of scripts without spaces: characters.)
 PIECE = 4
 #: Goals of fewer pieces can hardly be paraphrased, and are not guarded.
 FEWEST_PIECES = 8
@@ -37,7 +39,6 @@ FEWEST_PIECES = 8
 #: What answers in the place of the service that a user's ``model`` names, in this context (:mod:`textenvs.two_sides`).
 instead: ContextVar[Any] = ContextVar("instead of the user's service", default=None)
 
-_WORD = re.compile(r"\w+")
 # Control tokens spelt out: <|im_start|>, <｜User｜>, <s>, </s>, <bos>, <start_of_turn>, <turn|>, [INST], [/TOOL_CALLS],
 # [gMASK], [|endofturn|]. A service does not say which ones its tokenizer has, so they are told by their shape.
 _CONTROL = re.compile(r"<(?=[|\uff5c]|[^\s<>]{1,64}>)|\[(?=\||/?[a-z]?[A-Z][A-Z_]+\])")
@@ -227,7 +228,7 @@ def leaked(conversation: Messages, goal: str) -> float:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
+    return [word.text for word in words_of(text)]
 
 
 def _pieces(words: Sequence[str]) -> set[tuple[str, ...]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..options import Share, checked
 from ..text import load_yaml
+from ..words import standing
 
 _TEXTS: Mapping[str, Mapping[str, Any]] = load_yaml(__package__, "manners.yaml")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -162,7 +163,7 @@ def _other(text: str, hidden: str, rivals: Sequence[str], rng: np.random.Generat
     """The first sentence of ``text`` that states a value, with one that is neither true nor hidden; else ``None``."""
     for sentence in _SENTENCE_END.split(text):
         for value in rivals:
-            found = re.search(rf"(?<!\w){re.escape(value)}(?!\w)", sentence)
+            found = standing(value).search(sentence)
             others = [each for each in rivals if each != value and not _stands_in(each, f"{hidden} {text}")]
             if found and others:
                 return sentence[: found.start()] + _choose(others, rng) + sentence[found.end() :]
@@ -176,7 +177,7 @@ def _other(text: str, hidden: str, rivals: Sequence[str], rng: np.random.Generat
 
 
 def _stands_in(value: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+    return standing(value.lower()).search(text.lower()) is not None
 
 
 def _respelt(text: str, strength: float, keep: Sequence[str], rng: np.random.Generator) -> str:

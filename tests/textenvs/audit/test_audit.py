@@ -24,6 +24,7 @@ from textenvs.audit import Subject, audit
 from textenvs.audit.earnings import failing_first, own_attacks, remembering, returns, unasked
 from textenvs.audit.programs import programs
 from textenvs.audit.search import Composition, search
+from textenvs.audit.subject import floor_of, mean
 from textenvs.messages import user
 
 
@@ -67,6 +68,21 @@ def test_a_sound_environment_has_no_weakness(check):
 def test_a_search_says_how_many_it_drew_and_how_many_near_the_best_it_tried():
     evidence = search(replace(subject(Sound), search=10)).evidence
     assert re.match(r"best of 10 drawn and [1-3] near the best of these: ", evidence), evidence
+
+
+def test_limits_do_not_depend_on_what_random_replies_lose(monkeypatch):
+    played = subject(Sound)
+    limit = played.limit
+    played.random = [replace(record, turn_rewards=(-1000.0,)) for record in played.random]
+    assert played.limit == limit
+    assert played.floor == 0.0  # silence loses something here, and doing nothing does not
+    assert mean(played.silence) < 0.0
+    assert limit == pytest.approx(mean(played.expert) * (1 - played.env.attack_margin))
+
+
+@pytest.mark.parametrize(("silence", "expert", "floor"), [(-0.5, 1, 0), (0.2, 1, 0.2), (-9, -2, -9), (0, 0, 0)])
+def test_doing_nothing_earns_nothing_or_what_silence_is_paid(silence, expert, floor):
+    assert floor_of(silence, expert) == floor
 
 
 def test_an_environment_without_attacks_of_its_own_gets_a_warning():

@@ -15,6 +15,7 @@ from textenvs.scoring import math as scoring
 from textenvs.scoring.final_answer import boxed
 from textenvs.scoring.math import judge_math, judge_math_async
 from textenvs.scoring.relations import claims_of, is_name
+from textenvs.scoring.units import split_unit
 
 needs_math_verify = pytest.mark.skipif(
     scoring.importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'"
@@ -176,6 +177,114 @@ def test_names_units_and_agreeing_sides_are_right(answer, truth):
     assert judge_math(f"\\boxed{{{answer}}}", truth, timeout_s=30).correct
 
 
+def right(answer, truth):
+    return judge_math(f"\\boxed{{{answer}}}", truth, timeout_s=30).correct
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("truth", "equal", "others"),
+    [
+        (
+            r"1.6\times 10^{-19}",
+            (r"1.60\times10^{-19}", "1.6e-19", "0.00000000000000000016"),
+            (r"9.1\times 10^{-31}", r"1.6\times 10^{-20}", "0"),
+        ),
+        ("0.0", ("0", r"\sin(\pi)"), ("0.0000004", r"10^{-30}")),
+        (r"10^{-20}x", (r"\frac{x}{10^{20}}",), (r"10^{-21}x",)),
+        (r"x=10^{-9}", (r"x=0.000000001", r"10^{-9}"), (r"x=10^{-8}", r"x=2\times 10^{-9}")),
+        (r"(10^{-9}, 2)", (r"(0.000000001, 2)",), (r"(10^{-8}, 2)",)),
+        (r"\{10^{-9}, 2\}", (r"\{2, 10^{-9}\}",), (r"\{2, 10^{-8}\}",)),
+        (r"\begin{pmatrix}10^{-9}\end{pmatrix}", (), (r"\begin{pmatrix}10^{-10}\end{pmatrix}",)),
+        (r"10^{10}\sqrt{2}", ("14142135623.73",), ("14142100000.1",)),
+        (r"6.022\times10^{23}", ("602200000000000000000000",), (r"6.02\times10^{23}",)),
+        (r"\frac13", ("0.333333",), ("0.3333",)),
+        (r"\frac{1}{3000}", ("0.000333333",), ("0.000333",)),
+        (r"\pi", ("3.141593",), ("3.1415",)),
+        ("1000000", ("1000000.0",), ("1000001", "1000000.4")),
+        ("0.3x", ("0.1x+0.2x", r"\frac{3x}{10}"), ("0.3001x",)),
+    ],
+)
+def test_numbers_are_compared_by_their_size(truth, equal, others):
+    assert [right(answer, truth) for answer in equal] == [True] * len(equal)
+    assert [right(answer, truth) for answer in others] == [False] * len(others)
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("truth", "equal", "others"),
+    [
+        (r"1, 2, \ldots, n", ("1,2,...,n", r"1, 2, \dots, n", "1, 2, …, n"), ("1, 3, 5, \\ldots, 2n-1", "2", "1,2,n")),
+        (r"\{1, 4, \ldots, n^2\}", (r"\left\{1,2^2,\dots,n^2\right\}",), (r"\{1, 8, \ldots, n^3\}", "4")),
+        (r"1, 4, \ldots, n^2", (r"1, 2^2, \cdots, n^2",), (r"1, 4, \ldots, n^2+1", r"1, 4, \ldots")),
+        (r"1+2+\cdots+n", (r"1 + 2 + \dots + n",), ("1+2+n", r"1+2+\cdots+2n")),
+    ],
+)
+def test_lists_cut_short_are_compared_whole(truth, equal, others):
+    assert [right(answer, truth) for answer in equal] == [True] * len(equal)
+    assert [right(answer, truth) for answer in others] == [False] * len(others)
+
+
+UNITS = [
+    "{} apples",
+    "{} dollars",
+    "{} miles per hour",
+    r"\${}",
+    r"{}\text{{ dollars}}",
+    r"{}\,\mathrm{{m/s}}",
+    "{} m/s",
+]
+UNITS += [
+    r"{}\text{{ cm}}^2",
+    "{}cm",
+    "{} square feet",
+    r"{}\ \frac{{\text{{miles}}}}{{\text{{hour}}}}",
+    "Rs. {}",
+    "{} m",
+]
+UNITS += ["x = {} dollars", r"\text{{{} pesos}}", "{}°C", "{} kg·m^2/s^2"]
+
+
+@needs_math_verify
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_are_left_out_on_both_sides(unit):
+    assert right(unit.format(45), "45")
+    assert not right(unit.format(46), "45")
+    if "=" not in unit:
+        assert right("45", unit.format(45))
+        assert not right("46", unit.format(45))
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        *(("2", "2m"), ("2m", "2"), ("3d", "3"), ("3x", "3"), ("45 million", "45"), ("5 squared", "5"), ("45 i", "45")),
+        *(
+            (r"2\mathrm{i}", "2"),
+            ("3 dozen eggs", "3"),
+            ("5 m west", "5 m east"),
+            ("4 or more", "4"),
+            ("4 halves", "4"),
+        ),
+        *((r"4\text{ not}", "4"), ("12:30 pm", "12:30 am"), ("5 dollars loss", "5"), (r"45\text{\%}", "45")),
+    ],
+)
+def test_words_of_a_value_are_no_units(answer, truth):
+    assert not right(answer, truth)
+
+
+PIECES = ["4", " ", "m", "cm", "\\text{", "}", "/", "^2", "dollars", "\\,", "°", "(", "="]
+
+
+@given(answer=st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
+def test_a_unit_is_found_behind_a_value_alone(answer):
+    value, directions = split_unit(answer)
+    assert len(value) <= len(answer)
+    assert not directions
+    assert value.count("4") == answer.count("4")
+
+
 @given(answer=st.text("x45=,;()[]{}\\_^:.%' ", max_size=60) | st.text(max_size=30))
 def test_any_text_can_be_taken_apart(answer):
     claims = claims_of(answer)
@@ -274,6 +383,8 @@ def test_space_in_an_answer_is_read_in_linear_time(monkeypatch):
     monkeypatch.setattr(
         scoring, "_pool", SimpleNamespace(ask=lambda question, timeout_s: asked.append(question) or "different")
     )
+    for part in ("...", "…", r"\ldots,", "or ", r"\text{", r"\text{ or ", "1e9", "x\\in", "(", "{", "m/"):
+        assert not judge_math(rf"\boxed{{{'5' + part * 4_000}5}}", "5", timeout_s=1e9).correct
     for space in (" ", "\n", "~", r"\,", r"\ "):
         said = f"5{space * (19_000 // len(space))}6"
         for _ in range(3):

@@ -80,3 +80,10 @@ def test_the_stated_answer(text, answer):
 def test_any_length_is_read_in_linear_time():
     for text in ("Answer: " * 100_000, "Answer:\n" * 100_000, " " * 10**6, "*" * 10**6, "answer" + " " * 10**6):
         stated_answer(text)
+
+
+def test_answers_of_other_scripts_are_compared_by_character():
+    assert exact_match("北京。", ["北京"]) == 1.0
+    assert f1("中国的首都北京", ["北京"]) == pytest.approx(2 * (2 / 7) / (2 / 7 + 1))
+    assert f1("上海", ["北京"]) == 0.0
+    assert stated_answer("Answer：北京") == "北京"

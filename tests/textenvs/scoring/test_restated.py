@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.scoring.math import judge_math
-from textenvs.scoring.restated import restates
+from textenvs.scoring.restated import expressions_in, restates
 
 needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'")
 
@@ -37,6 +37,35 @@ RESTATED = [
     ("What is 123 * 45 + 6?", "5541", "123 * 45 + 6"),
     (r"Find $\int 2x \, dx$ at $x = 3$.", "9", r"\frac{3^2 \cdot 2}{2}"),
     (r"What is $24 \div 8$?", "3", r"\frac{24}{8}"),
+]
+# The problem's own expression with something in it that comes to nothing, or with one step of the work.
+EXPAND, SQUARE = ("Expand $(x+2)(x-3)$.", "x^2-x-6"), ("Simplify $(1+x)(1+x)$.", "x^2+2x+1")
+FACTOR, CUBE = ("Factor $x^2-5x+6$.", "(x-2)(x-3)"), ("Expand $(x-1)(x-2)(x-3)$.", "x^3-6x^2+11x-6")
+PADDED = {
+    EXPAND: (
+        "{}+x-x",
+        "{}+0",
+        r"{}\cdot\frac{{y}}{{y}}",
+        r"{}\cdot\frac{{x}}{{x}}",
+        "{}+1-1",
+        "2{0}-{0}",
+        "{}e^0",
+        "({})^1",
+    ),
+    ("Expand the product (x+2)(x-3).", "x^2-x-6"): ("{}+x-x", r"{}+\sin(x)-\sin(x)", r"\frac{{{}(x+1)}}{{x+1}}"),
+}
+RESTATED += [(*task, form.format("(x+2)(x-3)")) for task, forms in PADDED.items() for form in forms]
+RESTATED += [(*EXPAND, answer) for answer in ("(x+2)^{1}(x-3)^{2-1}", "(x+1+1)(x-3)", "-(3-x)(x+2)", "(x+2)x-3(x+2)")]
+RESTATED += [(*SQUARE, answer) for answer in ("(1+x)^{1+1}", "(x+1)^2", "(1+x)(1+x)+x-x")]
+RESTATED += [(*FACTOR, answer) for answer in ("x^2-5x+6+x-x", r"(x^2-5x+6)\cdot\frac{y}{y}", "x(x-5)+6", "x^2-2x-3x+6")]
+RESTATED += [(*CUBE, answer) for answer in ("(x-1)(x^2-5x+6)", "(x-1)(x-2)(x-3)+x-x")]
+RESTATED += [
+    (r"Simplify $\frac{x^2-1}{x-1}$.", "x+1", r"\frac{x^2-1}{x-1}+x-x"),
+    (r"Simplify $\frac{x^2-1}{x-1}$.", "x+1", r"\frac{(x-1)(x+1)}{x-1}"),
+    ("Factor $x^4-1$ over the reals.", "(x-1)(x+1)(x^2+1)", "(x^2-1)(x^2+1)"),
+    ("Simplify $2x+3x+4$.", "5x+4", "2x+3x+4+x-x"),
+    (r"Rationalize $\frac{1}{\sqrt{2}}$.", r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}\cdot\frac{y}{y}"),
+    (r"Simplify $\sqrt{8}+\sqrt{2}$.", r"3\sqrt{2}", r"\sqrt{8}+\sqrt{2}+x-x"),
 ]
 # The problem's numbers, put together in ways that compute nothing.
 NUMBERS = "17 apples, 23 pears, 5 figs, 12 of them in a box of 8; what is asked?"
@@ -107,6 +136,22 @@ EVALUATED = [
     ("Which?", "0.17", r"\frac{17}{100}"),
     ("Which?", "-0.25", r"-\frac14"),
     ("On which day?", r"\text{Tuesday}", "Tuesday"),
+    ("For which $x$ is $|2x-7|<3$?", "(2,5)", r"x\in(2,5)"),
+    ("For which $x$ is $|2x-7|<3$?", "(2,5)", r"x \in \left(2, 5\right)"),
+    ("For which $x$ is $|2x-7|<3$?", "(2,5)", "x∈(2,5)"),
+    ("For which $x$ is $|2x-7|<3$?", r"x\in[2,5]", "[2,5]"),
+    ("Solve $x^2-7x+10=0$.", "2,5", r"x \in \{2,5\}"),
+    ("Solve $x^2-7x+10=0$.", "2,5", r"x=2 \text{ or } x=5"),
+    ("Solve $x+y=7$, $y-x=3$.", "(2,5)", "(x,y)=(2,5)"),
+    ("Let $f(x)=x^2$. Find the derivative.", "2x", r"2\cdot x"),
+    ("Let $f(x)=x^2$. Find the derivative.", "2x", "f'(x)=2x"),
+    ("Factor $x^2-5x+6$.", "(x-2)(x-3)", "(2-x)(3-x)"),
+    ("Simplify $2x(x+1)+x$.", "2x^2+3x", "x(2x+3)"),
+    (r"Simplify $\frac{2x+2}{4}$.", r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"),
+    (r"Find $\sum_{k=1}^n k$.", r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
+    ("Express $\\cos 2x$ by $\\cos x$.", r"2\cos^2 x-1", r"-1+2\cos^2 x"),
+    ("How fast?", "60", "60 miles per hour"),
+    ("How fast?", r"60\text{ mph}", "60"),
 ]
 
 
@@ -137,6 +182,7 @@ def test_any_answer_and_problem_can_be_looked_at(answer, truth):
 @pytest.mark.timeout(60)
 def test_looking_takes_linear_time():
     for text in ("x+", "1*", r"\frac{", "(", "10^", ")", "1", "0", ".", "!", "{", "[", "^", "x", "1.", "1 "):
+        assert len(expressions_in(text * 20_000)) < 30
         for answer in ("5" + text * 20_000, "x+1." + text * 20_000):
             for truth in ("5", r"\sqrt{2}", "x+1"):
                 restates(answer[:20_000], truth, text * 20_000)

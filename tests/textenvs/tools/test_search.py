@@ -15,7 +15,7 @@ from textenvs.task import TaskError
 from textenvs.tools import Toolbox
 from textenvs.tools import search as searching
 from textenvs.tools.formats import make_call
-from textenvs.tools.search import Corpus, Document, read_documents, search_tool, snippet, words
+from textenvs.tools.search import Corpus, Document, query_terms, read_documents, search_tool, snippet
 
 pytest.importorskip("bm25s", reason="needs the extra 'search'")
 
@@ -93,14 +93,14 @@ def test_the_model_reads_titles_and_texts():
 
 @given(text=st.text(), query=st.text(max_size=20), most=st.integers(40, 200))
 def test_a_snippet_is_a_part_of_the_text_and_never_too_long(text, query, most):
-    part = snippet(text, frozenset(words(query)), most)
+    part = snippet(text, frozenset(query_terms(query)), most)
     assert len(part) <= max(most, len(text) if len(text) <= most else 0)
     assert part.removeprefix("...").removesuffix("...").strip(".") in text
 
 
 def test_a_snippet_shows_where_the_words_stand():
     text = "filler words here. " * 50 + "The mayor of Corle is Mia Torv. " + "more of the filler. " * 50
-    part = snippet(text, frozenset(words("mayor Corle")), 100)
+    part = snippet(text, frozenset(query_terms("mayor Corle")), 100)
     assert "The mayor of Corle is Mia Torv" in part
     assert part.startswith("...")
     assert part.endswith("...")
@@ -214,3 +214,36 @@ def test_a_tool_with_a_corpus_can_be_moved(tmp_path):
     in_memory = pickle.loads(pickle.dumps(search_tool(TOWNS)))
     assert asked(in_memory, "mayor") == asked(search_tool(TOWNS), "mayor")
     assert searching.Corpus(TOWNS).search("mayor") == pickle.loads(pickle.dumps(Corpus(TOWNS))).search("mayor")
+
+
+SENTENCES = {
+    "zh": ("北京是中华人民共和国的首都。", ("首都", "北京", "中华人民共和国", "京"), ("上海", "都首")),
+    "ja": ("東京タワーは高さ333メートルの塔です。", ("タワー", "東京", "333メートル", "塔"), ("大阪",)),
+    "th": ("กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย", ("เมืองหลวง", "ประเทศไทย"), ("เชียงใหม่",)),
+    "ko": ("서울은 대한민국의 수도이다.", ("서울", "수도", "대한민국"), ("부산",)),
+    "km": ("ភ្នំពេញជារដ្ឋធានីនៃប្រទេសកម្ពុជា", ("រដ្ឋធានី",), ()),
+    "hi": ("नई दिल्ली भारत की राजधानी है", ("राजधानी", "दिल्ली"), ("मुंबई", "र")),
+    "ru": ("Москва — столица России", ("СТОЛИЦА", "москва"), ("стол",)),
+    "vi": (
+        "Ha\u0300 No\u0323\u0302i la\u0300 thu\u0309 \u0111o\u0302",
+        ("H\u00e0 N\u1ed9i", "th\u1ee7 \u0111\u00f4"),
+        (),
+    ),
+    "wide": ("ＡＢＣ株式会社の売上", ("abc", "売上", "ABC株式会社"), ()),
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_parts_of_a_sentence_are_found(language):
+    sentence, found, absent = SENTENCES[language]
+    others = [text for name, (text, *_) in SENTENCES.items() if name != language]
+    corpus = Corpus([{"text": text} for text in [*others, sentence]])
+    for query in found:
+        assert corpus.search(query, 1)[0][0].text == sentence, query
+    for query in absent:
+        assert sentence not in [document.text for document, _ in corpus.search(query, 9)], query
+
+
+def test_snippet_shows_the_part_that_was_asked_for():
+    text = "这里没有什么。" * 40 + "首都是北京。" + "这里没有什么。" * 40
+    assert "首都是北京" in snippet(text, frozenset(query_terms("首都")), 60)

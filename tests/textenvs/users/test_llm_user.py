@@ -13,7 +13,7 @@ from textenvs.data import Rows, Task
 from textenvs.env import EnvironmentFailure
 from textenvs.messages import assistant, system, tool, user
 from textenvs.users.base import take_turn
-from textenvs.users.llm import LLMUser
+from textenvs.users.llm import LLMUser, leaked
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 
@@ -258,3 +258,19 @@ async def test_a_spent_budget_ends_the_run_and_not_the_episode(service):
     with pytest.raises(BudgetExceeded):
         await env.astep("How can I help?")
     assert env.state.assistant_turns == 0  # as before the step: it can be tried again with another budget
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "我想在下周三晚上为六个人预订一家安静的意大利餐厅，预算是每人两百元，其中一位客人不吃海鲜。",
+        "来週の水曜日の夜に六人で静かなイタリア料理店を予約したいです。予算は一人五千円です。",
+        "ฉันต้องการจองร้านอาหารอิตาเลียนเงียบๆ สำหรับหกคนในคืนวันพุธหน้า",
+        "मैं अगले बुधवार की रात छह लोगों के लिए एक शांत इतालवी रेस्तरां बुक करना चाहता हूं",
+    ],
+)
+def test_a_goal_in_any_script_is_guarded(goal):
+    assert leaked((user(goal),), goal) == 1.0
+    half = goal[: len(goal) // 2]
+    assert 0.3 < leaked((user(half),), goal) < 0.6
+    assert leaked((user("好的。はい。ตกลง ठीक है"),), goal) == 0.0

@@ -157,7 +157,7 @@ class Gsm8kInteract(Gsm8k):
             ``max_user_turns``, ``render_mode``.
     """
 
-    attack_margin = 0.1  # at the easy level, what a search over the signs leaves
+    attack_margin = 0.15  # at the easy level, what a search over the signs leaves
     own_attacks = (*ATTACKS, *WITH_FEEDBACK)
 
     @checked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,13 +11,12 @@ import numpy as np
 from pydantic import Field
 
 from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
-from ...global_rng import RandomState, contained
 from ...messages import Message, user, visible_text
 from ...options import Cost, Gain, PositiveInt, checked
 from ...sandbox import SandboxFailure, SandboxUnavailable
 from ...task import Split, Task
 from .attacks import ATTACKS
-from .sandbox import POOL, SandboxedScorer, evaluates, sandbox
+from .sandbox import ProcessScorer, evaluates, sandbox
 from .scoring import Score, ScorerError, check_entry, score
 from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
 
@@ -99,15 +98,15 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
             system_prompt=system_prompt,
             render_mode=render_mode,
         )
-        self._sandboxed: SandboxedScorer | None = None
-        if evaluates(self.tasks.opened()):
+        sandboxed = evaluates(self.tasks.opened())
+        if sandboxed:
             try:
                 sandbox()
             except SandboxUnavailable as error:
                 raise ValueError(
                     f"the scorer of {dataset!r} evaluates text, so it runs in the sandbox only. {error}"
                 ) from error
-            self._sandboxed = SandboxedScorer(self.tasks.opening())
+        self._scorer = ProcessScorer(self.tasks.opening()[:3], sandboxed)
         self.answer_format = answer_format
         self.scoring = scoring
         self.threshold = float(threshold)
@@ -126,24 +125,14 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         check_entry(entry_of(task, self.tasks.dataset))
         return task.prompt
 
-    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Score the reply's answer, where the scorer evaluates text in the sandbox."""
+    async def respond(self, reply: Message) -> Turn:
+        """Score the reply's answer, in the scorers' process."""
         answer = self._answer_in(visible_text(reply))
-        if answer is None or self._sandboxed is None:
-            return self._turn(None if answer is None else self._score(answer))
-
-        async def later() -> Turn:
-            return self._turn(await POOL.in_thread(lambda: self._score(answer)))
-
-        return later()
-
-    def _score(self, answer: str) -> Score:
+        if answer is None:
+            return self._turn(None)
         entry = entry_of(self.task, self.tasks.dataset)
         try:
-            if self._sandboxed is not None:
-                return score(self._sandboxed, answer, entry)
-            with contained(RandomState.seeded(0)):
-                return score(self.tasks.opened(), answer, entry)
+            return self._turn(await self._scorer.pool.in_thread(lambda: score(self._scorer, answer, entry)))
         except (ScorerError, SandboxFailure) as error:
             raise EnvironmentFailure("judge_failed", str(error)) from error
 

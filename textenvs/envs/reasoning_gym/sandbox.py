@@ -1,8 +1,9 @@
-"""Which of reasoning-gym's scorers evaluate text, and how these are called: in the sandbox.
+"""Where reasoning-gym's scorers are called: in processes of their own, each score with a time limit.
 
 A scorer that passes a part of an answer, or of a row, to ``eval`` or to sympy runs whatever code it holds. The guard of
-:mod:`.scoring` looks at that text first, and these scorers are called in the sandbox besides, in a process that stays.
-The others only compare, and are called in this process.
+:mod:`.scoring` looks at that text first, and these scorers are called in the sandbox besides, each score in a fresh
+process. The others only compare; they share a process outside of the sandbox, which is killed when a score takes too
+long: no reply can hold up the process that plays it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...sandbox import CORES, Limits, Pool, Sandbox, WorkerDied
+from ...sandbox import CORES, Limits, Pool, Sandbox, Worker, WorkerDied
 
 #: Seconds that one score may take.
 TIMEOUT_S = 10.0
@@ -55,28 +57,45 @@ def _evaluates(module: str) -> bool:
 
 
 @dataclass(frozen=True)
-class SandboxedScorer:
-    """A dataset's scorer, called in the sandbox; any thread may call it."""
+class ProcessScorer:
+    """A dataset's scorer, called in another process; any thread may call it.
 
-    #: What the dataset is opened with: :meth:`~.tasks.ReasoningGymTasks.opening`.
-    opening: tuple[str, str, int, int]
+    Args:
+        opening: What the dataset is opened with: its name, its options as JSON text, its seed.
+        sandboxed: Whether the process is one of the sandbox.
+    """
+
+    opening: tuple[str, str, int]
+    sandboxed: bool
+
+    @property
+    def pool(self) -> Pool:
+        return SANDBOXED if self.sandboxed else COMPARING
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """As of the dataset; raises ScoringFailed, and a SandboxFailure where the sandbox itself failed."""
+        """As of the dataset; raises ScoringFailed, and a SandboxFailure where no process can be started."""
         question = {"opening": self.opening, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S}
-        try:
-            said = POOL.ask(question, TIMEOUT_S + 5.0)
+        try:  # a process of the sandbox watches the time itself, and stays
+            result = self.pool.ask({**question, "fork": self.sandboxed}, TIMEOUT_S + 5.0 * self.sandboxed)
         except TimeoutError:
-            said = {"error": "it took too long"}
+            result = {"error": "it took too long"}
         except WorkerDied:
-            said = {"error": "the scorer ended its process"}
-        if "score" in said:
-            return float(said["score"])
-        raise ScoringFailed(said["error"])
+            result = {"error": "the scorer ended its process"}
+        if "score" in result:
+            return float(result["score"])
+        raise ScoringFailed(result["error"])
 
 
 def sandbox() -> Sandbox:
     return Sandbox(packages="installed", limits=_LIMITS)
 
 
-POOL = Pool(lambda: sandbox().start(_WORKER.read_text("utf-8")), min(4, CORES), "textenvs-scorer")
+def _start() -> Worker:
+    command = [sys.executable, "-P", str(_WORKER)]  # -P: the folder of that program is not a place to import from
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+    return Worker(process, max_bytes=1 << 20)
+
+
+SANDBOXED = Pool(lambda: sandbox().start(_WORKER.read_text("utf-8")), min(4, CORES), "textenvs-scorer")
+COMPARING = Pool(_start, min(4, CORES), "textenvs-comparing")

@@ -2,7 +2,8 @@
 
 Eleven scorers *evaluate* a text of the answer or of the row, with ``eval`` or through sympy. So it must be a plain
 literal or a small expression, and the scorer runs in the sandbox besides (:mod:`.sandbox`). Of the others, some pay for
-wrong answers, for the right one anywhere in the text, or raise on what they do not expect.
+wrong answers, for the right one anywhere in the text, or raise on what they do not expect. All run in other processes,
+with a time limit.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _may_be_read(name: str, text: str, gold: str | None) -> bool:
     endless = None if name in _HEXADECIMAL else _ENDLESS_IN.get(name, _ENDLESS)
     return (
         len(text) <= max(MAX_CHARS, 4 * len(gold or ""))
-        and (endless is None or not endless.search(text.replace("_", "")))
+        and (endless is None or not endless.search(_SEPARATORS.sub("", text)))
         and (is_harmless is None or is_harmless(text))
     )
 
@@ -241,8 +242,10 @@ _METADATA: dict[str, tuple[str, Callable[[str], bool]]] = {
 }
 
 # Numbers that a scorer would work on without end: with long exponents everywhere, and how far or often to move. Python
-# reads the digits of every script, and underscores between them; these are left out before the search.
+# reads the digits of every script, and underscores between them; these are left out before the search, and so are the
+# commas between thousands, which some scorers leave out themselves.
 _ENDLESS = re.compile(r"[\d.][eE][+-]?\d{4}")
+_SEPARATORS = re.compile(r"[_,](?=\d)")
 _HEXADECIMAL = frozenset({"base_conversion", "bitwise_arithmetic"})  # where 1e2345 is short
 _ENDLESS_IN = dict.fromkeys(("rubiks_cube", "rush_hour"), re.compile(r"\d{2}"))
 
@@ -263,8 +266,8 @@ def _makes(answer: str, numbers: Sequence[int], target: int) -> bool:
 
 def _is_close(answer: str, gold: str) -> bool:
     try:
-        return abs(float(Fraction(answer.replace(",", ""))) - float(Fraction(gold.replace(",", "")))) <= 1e-4
-    except (ValueError, ZeroDivisionError, OverflowError):
+        return abs(evaluate(answer.replace(",", "")) - evaluate(gold.replace(",", ""))) <= Fraction(1, 10_000)
+    except ToolError:
         return False
 
 

@@ -160,7 +160,7 @@ def test_a_scorer_that_fails_is_not_the_policys_fault(monkeypatch):
     def fail(self, answer, entry):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(type(env.tasks.opened()), "score_answer", fail)
+    monkeypatch.setattr(type(env._scorer), "score_answer", fail)
     _, reward, terminated, truncated, info = env.step("<answer>3</answer>")
     assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "judge_failed")
     assert "scorer of 'chain_sum' raised MemoryError: no room" in info["failure"]
@@ -171,6 +171,9 @@ def test_tasks_travel_as_rows():
     row = env.tasks[3].to_row()
     assert env.reset(options={"task": json.loads(json.dumps(row))})[1]["task_key"] == "leg_counting/train/0/3"
     assert env.step(env.demonstration(RNG))[1] == 1.0
+    grids = ReasoningGym("arc_agi", size=5)
+    grids.reset(options={"task": json.loads(json.dumps(grids.tasks[1].to_row()))})
+    assert grids.step(grids.demonstration(RNG))[1] == 1.0
     with pytest.raises(TaskError, match="is of the dataset 'leg_counting', not of 'chain_sum'"):
         ReasoningGym().reset(options={"task": row})
     with pytest.raises(TaskError, match="extra_info.metadata must be reasoning-gym's"):
@@ -192,3 +195,20 @@ def test_tasks_travel_as_rows():
 def test_bad_options_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
         ReasoningGym(**options)
+
+
+ENDLESS_NUMBERS = (
+    *("1e9999999", "0e9999999", "1e-9999999", "-1E+9,999,999", "0e9,999,999", "1e-9,999,999", "1e9_999_999"),
+    *("0.0e99999999", "1/1e9999999", "9**9**9**9", "1 << 99999999999", "[1e9999999]", '{"a": 1e99999999}', "9" * 5000),
+    *("U99999999", "A+99999999", "1e\N{FULLWIDTH DIGIT NINE}99,999,999", "(1e9999999, 0)", "10:00:99999999999999"),
+)
+
+
+@pytest.mark.parametrize("dataset", ["coin_flip", "decimal_arithmetic", "power_function", "number_format", "survo"])
+def test_endless_numbers_are_wrong(dataset, monkeypatch):
+    """Each is refused or read: none is left to the scorer's time limit."""
+    monkeypatch.setattr("textenvs.envs.reasoning_gym.sandbox.TIMEOUT_S", 60.0)
+    env = make(dataset, attempts=99)
+    env.reset(seed=0)
+    for answer in ENDLESS_NUMBERS:
+        assert env.step(f"<answer>{answer}</answer>")[1] <= 0.0, answer

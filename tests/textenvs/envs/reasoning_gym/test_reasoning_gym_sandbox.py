@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import textenvs
 from textenvs.envs.reasoning_gym import env as environment
 from textenvs.envs.reasoning_gym import sandbox as reasoning_gym_sandbox
-from textenvs.envs.reasoning_gym.sandbox import SandboxedScorer, ScoringFailed, evaluates
+from textenvs.envs.reasoning_gym.sandbox import ProcessScorer, ScoringFailed, evaluates
 from textenvs.envs.reasoning_gym.scoring import check_entry, is_integer_arithmetic, score
 from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks, _registered, entry_of
 from textenvs.global_rng import RandomState, contained
@@ -68,7 +68,7 @@ def test_code_that_passes_the_guard_runs_in_the_sandbox_and_not_here(tmp_path, m
     dataset = "bitwise_arithmetic"
     proof = tmp_path / "proof"
     tasks = ReasoningGymTasks(dataset, size=5)
-    scorer = SandboxedScorer(tasks.opening())
+    scorer = ProcessScorer(tasks.opening()[:3], sandboxed=True)
     entry = entry_of(tasks[0], dataset)
     entry["metadata"]["problem"] = f"({TOUCH.format(str(proof))}, 1)[1]"
     with contextlib.suppress(ScoringFailed):
@@ -91,13 +91,25 @@ def test_a_scorer_that_does_not_end_is_stopped(monkeypatch):
     entry = entry_of(tasks[0], "bitwise_arithmetic")
     entry["metadata"]["problem"] = "9**9**9**9"
     with pytest.raises(ScoringFailed, match="too long"):
-        SandboxedScorer(tasks.opening()).score_answer("0x1", entry)
+        ProcessScorer(tasks.opening()[:3], sandboxed=True).score_answer("0x1", entry)
+
+
+def test_comparing_scorer_that_hangs_is_killed(monkeypatch):
+    """An answer that only coin_flip's own reader sees: no guard stands before it here."""
+    scorer = ProcessScorer(("coin_flip", "{}", 0), sandboxed=False)
+    entry = entry_of(ReasoningGymTasks("coin_flip", size=5)[0], "coin_flip")
+    assert scorer.score_answer(entry["answer"], entry) == 1.0
+    monkeypatch.setattr(reasoning_gym_sandbox, "TIMEOUT_S", 0.3)
+    with pytest.raises(ScoringFailed, match="too long"):
+        scorer.score_answer("1e999999999", entry)
+    monkeypatch.undo()
+    assert scorer.score_answer(entry["answer"], entry) == 1.0
 
 
 @pytest.mark.parametrize("dataset", EVALUATED)
 def test_what_the_dataset_makes_passes_the_guard_and_scores_as_in_the_package(dataset):
     tasks = ReasoningGymTasks(dataset, size=5)
-    scorer = SandboxedScorer(tasks.opening())
+    scorer = ProcessScorer(tasks.opening()[:3], sandboxed=True)
     for index in range(2):
         entry = entry_of(tasks[index], dataset)
         assert check_entry(entry) == dataset

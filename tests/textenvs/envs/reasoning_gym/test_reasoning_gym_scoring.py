@@ -123,6 +123,10 @@ def test_whole_numbers_make_24_and_nothing_near_it(answer, package, right):
     [
         ("coin_flip", "1e999999999"),
         ("coin_flip", "1e9_9_9_9_9_9_9"),
+        ("coin_flip", "1e9,999,999"),
+        ("coin_flip", "0e9,999,999"),
+        ("coin_flip", "1e-9,999,999"),
+        ("coin_flip", "1e,9999,999"),
         ("coin_flip", "1e" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
         ("coin_flip", "\N{FULLWIDTH DIGIT ONE}e-" + "\N{FULLWIDTH DIGIT NINE}" * 9),
         ("rubiks_cube", "U999999999"),
