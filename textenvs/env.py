@@ -152,6 +152,23 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         task = self.state.task
         return () if task is None or task.ground_truth is None else (str(task.ground_truth),)
 
+    def twin(self, task: Task) -> Task | None:
+        """Return a task that differs from ``task`` in its ground truth alone; ``None`` where there is none.
+
+        Its prompt is that of ``task``, and so is what the user knows, the world and the tools; another answer is right.
+        The audit (``textenvs audit``, check ``twins``) gives both tasks the same replies: whoever answers them must use
+        the same words, or they tell what is right.
+        """
+        return None
+
+    def reveals(self, reply: Message) -> bool:
+        """Return whether the answer to ``reply`` depends on the ground truth by design; ``False`` by default.
+
+        For a user that says whether an answer is right, and for one that is asked for the very thing that differs
+        between ``task`` and ``twin(task)``. Called before the reply is played, with the episode as it stands.
+        """
+        return False
+
     def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
         """How good the conversation is as it stands, by named scores; by default the return so far.
 

@@ -16,6 +16,7 @@ from .earnings import cost, failing_first, own_attacks, remembering, returns, un
 from .programs import programs
 from .search import search
 from .subject import Subject, Verdict
+from .twins import twins
 
 __all__ = ["Subject", "Verdict", "audit", "checks", "contract"]
 
@@ -52,7 +53,7 @@ def checks(subject: Subject) -> Iterator[Verdict]:
         try:
             yield returns(subject)
             yield from own_attacks(subject)
-            for check in (unasked, failing_first, remembering, programs, search, cost):
+            for check in (twins, unasked, failing_first, remembering, programs, search, cost):
                 yield check(subject)
         except Stopped as stopped:
             yield Verdict("returns", "fail", "the environment fails, episode after episode", str(stopped))

@@ -214,6 +214,22 @@ class Clarify(TextEnv[ClarifyState]):
         """``accuracy``: whether the request was met; a conversation without an answer has not met it yet."""
         return {"accuracy": float(self.state.right)}
 
+    def twin(self, task: Task) -> Task | None:
+        """Return the request with another value for what it leaves out; ``None`` where it leaves out nothing."""
+        request = Request.from_task(task)
+        for slot in request.kind.slots:
+            if slot.name not in request.missing:
+                continue
+            for value in slot.values:
+                twin = replace(request, values={**request.values, slot.name: value})
+                if twin.answer != request.answer:
+                    return replace(twin.to_task(task.key, task.data_source), prompt=task.prompt)
+        return None
+
+    def reveals(self, reply: Message) -> bool:
+        """Return whether the reply asks for something that the request leaves out: the user tells it."""
+        return any(meant & set(self._request.missing) for meant in read(reply, self._request).asked)
+
     def demonstration(self, rng: np.random.Generator) -> str:
         """Ask for what is missing, one thing at a time; then answer."""
         request = self._request

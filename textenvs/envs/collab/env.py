@@ -279,6 +279,11 @@ class Collab(TextEnv[CollabState], ABC):
     def conversation_score(self) -> Mapping[str, float]:
         return {self.score_name: self.state.score}
 
+    def reveals(self, reply: Message) -> bool:
+        """Return whether the reply delivers something to a user who can tell whether it is right."""
+        judged = self.user.accepts == "right" and self.player is None
+        return judged and self.find(visible_text(reply)) is not None
+
     def demonstration(self, rng: np.random.Generator) -> str:
         if self.player is not None:
             raise NotImplementedError("the scripted expert needs the scripted user; leave out the option user")

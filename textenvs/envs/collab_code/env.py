@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,15 @@ class CollabCode(Collab):
                 _tested.clear()
             _tested[key] = score
         return score
+
+    def twin(self, task: Task) -> Task | None:
+        """Return the function with each call's value wanted of another; ``None`` for rows without such tests."""
+        tests = [dict(test) for test in task.extra.get("tests") or ()]
+        wanted = [test.get("expected") for test in tests]
+        if None in wanted or len(set(wanted)) < 2:
+            return None
+        moved = [{**test, "expected": value} for test, value in zip(tests, wanted[1:] + wanted[:1], strict=True)]
+        return replace(task, extra={**task.extra, "tests": moved})
 
     def solution(self, task: Task) -> str:
         return f"```python\n{reference_program(task.ground_truth)}\n```"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,18 @@ class CollabDocument(Collab):
             return [visible_text(message) for message in self.state.messages if message["role"] == "user"]
         opening = [visible_text(message) for message in self.task.prompt]
         return [*opening, *(saying for number in self.state.memory.told for saying in self.goal.pieces[number].sayings)]
+
+    def twin(self, task: Task) -> Task | None:
+        """Return the document with another title or fact wanted than the user tells; ``None`` for rows without."""
+        pieces = [dict(piece) for piece in task.extra.get("pieces") or ()]
+        for piece in pieces:
+            ask = piece.get("requirement") or {}
+            if ask.get("rivals") and ask.get("texts"):
+                old, new = str(ask["texts"][0]), str(ask["rivals"][0])
+                piece["requirement"] = {**ask, "texts": [new], "rivals": [old, *ask["rivals"][1:]]}
+                text = str(task.ground_truth).replace(old, new)
+                return replace(task, ground_truth=text, extra={**task.extra, "pieces": pieces})
+        return None
 
     def solution(self, task: Task) -> str:
         return f"<document>\n{task.ground_truth}\n</document>"

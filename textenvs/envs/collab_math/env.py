@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +78,11 @@ class CollabMath(Collab):
             raise EnvironmentFailure("tool_failed", str(error)) from error
         timeout = float(verdict.reason == "timeout")
         return Check(float(verdict.correct), verdict.correct, metrics={"grader_timeout": timeout})
+
+    def twin(self, task: Task) -> Task | None:
+        """Return the problem with the next larger integer as its answer; ``None`` where the answer is no integer."""
+        truth = str(task.ground_truth)
+        return replace(task, ground_truth=str(int(truth) + 1)) if re.fullmatch(r"-?\d{1,18}", truth) else None
 
     def solution(self, task: Task) -> str:
         answer = task.extra.get("answer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -84,6 +85,10 @@ class WordProblemEnv(TextEnv[StateT]):
     def gold(self) -> Any:
         """What is the right answer."""
         return self.task.ground_truth
+
+    def twin(self, task: Task) -> Task:
+        """Return the problem with the next larger number as its answer."""
+        return with_other_number(task)
 
     def demonstration(self, rng: np.random.Generator) -> str:
         return worked_answer(self.task, self.gold)
@@ -193,12 +198,29 @@ class Gsm8kInteract(Gsm8k):
             metrics=verdict.metrics(),
         )
 
+    def reveals(self, reply: Message) -> bool:
+        """Return ``True``: the user is the judge, and says of every reply that it is wrong, too low or too high."""
+        return True
+
     @property
     def gold(self) -> Any:
         return self._user_of(self.task).ground_truth
 
     def _user_of(self, task: Task) -> Gsm8kUser:
         return user_of(task, method=self.method, feedback=self.feedback)
+
+
+def with_other_number(task: Task) -> Task:
+    """Return the task with the next larger number as its answer, without the worked one and verl's tool's."""
+    extra = {name: value for name, value in task.extra.items() if name not in ("answer", "tools_kwargs")}
+    own = extra.get("interaction_kwargs")
+    if isinstance(own, Mapping) and "ground_truth" in own:
+        extra["interaction_kwargs"] = {**own, "ground_truth": _next(own["ground_truth"])}
+    return replace(task, ground_truth=_next(task.ground_truth), extra=extra)
+
+
+def _next(ground_truth: object) -> str:
+    return str(Decimal(normalize(ground_truth) or "0") + 1)
 
 
 def worked_answer(task: Task, ground_truth: object) -> str:

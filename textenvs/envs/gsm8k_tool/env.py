@@ -21,7 +21,7 @@ from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.schema import tool
 from ...tools.toolbox import ToolResult
-from ..gsm8k.env import hasty_answer, worked_answer
+from ..gsm8k.env import hasty_answer, with_other_number, worked_answer
 from ..gsm8k.user import how_to_answer
 from .attacks import ATTACKS, TOOL
 
@@ -138,6 +138,14 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
             terms=self.terms(correct=self.correct * verdict.correct),
             metrics=verdict.metrics(),
         )
+
+    def twin(self, task: Task) -> Task:
+        """Return the problem with the next larger number as its answer."""
+        return with_other_number(task)
+
+    def reveals(self, reply: Message) -> bool:
+        """Return whether the reply calls the tool: that checks answers."""
+        return bool(self.format.parse(reply).calls)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The worked answer without its last line, and its number to the tool; then the answer line."""

@@ -159,6 +159,10 @@ class MathExpression(ToolEnv[ExpressionState]):
             terms=self.terms(correct=self.correct * verdict.correct),
         )
 
+    def reveals(self, reply: Message) -> bool:
+        """Return ``True``: the opening has the whole expression, and what is right follows from it."""
+        return True
+
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The next operation from the left, or the answer when nothing is left to work out."""
         left = self.state.left

@@ -22,7 +22,7 @@ from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.python import python_tool
 from ...tools.toolbox import ToolResult
-from ..gsm8k.env import hasty_answer
+from ..gsm8k.env import hasty_answer, with_other_number
 from .attacks import ATTACKS
 from .tasks import COLUMNS, LEVELS, ComputingLevel, GeneratedComputing, from_problem
 
@@ -153,6 +153,10 @@ class MathPython(ToolEnv[MathState]):
         terms = self.terms(correct=self.correct * verdict.correct)
         stop = "solved" if verdict.correct else "wrong"
         return Turn(terminated=True, stop=stop, terms=terms, metrics=_metrics(verdict))
+
+    def twin(self, task: Task) -> Task | None:
+        """Return the problem with the next larger number as its answer; ``None`` where the answer is no number."""
+        return None if normalize(task.ground_truth) is None else with_other_number(task)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""

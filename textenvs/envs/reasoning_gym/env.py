@@ -165,6 +165,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
     def conversation_score(self) -> Mapping[str, float]:
         return {"accuracy": float(self.state.best >= self.threshold)}
 
+    def reveals(self, reply: Message) -> bool:
+        """Return ``True``: with more than one attempt, every reply is told that it is not right."""
+        return True
+
     def demonstration(self, rng: np.random.Generator) -> str:
         return self._reply_with(self.task)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -143,6 +143,10 @@ class SearchQA(ToolEnv[SearchState]):
             terms=self.terms(correct=self.correct * metrics[self.score]),
             metrics=metrics,
         )
+
+    def twin(self, task: Task) -> Task:
+        """Return the question with another right answer, which no document names."""
+        return replace(task, ground_truth=f"another than {answers_of(task)[0]}")
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The question's searches that were not made yet, one a turn; then the answer."""

@@ -26,8 +26,8 @@ from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
 from .reply_parser import MAX_CHARS, mentions, understand
-from .scenario import Wish, scenario_of
-from .tasks import LEVELS, Level, ServiceDeskTasks
+from .scenario import Wish, scenario_of, with_other_truth
+from .tasks import LEVELS, Level, ServiceDeskTasks, task_of
 from .tools import TOOLS, DeskState
 from .user import SLOTS, TOO_LONG, UserState, begin, listen
 
@@ -219,6 +219,11 @@ class ServiceDesk(ToolEnv[DeskState]):
             elif message["role"] == "user" and heard:  # some formats bring results back as messages of the user
                 talk.append(message)
         return tuple(talk)
+
+    def twin(self, task: Task) -> Task | None:
+        """Return the task with another right outcome: other facts to tell, or another reason to refuse."""
+        twin = with_other_truth(scenario_of(task))
+        return None if twin is None else replace(task_of(twin, task.key, task.data_source), prompt=task.prompt)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """What the scripted agent does next; ``NotImplementedError`` where a language model plays the customer."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -151,6 +152,29 @@ class Scenario(Record):
 
 
 _ADAPTER = TypeAdapter(Scenario)
+
+
+def with_other_truth(scenario: Scenario) -> Scenario | None:
+    """Return the scenario with another right outcome of its first wish; ``None`` where it can have no other.
+
+    Other facts must be told, or another reason speaks against it; the customer, the shop and the wish are the same.
+    """
+    first, *others = scenario.wishes
+    if first.facts:
+        wish = replace(first, facts=tuple(replace(fact, value=_other_value(fact)) for fact in first.facts))
+    elif reasons := [each for each in get_args(_Objection) if each in first.reasons and each != first.because]:
+        wish = replace(first, because=reasons[0])
+    else:
+        return None
+    return replace(scenario, wishes=(wish, *others))
+
+
+def _other_value(fact: Fact) -> str:
+    if fact.kind == "amount":
+        return str(int(fact.value) + 100)
+    if fact.kind == "date":
+        return (date.fromisoformat(fact.value) + timedelta(days=9)).isoformat()
+    return f"{fact.value}9"
 
 
 def to_json(scenario: Scenario) -> str:

@@ -27,7 +27,7 @@ from ...tools.toolbox import Toolbox
 from ...users.base import UserTurn, take_turn
 from ...users.llm import LLMUser
 from .attacks import ATTACKS
-from .evaluator import COMPONENTS, Criteria, read_task
+from .evaluator import COMPONENTS, Criteria, other_criteria, read_task
 from .files import Folder, find_data
 from .user import MAX_CHARS, answer, next_move, opening
 from .world import DOMAINS, Call, Domain, Tau2State, begin, tools_of
@@ -300,6 +300,13 @@ class Tau2(ToolEnv[Tau2State]):
         if isinstance(move, str):
             return self.format.write(move, ())
         return self.format.write("", (tool_call(move.name, **move.arguments),))
+
+    def twin(self, task: Task) -> Task:
+        """Return the task judged by other arguments of its actions, and by the contrary of what it asserts."""
+        row = dict(self._read(task)[0])
+        row["evaluation_criteria"] = other_criteria(row.get("evaluation_criteria"))
+        truth = json.dumps(row["evaluation_criteria"], ensure_ascii=False)
+        return replace(task, ground_truth=truth, extra={**task.extra, "tau2": json.dumps(row, ensure_ascii=False)})
 
     def secrets(self) -> Sequence[str]:
         """What the task is judged by, and its actions that change something, as they stand in the row."""

@@ -84,6 +84,27 @@ class Criteria:
         return {name: sum(met) / len(met) if name in self.components and met else 1.0 for name, met in found.items()}
 
 
+def other_criteria(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return criteria of the same kind by which another outcome is right: the ground truth of a twin task."""
+    given = dict(given or {"reward_basis": ["DB"], "actions": []})
+    if actions := given.get("actions"):
+        given["actions"] = [{**each, "arguments": _others(each["arguments"])} for each in actions]
+    if assertions := given.get("env_assertions"):
+        given["env_assertions"] = [{**each, "assert_value": not each.get("assert_value", True)} for each in assertions]
+    for name in ("communicate_info", "nl_assertions"):
+        given[name] = [f"{each}, and more" for each in given.get(name) or ()] or ["something else"]
+    return given
+
+
+def _others(value: Any) -> Any:
+    """Return the value with another text in the place of every text."""
+    if isinstance(value, Mapping):
+        return {name: _others(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_others(each) for each in value]
+    return f"{value}0" if isinstance(value, str) else value
+
+
 @functools.lru_cache(maxsize=4096)
 def read_task(text: str) -> tuple[Mapping[str, Any], Criteria]:
     """A task of tau2 from its JSON text, shared and not to be changed, and what it is judged by.

@@ -164,6 +164,10 @@ class TextArena(TextEnv[TextArenaState]):
         """``success``: whether the game is over with its full reward."""
         return {"success": float(self.state.won)}
 
+    def reveals(self, reply: Message) -> bool:
+        """Return ``True``: the game itself answers, from what is hidden in it."""
+        return True
+
     def demonstration(self, rng: np.random.Generator) -> str:
         return expert_move(self._base, self._peek().game)
 

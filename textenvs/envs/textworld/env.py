@@ -150,6 +150,10 @@ class TextWorld(TextEnv[TextWorldState]):
         """``score``: the share of the game's largest score that was reached."""
         return {"score": self.state.share}
 
+    def reveals(self, reply: Message) -> bool:
+        """Return ``True``: the world itself answers, from what is hidden in it."""
+        return True
+
     def demonstration(self, rng: np.random.Generator) -> str:
         """The next command of the game's walkthrough, or from where it was left, of TextWorld's own policy.
 

@@ -1,0 +1,186 @@
+"""Twin tasks: the same replies on two tasks that differ in the ground truth alone must get the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..attack import COMMON, Attack
+from ..env import TextEnv, as_reply
+from ..evaluate.baselines import has_script
+from ..messages import Message, Messages, transcript
+from ..task import Task
+from ..text import excerpt, plural, quoted
+from .subject import Subject, Verdict
+
+#: So many tasks are played with the scripts, and the first of them with the attacks, too.
+_TASKS, _WITH_ATTACKS = 40, 8
+_TURNS = 60  # that are played of an episode
+_SHOWN = 6  # messages in a transcript
+_CHECK = "twins"
+_REMEDY = (
+    "let the user know what its task says that it knows, what it said and what it was shown, and nothing of what a "
+    "reply is scored against; where the user is to judge a reply, say so in reveals(reply)"
+)
+
+#: Replies to both episodes, which have gone the same way so far.
+_Speaker = Callable[[TextEnv[Any], TextEnv[Any]], "str | Message"]
+
+
+@dataclass
+class _Tally:
+    """What the pairs of episodes showed."""
+
+    answered: int = 0  # replies that were answered and compared
+    revealing: int = 0  # replies whose answer may depend on the ground truth
+    scripted: int = 0  # pairs of the expert's episodes that were compared to the end
+    scored_apart: int = 0  # pairs of the expert's episodes that were rewarded differently
+    different: list[str] = field(default_factory=list)  # keys of the tasks that were answered differently
+    evidence: str = ""  # the first of them
+    transcript: str = ""
+
+
+def twins(subject: Subject) -> Verdict:
+    """The same replies get the same words on a task and its twin, whoever speaks them."""
+    tally, speaks, pairs = _Tally(), False, 0
+    indices, _ = subject.tasks(min(_TASKS, subject.episodes))
+    with closing(subject.make_env()) as env, closing(subject.make_env()) as other:
+        for number, index in enumerate(indices):
+            task = env.tasks[index]
+            twin = env.twin(task)
+            if twin is None:
+                speaks = speaks or _speaks(env, task, subject.seed)
+                continue
+            pairs += 1
+            if problem := _no_twin(task, twin):
+                return Verdict(_CHECK, "fail", f"twin(task) of {type(env).__name__} {problem}", f"task {task.key}")
+            try:
+                for name, speaker in _speakers(env, number < _WITH_ATTACKS, subject.seed + number):
+                    if _play(env, other, (task, twin), speaker, name, subject.seed + number, tally):
+                        tally.different.append(task.key)
+                        break
+            except Exception as error:
+                cause = f"a task or its twin cannot be played: {type(error).__name__}: {error}"
+                return Verdict(_CHECK, "fail", cause, f"task {task.key}")
+    return _verdict(env, tally, pairs, speaks)
+
+
+def _verdict(env: TextEnv[Any], tally: _Tally, pairs: int, speaks: bool) -> Verdict:
+    name = type(env).__name__
+    if tally.different:
+        cause = f"the same replies are answered differently where the ground truth alone differs; {_REMEDY}"
+        evidence = f"{len(tally.different)} of {plural(pairs, 'task')}; {tally.evidence}"
+        return Verdict(_CHECK, "fail", cause, evidence, tally.transcript)
+    if not pairs and not speaks:
+        cause = f"it says nothing after its opening, or by design ({name}.reveals) what depends on the ground truth"
+        return Verdict(_CHECK, "skipped", cause)
+    if not pairs:
+        cause = (
+            f"{name} answers replies and offers no twin of a task, so whether its words tell what is right was not "
+            "tried; define twin(task), which returns the task with another ground truth"
+        )
+        return Verdict(_CHECK, "warning", cause)
+    if tally.scripted and not tally.scored_apart:
+        cause = f"a task and its twin reward the expert's replies alike; let twin(task) of {name} change what they earn"
+        return Verdict(_CHECK, "fail", cause, plural(tally.scripted, "pair") + " of episodes")
+    evidence = f"{plural(pairs, 'task')}, {tally.answered} answers compared, {tally.revealing} left out by reveals"
+    if not tally.answered:
+        if tally.revealing:
+            cause = f"by design ({name}.reveals), every answer may depend on the ground truth: the user is the judge"
+        else:
+            cause = "it says nothing after its opening that could tell what is right"
+        return Verdict(_CHECK, "skipped", cause, evidence)
+    return Verdict(_CHECK, "pass", "the same replies get the same words whatever the ground truth", evidence)
+
+
+def _no_twin(task: Task, twin: Task) -> str | None:
+    if twin.prompt != task.prompt:
+        return "changes the prompt: a twin differs in its ground truth alone"
+    if replace(twin, key=task.key) == task:
+        return "returns the same task: a twin has another ground truth"
+    return None
+
+
+def _speaks(env: TextEnv[Any], task: Task, seed: int) -> bool:
+    """Return whether something is said after the opening that may not depend on the ground truth."""
+    opening, _ = env.reset(seed=seed, options={"task": task})
+    reply = "I do not know. What do you mean?"
+    if env.reveals(as_reply(reply)):
+        return False
+    return len(env.step(reply)[0]) > len(opening) + 1
+
+
+def _speakers(env: TextEnv[Any], attacks: bool, seed: int) -> Iterator[tuple[str, _Speaker]]:
+    """Whose replies are tried: the scripts on either task, and cheap policies."""
+    rng = np.random.default_rng([seed, 11])
+    if has_script(env, "expert"):
+        yield "the expert", lambda one, other: one.demonstration(rng)
+        yield "the expert of the twin", lambda one, other: other.demonstration(rng)
+    if has_script(env, "careless"):
+        yield "careless replies", lambda one, other: one.careless_reply(rng)
+        yield "careless replies to the twin", lambda one, other: other.careless_reply(rng)
+    for attack in (*env.own_attacks, *COMMON) if attacks else ():
+        if not attack.rehearse:
+            yield f"the attack {attack.name}", _cheater(attack, rng)
+
+
+def _cheater(attack: Attack, rng: np.random.Generator) -> _Speaker:
+    reply = attack.start(rng, ())
+    return lambda one, other: reply(one.state.messages)
+
+
+def _play(
+    env: TextEnv[Any],
+    other: TextEnv[Any],
+    tasks: tuple[Task, Task],
+    speaker: _Speaker,
+    name: str,
+    seed: int,
+    tally: _Tally,
+) -> bool:
+    """Play both tasks with the same replies; return whether they were answered differently."""
+    openings = [
+        each.reset(seed=seed, options={"task": task})[0] for each, task in zip((env, other), tasks, strict=True)
+    ]
+    if openings[0] != openings[1]:
+        return _differ(tally, name, "the opening", openings, (False, False), ())
+    returns = [0.0, 0.0]
+    for turn in range(1, _TURNS + 1):
+        try:
+            reply = speaker(env, other)
+        except NotImplementedError:  # not with these options
+            return False
+        before, revealing = len(env.state.messages), env.reveals(as_reply(reply))
+        results = [each.step(reply) for each in (env, other)]
+        returns = [total + result[1] for total, result in zip(returns, results, strict=True)]
+        if revealing:
+            tally.revealing += 1
+            break
+        answers = [result[0][before + 1 :] for result in results]
+        ends = [result[2] or result[3] for result in results]
+        if answers[0] != answers[1] or ends[0] != ends[1]:
+            return _differ(tally, name, f"turn {turn}", answers, ends, results[0][0][: before + 1])
+        tally.answered += bool(answers[0])
+        if ends[0]:
+            break
+    if name == "the expert":
+        tally.scored_apart += abs(returns[0] - returns[1]) > 1e-9
+        tally.scripted += not revealing
+    return False
+
+
+def _differ(
+    tally: _Tally, name: str, where: str, answers: Sequence[Messages], ends: Sequence[bool], before: Sequence[Message]
+) -> bool:
+    """Note the first answers that differ; always ``True``."""
+    if not tally.evidence:
+        said = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
+        one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(said, ends, strict=True))
+        tally.evidence = f"first {name}, {where}: {one}, and on the twin {other}"
+        shown = [message for message in before if message["role"] != "system"][-_SHOWN:]
+        tally.transcript = "\n".join(excerpt(transcript([message]), 400) for message in shown)
+    return True
