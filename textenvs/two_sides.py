@@ -20,6 +20,7 @@ from .chat.spec import SpecLike
 from .event_loop import wait_for
 from .messages import Message, Messages, assistant
 from .registry import make
+from .users.base import HasUser
 from .users.llm import instead
 
 Side: TypeAlias = Literal["assistant", "user"]
@@ -79,6 +80,8 @@ class TwoSides:
             answers, which its own words decide with (whether the talk is over, what they cost), and of those after it
             that no message of its own answers (tool calls, a last reply); or the negative of these (``"opposed"``).
             Without a message nothing is earned, so each turn's reward is earned once from the first message on.
+            Of a shared reward above 0 it earns the share that the environment's rule recovers of what only the user
+            knows (:attr:`~textenvs.users.base.UserView.recovered`): a code that only the two sides read is not paid.
         refused_cost: What a message that cannot be said costs, as the term ``refused``: it tells what it must not, says
             nothing, or was cut off.
     """
@@ -172,9 +175,15 @@ class TwoSides:
             paid.append(("assistant", self._turns["assistant"] - 1, info["terms"] or {"reward": reward}))
             self._last = self._last if spoke is None else spoke
             if self._last is not None:
-                paid.append(("user", self._last, {"answer": self._sign * reward}))
+                paid.append(("user", self._last, {"answer": self._sign * reward * self._share(reward)}))
         self._side = "assistant"
         return self._talk, 0.0, terminated, truncated, {**info, "side": "assistant", "paid": paid, "refused": refused}
+
+    def _share(self, reward: float) -> float:
+        """Return how much of the assistant's reward is the user's, too: all of a cost and of what it opposes."""
+        if reward <= 0 or self._sign < 0 or not isinstance(self.env, HasUser):
+            return 1.0
+        return self.env.user_view().recovered
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
         return wait_for(self.areset(seed=seed, options=options))

@@ -167,7 +167,10 @@ class Closing(TextEnv[Any]):
         return Turn((user_message(turn.text),), terms=terms, terminated=satisfied, stop="solved" if satisfied else None)
 
 
-gymnasium.register(id="tests/closing", entry_point=Closing)
+gymnasium.register(id="tests/closing", entry_point=Closing)  # type: ignore[arg-type]
+
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def talks(messages: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
@@ -183,8 +186,8 @@ def play(talk: Sequence[str], reward: str) -> tuple[list[float], float]:
     env = TwoSides("tests/closing", {}, user={"prompt": "short", "may_end": False}, reward=reward)  # type: ignore[arg-type]
     env.reset(seed=0)
     earned = {"user": [0.0] * len(talk), "assistant": [0.0] * (len(talk) + 1)}
-    for reply, answer in itertools.zip_longest(["here"] * len(talk), talk):
-        env.step(reply)
+    for answer in talk:
+        env.step("here")
         _, _, terminated, _, info = env.step(answer)
         for side, turn, terms in info["paid"]:
             earned[side][turn] += sum(terms.values())
@@ -211,6 +214,42 @@ def test_messages_returns_are_the_talks_by_enumeration(reward: str, sign: float)
                 assert later[0] - later[1] == pytest.approx(sign * (total[0] - total[1])), (one, other, turn)
     best = max(played, key=lambda talk: sum(played[talk][0]))
     assert best[-1] == "enough" if sign > 0 else best[-1] != "enough"
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [("{value}", 1.0), ("It is {value}, please.", 1.0), ("{spelt}", 0.0), ("{coded}", 0.0), ("Hm.", 0.0)],
+)
+@pytest.mark.parametrize("reward", ["shared", "opposed"])
+def test_only_what_a_rule_recovers_is_shared(told: str, share: float, reward: str) -> None:
+    """An assistant that reads every code is right; a user that told it in a code earns nothing of that."""
+    env = TwoSides("textenv/clarify", {"ambiguous": 1.0}, user={"prompt": "short"}, reward=reward)  # type: ignore[arg-type]
+    for index in range(6):
+        env.reset(seed=index, options={"task_index": index})
+        request = env.env._request
+        value = str(request.values[request.missing[0]])
+        env.step(env.env.demonstration(np.random.default_rng(0)))
+        letters = "".join(NAMES[int(one)] if one.isdigit() else one for one in value)
+        codes = {"value": value, "spelt": " ".join(letters), "coded": "".join(chr(97 + ord(c) % 26) for c in value)}
+        env.step(told.format(**codes))
+        _, _, terminated, _, info = env.step(f"#### {' '.join(request.answer)}")
+        assert terminated
+        paid = {side: terms for side, _, terms in info["paid"]}
+        assert paid["assistant"]["correct"] == 1.0
+        assert paid["user"] == {"answer": share if reward == "shared" else -1.0}
+
+
+def test_asked_values_count_though_said_of_something_else() -> None:
+    env = TwoSides("textenv/clarify", {"ambiguous": 1.0}, user={"prompt": "short"}, fixed="expert")
+    found = 0
+    for index in range(100):
+        env.reset(seed=index, options={"task_index": index})
+        request = env.env._request
+        value = request.values[request.missing[0]]
+        if list(request.values.values()).count(value) > 1:
+            found += 1
+            assert env.step(str(value))[4]["stop"] == "solved"
+    assert found
 
 
 def test_closing_message_earns_the_score_it_ends_with() -> None:
