@@ -20,6 +20,7 @@ from .chat.spec import SpecLike
 from .event_loop import wait_for
 from .messages import Message, Messages, assistant
 from .registry import make
+from .users.base import HasUser
 from .users.llm import instead
 
 Side: TypeAlias = Literal["assistant", "user"]
@@ -75,9 +76,12 @@ class TwoSides:
         user: Options of the user (:class:`~textenvs.users.llm.LLMUser`): ``prompt``, ``tries``, ``persona`` ...
         fixed: Who plays the assistant in the place of ``step``: ``"expert"``, the environment's own script, or the spec
             of a model. ``None``: ``step`` does.
-        reward: What a message of the user's earns by the assistant's turn that answers it (by all its turns up to the
-            user's next message, where it calls tools): that reward (``"shared"``) or its negative (``"opposed"``), as
-            the term ``answer``.
+        reward: What a message of the user's earns, as the term ``answer``: the reward of the assistant's turn that it
+            answers, which its own words decide with (whether the talk is over, what they cost), and of those after it
+            that no message of its own answers (tool calls, a last reply); or the negative of these (``"opposed"``).
+            Without a message nothing is earned, so each turn's reward is earned once from the first message on.
+            Of a shared reward above 0 it earns the share that the environment's rule recovers of what only the user
+            knows (:attr:`~textenvs.users.base.UserView.recovered`): a code that only the two sides read is not paid.
         refused_cost: What a message that cannot be said costs, as the term ``refused``: it tells what it must not, says
             nothing, or was cut off.
     """
@@ -102,7 +106,7 @@ class TwoSides:
         self._turns = {"assistant": 0, "user": 0}
         self._side: Side = "assistant"
         self._request: Messages = ()  # the user's last observation
-        self._open: int | None = None  # the user's turn that the assistant's turns answer now
+        self._last: int | None = None  # the user's last message that was said
         if self.fixed is None:
             return self._talk, {**info, "side": self._side}
         _, _, terminated, truncated, after = await self._go_on([])
@@ -169,10 +173,17 @@ class TwoSides:
             paid.append(("user", spoke, {"refused": self._refused}))
         if not info["failed"]:
             paid.append(("assistant", self._turns["assistant"] - 1, info["terms"] or {"reward": reward}))
-            if self._open is not None:
-                paid.append(("user", self._open, {"answer": self._sign * reward}))
-        self._open, self._side = self._open if spoke is None else spoke, "assistant"
+            self._last = self._last if spoke is None else spoke
+            if self._last is not None:
+                paid.append(("user", self._last, {"answer": self._sign * reward * self._share(reward)}))
+        self._side = "assistant"
         return self._talk, 0.0, terminated, truncated, {**info, "side": "assistant", "paid": paid, "refused": refused}
+
+    def _share(self, reward: float) -> float:
+        """Return how much of the assistant's reward is the user's, too: all of a cost and of what it opposes."""
+        if reward <= 0 or self._sign < 0 or not isinstance(self.env, HasUser):
+            return 1.0
+        return self.env.user_view().recovered
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
         return wait_for(self.areset(seed=seed, options=options))

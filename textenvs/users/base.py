@@ -69,6 +69,8 @@ class UserView:
     manner: str = ""  # how it behaves, in words; empty for a plain one
     told: int = 0  # how many of the things that must be asked for it has told
     values: Sequence[str] = ()  # words that state a fact, beside numbers, true or not
+    #: The share of what only it knows, and a right outcome needs, that a rule recovers from its messages, from 0 to 1.
+    recovered: float = 1.0
 
     def foreign(self, text: str) -> bool:
         """Whether a message states a value that neither the goal, the opening nor the assistant states."""

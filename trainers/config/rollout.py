@@ -85,7 +85,8 @@ class PlayedEnvSection(OneEnvSection):
     """With `train_side` `user` or `both`: options of the user that is trained, as `prompt`, `tries`, `persona`; none of
     a service, because the model that is trained plays it."""
     user_reward: Literal["shared", "opposed"] = "shared"
-    """What a message of the user's earns: the reward of the assistant's turn that answers it, or its negative."""
+    """What a message of the user's earns: the reward of the assistant's turn that it answers, and of those after it
+    that no message answers; or the negative of these."""
     refused_cost: float = Field(1.0, ge=0)
     """What a message of the user's costs that cannot be said, because it tells what it must not, says nothing or was
     cut off; each such message separately."""

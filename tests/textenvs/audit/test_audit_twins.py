@@ -136,6 +136,7 @@ JUDGES = {"gsm8k", "gsm8k-interact", "math-expression"}  # the first says nothin
         ("gsm8k-tool", {}),
         *((name, {"level": level}) for name in ("collab-math", "collab-document") for level in ("easy", "hard")),
         *(("clarify", {"level": level}) for level in ("easy", "medium")),
+        *(("service-desk", {"level": level}) for level in ("easy", "medium", "hard")),
         ("math-python", {}),
     ],
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import program_envs  # noqa: F401 (registers the environments)
 import pytest
@@ -12,7 +14,11 @@ from collector_helpers import Characters, collect, engine_of, prompt_text, token
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import user as user_message
 from textenvs.two_sides import Cut, TwoSides
+from textenvs.users.base import take_turn
+from textenvs.users.llm import LLMUser
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
@@ -80,19 +86,19 @@ def test_both_sides_come_out_of_one_episode_with_interleaving_turns_and_the_toke
 
 
 @pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
-def test_message_earns_what_its_answer_earns_and_a_refused_one_costs(reward: str, sign: float) -> None:
+def test_message_earns_the_turn_it_answers_and_refused_ones_cost(reward: str, sign: float) -> None:
     batch, _ = played([["a number 5", "tea"], ["coffee"], ["Bye."]], ["Which?", "tea", "coffee"], reward=reward)
     policy, user = batch.trajectories[0], batch.users[0]
     assert policy.turn_rewards.tolist() == [-0.25, 0.75, -0.25]
-    assert user.turn_rewards.tolist() == [-0.5, sign * 0.75, sign * -0.25, 0.0]
-    assert user.turn_terms[:2] == ({"refused": -0.5}, {"answer": sign * 0.75})
+    assert user.turn_rewards.tolist() == [-0.5, sign * -0.25, sign * 0.75, sign * -0.25]
+    assert user.turn_terms[:2] == ({"refused": -0.5}, {"answer": sign * -0.25})
 
 
 def test_user_whose_every_try_is_refused_pays_for_it_and_its_episode_counts() -> None:
     user = played([["tea"], ["no 5", "no 6"]], fixed="expert")[0].trajectories[0]
     assert (user.status, user.stop, user.terminated) == (Status.COMPLETED, "user_failed", True)
     assert words(user) == ["tea", "no 5", "no 6"]
-    assert user.turn_rewards.tolist() == [0.0, -0.5, -0.5]  # the turn that answers "tea" has failed with it
+    assert user.turn_rewards.tolist() == [-0.25, -0.5, -0.5]  # the second turn has failed
 
 
 def test_fixed_assistant_leaves_the_users_side_alone() -> None:
@@ -100,7 +106,7 @@ def test_fixed_assistant_leaves_the_users_side_alone() -> None:
     user = batch.trajectories[0]
     assert {side for side, _ in calls} == {"user"}
     assert words(user) == ["tea", "coffee", "Bye."]
-    assert user.turn_rewards.tolist() == [0.75, -0.25, 0.0]
+    assert user.turn_rewards.tolist() == [-0.25, 0.75, -0.25]
     assert user.messages[0]["content"].startswith("You are the user")
 
 
@@ -114,7 +120,8 @@ def test_attempts_that_fail_on_the_user_are_in_the_users_group() -> None:
 
     (batch,) = run_simulated(collect(engine_of(script), spec(), groups_per_batch=1, max_running=1, tasks=2))
     assert [t.status for t in batch.trajectories] == [Status.COMPLETED] * 2
-    assert [t.turn_rewards.tolist() for t in batch.users] == [[-0.5, -0.5], [-0.25], [-0.25]]
+    # "tea" answers the first reply; no message answers the last one, "bye".
+    assert [t.turn_rewards.tolist() for t in batch.users] == [[-0.5, -0.5], [-0.5], [-0.5]]
     assert [t.terminated for t in batch.users] == [True] * 3
     assert {t.group_id for t in batch.users} == {"g0-user"}
 
@@ -140,3 +147,111 @@ def test_cut_or_empty_message_is_refused_and_an_assistant_that_never_asks_is_an_
     clear = TwoSides("textenv/clarify", {"ambiguous": 0.0}, user={}, fixed="expert")
     with pytest.raises(Exception, match=r"ended the episode \(solved\) before the user had a turn"):
         clear.reset(seed=0)
+
+
+class Closing(TextEnv[Any]):
+    """The user decides when it is satisfied, and pays for its words; the assistant's "bye" is not answered."""
+
+    def __init__(self, user: Any = None) -> None:
+        tasks = [Task("task", "tests", (user_message("Help me."),), ground_truth="")]
+        super().__init__(tasks, max_assistant_turns=6)
+        self.player = LLMUser.of(user)
+
+    async def respond(self, reply: Any) -> Turn:
+        turns = self.state.assistant_turns
+        if reply["content"] == "bye":
+            return Turn(terms={"score": 0.25, "cost": 0.0}, terminated=True, stop="closed")
+        turn = await take_turn(self.player, self.state.messages, "You want help.", self.np_random)
+        satisfied = turn.text == "enough"
+        terms = {"score": satisfied * (1.0 - 0.3 * abs(turns - 2)), "cost": -0.01 * len(turn.text)}
+        return Turn((user_message(turn.text),), terms=terms, terminated=satisfied, stop="solved" if satisfied else None)
+
+
+gymnasium.register(id="tests/closing", entry_point=Closing)  # type: ignore[arg-type]
+
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def talks(messages: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
+    """All that a user can say to the end: "enough" ends the talk, and so does the last message."""
+    for length in range(1, most + 1):
+        for talk in itertools.product(messages, repeat=length):
+            if "enough" not in talk[:-1] and (length == most or talk[-1] == "enough"):
+                yield talk
+
+
+def play(talk: Sequence[str], reward: str) -> tuple[list[float], float]:
+    """What each message of the user earned, and the assistant's return."""
+    env = TwoSides("tests/closing", {}, user={"prompt": "short", "may_end": False}, reward=reward)  # type: ignore[arg-type]
+    env.reset(seed=0)
+    earned = {"user": [0.0] * len(talk), "assistant": [0.0] * (len(talk) + 1)}
+    for answer in talk:
+        env.step("here")
+        _, _, terminated, _, info = env.step(answer)
+        for side, turn, terms in info["paid"]:
+            earned[side][turn] += sum(terms.values())
+    if not terminated:
+        for side, turn, terms in env.step("bye")[4]["paid"]:
+            earned[side][turn] += sum(terms.values())
+    return earned["user"], sum(earned["assistant"])
+
+
+@pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
+def test_messages_returns_are_the_talks_by_enumeration(reward: str, sign: float) -> None:
+    """From any message on, two talks differ in what the user earns as they differ in the reward that is shared.
+
+    That makes the policy gradient of the credited rewards the gradient of the shared return, the closing message's
+    share included.
+    """
+    played = {talk: play(talk, reward) for talk in talks(("enough", "more", "more, please"), 3)}
+    assert len(played) == 15
+    for one, other in itertools.combinations(played, 2):
+        for turn in range(min(len(one), len(other))):
+            if one[:turn] == other[:turn]:
+                later = [sum(played[talk][0][turn:]) for talk in (one, other)]
+                total = [played[talk][1] for talk in (one, other)]
+                assert later[0] - later[1] == pytest.approx(sign * (total[0] - total[1])), (one, other, turn)
+    best = max(played, key=lambda talk: sum(played[talk][0]))
+    assert best[-1] == "enough" if sign > 0 else best[-1] != "enough"
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [("{value}", 1.0), ("It is {value}, please.", 1.0), ("{spelt}", 0.0), ("{coded}", 0.0), ("Hm.", 0.0)],
+)
+@pytest.mark.parametrize("reward", ["shared", "opposed"])
+def test_only_what_a_rule_recovers_is_shared(told: str, share: float, reward: str) -> None:
+    """An assistant that reads every code is right; a user that told it in a code earns nothing of that."""
+    env = TwoSides("textenv/clarify", {"ambiguous": 1.0}, user={"prompt": "short"}, reward=reward)  # type: ignore[arg-type]
+    for index in range(6):
+        env.reset(seed=index, options={"task_index": index})
+        request = env.env._request
+        value = str(request.values[request.missing[0]])
+        env.step(env.env.demonstration(np.random.default_rng(0)))
+        letters = "".join(NAMES[int(one)] if one.isdigit() else one for one in value)
+        codes = {"value": value, "spelt": " ".join(letters), "coded": "".join(chr(97 + ord(c) % 26) for c in value)}
+        env.step(told.format(**codes))
+        _, _, terminated, _, info = env.step(f"#### {' '.join(request.answer)}")
+        assert terminated
+        paid = {side: terms for side, _, terms in info["paid"]}
+        assert paid["assistant"]["correct"] == 1.0
+        assert paid["user"] == {"answer": share if reward == "shared" else -1.0}
+
+
+def test_asked_values_count_though_said_of_something_else() -> None:
+    env = TwoSides("textenv/clarify", {"ambiguous": 1.0}, user={"prompt": "short"}, fixed="expert")
+    found = 0
+    for index in range(100):
+        env.reset(seed=index, options={"task_index": index})
+        request = env.env._request
+        value = request.values[request.missing[0]]
+        if list(request.values.values()).count(value) > 1:
+            found += 1
+            assert env.step(str(value))[4]["stop"] == "solved"
+    assert found
+
+
+def test_closing_message_earns_the_score_it_ends_with() -> None:
+    earned, _ = play(("more", "enough"), "shared")
+    assert earned == pytest.approx([-0.04, 1.0 - 0.06])

@@ -147,8 +147,11 @@ class Clarify(TextEnv[ClarifyState]):
         player = player.briefed(view.manner, self._entitled(reading, request).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
-        told = tuple(
-            name for name in request.missing if name not in state.told and request.tells(name, turn.text, said)
+        asked: frozenset[str] = frozenset().union(*reading.asked)
+        told = tuple(  # what was asked for may be a value that was said of something else
+            name
+            for name in request.missing
+            if name not in state.told and request.tells(name, turn.text, "" if name in asked else said)
         )
         rule = respond(reading, request, state.told, state.needless)
         speech = Speech(turn.text, told, rule.needless)
@@ -158,7 +161,9 @@ class Clarify(TextEnv[ClarifyState]):
     def user_view(self) -> UserView:
         request, state = self._request, self.state
         words = [value for slot in request.kind.slots for value in slot.values if isinstance(value, str)]
-        return UserView(request.goal, state.messages, state.manner.told(), len(state.told), words)
+        told, hidden = len(state.told), len(request.missing)
+        recovered = told / hidden if hidden else 1.0
+        return UserView(request.goal, state.messages, state.manner.told(), told, words, recovered)
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for."""

@@ -216,7 +216,12 @@ class Collab(TextEnv[CollabState], ABC):
         player = self.player.briefed(view.manner, self.user_may(reply).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
-        new = tuple(i for i in self.user.untold(memory) if tells(self.goal.pieces[i], turn.text, said))
+        new = tuple(
+            i
+            for i in self.user.untold(memory)
+            for piece in [self.goal.pieces[i]]  # one that was asked for may have a value that was said of another
+            if tells(piece, turn.text, said) or (i in asked.pieces and tells(piece, turn.text, ""))
+        )
         memory = replace(memory, told=(*memory.told, *new), opened=memory.opened or asked.open)
         right = state.right if checked is None else checked.right
         left = "solved" if right else "user_left"
@@ -226,7 +231,8 @@ class Collab(TextEnv[CollabState], ABC):
     def user_view(self) -> UserView:
         state = self.state
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
-        return UserView(goal, state.messages, state.manner.told(), len(state.memory.told))
+        told = len(state.memory.told)
+        return UserView(goal, state.messages, state.manner.told(), told, recovered=told / len(self.goal.pieces))
 
     def user_may(self, reply: Message) -> Entitled:
         """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""

@@ -193,7 +193,10 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     def user_view(self) -> UserView:
         state = self.state
-        return UserView(goal_text(state.story), self._talk(), state.manner.told(), len(state.caller.said))
+        said = state.caller.said
+        known = "email" in said or said >= {"name", "zip"}  # who they are, without which nothing may be done
+        told, recovered = len(said), float(known)
+        return UserView(goal_text(state.story), self._talk(), state.manner.told(), told, recovered=recovered)
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""

@@ -56,7 +56,8 @@ class UserState(Record):
     waiting: tuple[Wish, ...] = ()  # what they want after that
     # The slots that they have filled, of this wish and of who they are, and other things they have said once.
     said: frozenset[str] = frozenset()
-    heard: frozenset[int] = frozenset()  # which of the wish's facts they have been told
+    heard: frozenset[int] = frozenset()  # which of the wish's facts they have been told, right or wrong
+    misled: frozenset[int] = frozenset()  # which of these were wrong when told last; the customer does not know it
     consents: frozenset[tuple[str, str]] = frozenset()  # what they said yes to: (tool, order number)
     outcomes: tuple[str, ...] = ()  # how each wish was settled
     reasons: frozenset[str] = frozenset()  # those given for a refusal of this wish
@@ -94,7 +95,7 @@ def reasons_given(wish: Wish, heard: Heard) -> frozenset[str]:
 
     "It was delivered 40 days ago" is a reason against a return, and beside it sounds like one against cancelling.
     """
-    named = heard.reasons - ({"identity"} - wish.reasons)
+    named = heard.reasons - {"identity"} or heard.reasons
     relevant = named & wish.reasons
     return relevant if relevant and len(named) <= _INCIDENTAL + 1 else named
 
@@ -142,15 +143,14 @@ class _Listener:
     def answer(self) -> str:
         wish, heard, said = self.wish, self.heard, self.state.said
         asked = self.asked()
-        found = verdicts(wish, self.text)
-        told = {i for i, each in enumerate(found) if each == "right"} - self.state.heard
-        self.note(heard=self.state.heard | told)
-        if (wish.kind == "question" or self.state.pending) and not heard.asks and not heard.waiting:
-            if "several" in found:
-                return self.annoyed(self.pick("which_value"))
-            if "wrong" in found:
-                self.note(heard=frozenset(range(len(found))))
-                return self.settle("misinformed")
+        found = dict(enumerate(verdicts(wish, self.text)))
+        stated = {i for i, each in found.items() if each in ("right", "wrong")}
+        told = stated - self.state.heard
+        misled = (self.state.misled - stated) | {i for i in stated if found[i] == "wrong"}
+        self.note(heard=self.state.heard | told, misled=misled)
+        stating = (wish.kind == "question" or self.state.pending) and not heard.asks and not heard.waiting
+        if stating and "several" in found.values():
+            return self.annoyed(self.pick("which_value"))
         if self.state.pending:
             return self.settle(self.state.pending)
         if wish.kind == "question" and told:
@@ -160,7 +160,7 @@ class _Listener:
         if heard.not_found and wish.wrong_number and "order" in said and "corrected" not in said:
             self.note("corrected")
             return str(_TEXTS["corrected"].format(order=wish.order_id))
-        if heard.refused and wish.because and wish.because in heard.reasons and not asked - said:
+        if heard.refused and reasons_given(wish, heard) & (wish.reasons | {"identity"}) and not asked - said:
             return self.refused()
         if heard.done and wish.grants and wish.grants <= self.state.consents:
             return self.settle("done")
@@ -201,11 +201,11 @@ class _Listener:
             # They will take it without this, too: "proposal" remembers that there is nothing else against it.
             self.note("payment", "proposal")
             return str(_TEXTS["hold"].format(payment=wish.payment_words))
-        if wish.because == "payment" and "payment" in self.heard.reasons:
+        if wish.payment_words and "payment" in self.heard.reasons:
             # Proposed again, to the original payment method: as good as a refusal.
             return self.refused()
         if wish.switch == "confirm":
-            return self.switch()
+            return self.switch(wish.outcome)
         yes = self.pick("agree")
         if wish.grants <= self.state.consents:
             return self.annoyed(yes)
@@ -230,16 +230,15 @@ class _Listener:
         if self.state.pushed < wish.insist:
             self.note(pushed=self.state.pushed + 1)
             return _choose(self.persona, self.state.pushed - 1, "push")
-        if self.state.reasons != {wish.because}:
-            return self.settle("refused")
+        outcome = f"refused:{wish.because}" if self.state.reasons == {wish.because} else "refused"
         if wish.switch != "refused" or wish.instead is None:
-            return self.settle(wish.outcome)
+            return self.settle(outcome)
         # "That is out of stock. Shall I send the grey one instead?" may offer just the second choice.
         told = self.state.said | set(wish.instead.says)
         asked = self.heard.confirm and wish.instead.grants
         offered = asked and objection(self.persona, told, wish.instead, self.text) is None
         agreed = offered or "proposal" in self.state.said
-        words = self.switch()
+        words = self.switch(outcome)
         if not agreed:
             return words
         self.note(consents=self.state.consents | wish.instead.grants)
@@ -254,6 +253,8 @@ class _Listener:
     def settle(self, outcome: str) -> str:
         """Close the wish, once all that must be told has been told, and continue with the next."""
         missing = [fact for i, fact in enumerate(self.wish.facts) if i not in self.state.heard]
+        if not missing and self.state.misled and outcome in ("done", "told"):
+            outcome = "misinformed"
         if not missing or outcome not in ("done", "told"):
             return self.advance(outcome, _TEXTS["see" if outcome.startswith("refused") else "thanks"])
         if self.state.pending or self.wish.kind == "question":
@@ -261,17 +262,22 @@ class _Listener:
         self.note(pending=outcome)
         return missing[0].ask
 
-    def switch(self) -> str:
+    def switch(self, outcome: str) -> str:
         """Turn to the wish's second choice, or drop it."""
         wish, before = self.wish, _TEXTS["changed" if self.wish.switch == "confirm" else "see"]
         if wish.instead is None:
-            return self.advance(wish.outcome, f"{before} {_TEXTS['keep']}")
+            return self.advance(outcome, f"{before} {_TEXTS['keep']}")
         self.note(waiting=(wish.instead, *self.state.waiting))
-        return self.advance(wish.outcome, before, more="")
+        return self.advance(outcome, before, more="")
 
     def advance(self, outcome: str, words: str, more: str | None = None) -> str:
         self.note(
-            outcomes=(*self.state.outcomes, outcome), heard=frozenset(), reasons=frozenset(), pushed=0, pending=""
+            outcomes=(*self.state.outcomes, outcome),
+            heard=frozenset(),
+            misled=frozenset(),
+            reasons=frozenset(),
+            pushed=0,
+            pending="",
         )
         if not self.state.waiting:
             self.note(wish=None, ended="closed")

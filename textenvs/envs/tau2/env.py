@@ -17,7 +17,7 @@ from ...env import EnvironmentFailure, EpisodeState, Turn
 from ...judges import LLMJudge, conversation_data
 from ...messages import Message, assistant, system
 from ...messages import user as user_message
-from ...options import PositiveInt, checked, make_of
+from ...options import Cost, PositiveInt, checked, make_of
 from ...task import Rows, Task, TaskError
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
@@ -29,7 +29,7 @@ from ...users.llm import LLMUser
 from .attacks import ATTACKS
 from .evaluator import COMPONENTS, Criteria, other_criteria, read_task
 from .files import Folder, find_data
-from .user import MAX_CHARS, answer, next_move, opening
+from .user import MAX_CHARS, answer, next_move, opening, readable
 from .world import DOMAINS, Call, Domain, Tau2State, begin, tools_of
 
 #: What a language model as the user writes to leave.
@@ -65,11 +65,12 @@ class Tau2(ToolEnv[Tau2State]):
     tools are this project's own; that they leave the same databases, and the same rewards, is tested against what
     tau2's code said (docs/environments/tau2.md).
 
-    The sum of an episode's rewards is tau2's reward, 0 or 1. Its terms are tau2's components, each paid in the turn
-    that changed how much of it is met, and ``product``, the rest on the last turn: an episode that is not solved gives
-    everything back. An episode that no user ended (``"max_assistant_turns"``, ``"too_many_errors"``, ``"user_left"``)
-    has a reward of 0, as in tau2. Metrics of every turn are the components' shares, and ``nl_unjudged``: 1 where a task
-    has assertions in words, and no judge was given.
+    The sum of an episode's rewards is tau2's reward, 0 or 1, and what ``needless`` costs. Its terms are tau2's
+    components, each paid in the turn that changed how much of it is met, ``product``, the rest on the last turn (an
+    episode that is not solved gives everything back), and ``needless``. An episode that no user ended
+    (``"max_assistant_turns"``, ``"too_many_errors"``, ``"user_left"``) has a reward of 0, as in tau2. Metrics of every
+    turn are the components' shares, ``needless``, the number of needless changes so far, and ``nl_unjudged``: 1 where a
+    task has assertions in words, and no judge was given.
 
     Args:
         tasks: ``None`` for the domain's own tasks; a ``.parquet`` file of rows of this environment, or what else
@@ -81,6 +82,8 @@ class Tau2(ToolEnv[Tau2State]):
         user: A language model that plays the user by tau2's guidelines: a ChatSpec, its options as a mapping, or a
             model's name. By default the user is scripted.
         judge: A language model that judges assertions in words, likewise. Without one they count as met.
+        needless: Added for every needless change, in the turn that made it; at most 0. A change of the database by
+            either side, or a transfer, is needless where it is none of the task's actions. tau2 does not judge this.
         max_assistant_turns: How many replies there are, with and without calls; ``None`` for no limit.
         **options: ``call_format``, ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``, as
             in :class:`~textenvs.tool_env.ToolEnv`.
@@ -93,7 +96,7 @@ class Tau2(ToolEnv[Tau2State]):
     state_type: ClassVar[type[EpisodeState]] = Tau2State
     attack_margin: ClassVar[float] = 0.5
     own_attacks = ATTACKS
-    term_names: ClassVar[tuple[str, ...]] = (*COMPONENTS, "product")
+    term_names: ClassVar[tuple[str, ...]] = (*COMPONENTS, "product", "needless")
 
     @checked
     def __init__(
@@ -106,6 +109,7 @@ class Tau2(ToolEnv[Tau2State]):
         manual: Literal["manual", "workflow"] = "manual",
         user: SpecLike | None = None,
         judge: SpecLike | None = None,
+        needless: Cost = 0.0,
         max_assistant_turns: PositiveInt | None = 100,
         **options: Any,
     ) -> None:
@@ -127,6 +131,7 @@ class Tau2(ToolEnv[Tau2State]):
         self.judge = (
             None if judge is None else make_of("judge", partial(LLMJudge, instructions=_JUDGE, verdict=_Verdict), judge)
         )
+        self.needless = needless
         super().__init__(tasks, tools_of(domain, "assistant"), max_assistant_turns=max_assistant_turns, **options)
 
     def _manner(self, root: Any) -> dict[str, Any]:
@@ -145,11 +150,12 @@ class Tau2(ToolEnv[Tau2State]):
         history, calls = self._history(initial.get("message_history") or ())
         start = begin(self.folder, initial, calls)
         state.db, state.calls = start, tuple(calls)
-        state.gold, state.wanted = criteria.gold(start)
-        for message in history:
-            if message["role"] == "assistant":
-                state.told |= criteria.heard(str(message["content"]))
+        state.gold = criteria.gold(start)
+        for each in initial.get("message_history") or ():
+            if each["role"] == "assistant" and not each.get("tool_calls"):
+                state.told |= criteria.heard(each.get("content") or "")
         state.shares = self._shares(criteria)
+        state.trivial = self._met(criteria, state.shares)
         before = (system(self.instructions), *history)
         if self.player is None:
             return (*before, user_message(opening(row, state)))
@@ -165,13 +171,14 @@ class Tau2(ToolEnv[Tau2State]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """Bring the results back; the user neither sees them nor what was written beside the calls."""
-        self._note(reply)
         return self._turn(self.tool_messages(results))
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        (row, criteria), words = self._read(self.task), self._note(reply)
+        (row, criteria), state, words = self._read(self.task), self.state, self.said(reply)
+        if readable(words):
+            state.told |= criteria.heard(words)
         if self.player is None:
-            return self._turn([user_message(answer(row, criteria, self.state, words))])
+            return self._turn([user_message(answer(row, state, words))])
         return self._answer_by_model(row, words[:MAX_CHARS])
 
     async def _answer_by_model(self, row: Mapping[str, Any], words: str) -> Turn:
@@ -209,12 +216,6 @@ class Tau2(ToolEnv[Tau2State]):
         if not text.strip() and not state.ended:
             text = "One moment, please."  # it has only used its tools, as often as it may
         return replace(turn, text=text, ends=bool(state.ended), why=state.ended or None)
-
-    def _note(self, reply: Message) -> str:
-        """The words of a reply, noted where a task wants them said."""
-        words, state = self.said(reply), self.state
-        state.told |= self._criteria.heard(words)
-        return words
 
     # ------------------------------------------------------------------ the reward
 
@@ -255,6 +256,8 @@ class Tau2(ToolEnv[Tau2State]):
         if stop or self.spent_budget(messages):
             terms["product"] = float(solved) - state.paid
         state.shares = dict(shares)
+        before, state.needless = state.needless, criteria.needless(state.made)
+        terms["needless"] = self.needless * (state.needless - before)
         if stop in ("stop", "transfer"):
             stop = "solved" if solved else "unsolved"
         elif stop == "left":
@@ -265,15 +268,22 @@ class Tau2(ToolEnv[Tau2State]):
             terminated=bool(stop),
             stop=stop or None,
             terms=self.terms(**terms),
-            metrics={**shares, "nl_unjudged": float(unjudged)},
+            metrics={**shares, "nl_unjudged": float(unjudged), "needless": float(state.needless)},
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """tau2's reward, or that if the user left now; 0 where the episode ended in another way."""
+        """tau2's reward, or that if the user left now; 0 where the episode ended in another way.
+
+        Where nothing has to be done for it (11 of retail's 114 tasks) it is 0, too, until the user has left: or any
+        future would be worth the whole reward.
+        """
         criteria, state = self._criteria, self.state
-        if state.done and state.stop not in ("solved", "unsolved"):
+        if state.stop not in ("solved", "unsolved") if state.done else state.trivial:
             return {"reward": 0.0}
-        return {"reward": float(all(self._shares(criteria)[name] == 1.0 for name in criteria.components))}
+        return {"reward": float(self._met(criteria, self._shares(criteria)))}
+
+    def _met(self, criteria: Criteria, shares: Mapping[str, float]) -> bool:
+        return all(shares[name] == 1.0 for name in criteria.components)
 
     # ------------------------------------------------------------------ what plays and tests it
 

@@ -57,15 +57,25 @@ class Criteria:
         """The actions that solve the task, in order."""
         return [Call(each.get("requestor", "assistant"), each["name"], each["arguments"]) for each in self.actions]
 
-    def gold(self, start: Database) -> tuple[Database, int]:
-        """The database that the actions make of ``start``, and how many changes of the assistant worked.
-
-        As in tau2, the sides are not synchronised in between.
-        """
-        db, changes = copy.deepcopy(start), 0
+    def gold(self, start: Database) -> Database:
+        """The database that the actions make of ``start``; as in tau2, the sides are not synchronised in between."""
+        db = copy.deepcopy(start)
         for call in self.calls:
-            changes += attempt(db, call, sync=False) and call.writes(start.folder.domain)
-        return db, changes
+            attempt(db, call, sync=False)
+        return db
+
+    def needless(self, made: Iterable[Call]) -> int:
+        """How many of these calls are none of the actions, or one of them once more."""
+        left, count = list(self.actions), 0
+        for call in made:
+            match = next(
+                (each for each in left if each.get("requestor", "assistant") == call.side and call.matches(each)), None
+            )
+            if match is None:
+                count += 1
+            else:
+                left.remove(match)
+        return count
 
     def heard(self, words: str) -> set[str]:
         """Those of ``communicate`` that stand in a message."""

@@ -2,7 +2,8 @@
 
 There is no chance in it: equal words, equal answers. What it says are the task's own sentences in the first person. It
 understands the assistant by the patterns of ``user.yaml``, does on its side what it is told to do (one thing a message)
-and reports what it saw. What it cannot see is whether the assistant did right.
+and reports what it saw. What it cannot see is whether the assistant did right: it reads its instructions, the talk and
+its own phone, and nothing of what the task is judged by.
 """
 
 from __future__ import annotations
@@ -14,23 +15,29 @@ from typing import Any
 from ...text import load_yaml
 from ...tools import ToolError
 from .database import Database
-from .evaluator import Criteria, holds
-from .world import Call, Tau2State, kind_of, run
+from .evaluator import Criteria
+from .world import TRANSFER_TOOL, Call, Tau2State, carry_out, kind_of
 
 _DATA: Mapping[str, Any] = load_yaml(__package__, "user.yaml")
 SAYS: Mapping[str, str] = _DATA["says"]
+_COMMON = frozenset(_DATA["common"].split())
 EXPERT: Mapping[str, str] = _DATA["expert"]
 _UNDERSTOOD = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _DATA["understood"].items()}
 _TOOLS = {name: re.compile(f"{name}|{pattern}", re.IGNORECASE) for name, pattern in _DATA["tools"].items()}
 _VALUES: Mapping[str, Mapping[str, str]] = _DATA["values"]
-#: Longer replies are not read.
-MAX_CHARS = 4000
+#: Longer replies are not read, and none with more numbers.
+MAX_CHARS, MAX_NUMBERS = 4000, 100
 #: So many useless replies, and the user leaves.
 PATIENCE = 8
 
+_NUMBER = re.compile(r"\d+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD = re.compile(r"[a-z0-9#@]{3,}")
-_DISTINCT = re.compile(r"#?\w*\d\w*")  # an id, a number
+#: An id, or a number of three digits and more.
+_VALUE = re.compile(r"#?\b(?=\w*\d)(?!\d{1,2}\b)\w+")
+_CHECKS = [{**each, "about": re.compile(each["about"], re.I)} for each in _DATA["checks"]]
+#: So many values of a proposal are asked about at once.
+_ASKED_ABOUT = 6
 
 
 def sentences(task: Mapping[str, Any]) -> tuple[list[str], range, range]:
@@ -44,6 +51,11 @@ def sentences(task: Mapping[str, Any]) -> tuple[list[str], range, range]:
     return [_first_person(each) for part in split for each in part], range(first), who
 
 
+def readable(words: str) -> bool:
+    """Return whether the user reads a reply: it has words, and is neither too long nor a list of numbers."""
+    return bool(re.search(r"\w", words)) and len(words) <= MAX_CHARS and len(_NUMBER.findall(words)) <= MAX_NUMBERS
+
+
 def opening(task: Mapping[str, Any], state: Tau2State) -> str:
     """The user's first words: why it calls."""
     known, first, _ = sentences(task)
@@ -51,24 +63,29 @@ def opening(task: Mapping[str, Any], state: Tau2State) -> str:
     return " ".join(known[i] for i in first)
 
 
-def answer(task: Mapping[str, Any], criteria: Criteria, state: Tau2State, words: str) -> str:
+def answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
     """What the user says to the assistant's words. Its own calls and how it leaves are noted in the state."""
-    sees = {name: bool(pattern.search(words)) for name, pattern in _UNDERSTOOD.items()}
-    if not re.search(r"\w", words) or len(words) > MAX_CHARS:
+    if not readable(words):
         return _useless(state, SAYS["unclear"])
-    if sees["transfer"] and any(call.name == "transfer_to_human_agents" for call in state.calls):
+    said = _answer(task, state, words)
+    state.shown |= _values(words) | _values(said)
+    return said
+
+
+def _answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
+    sees = {name: bool(pattern.search(words)) for name, pattern in _UNDERSTOOD.items()}
+    if sees["transfer"] and any(call.name == TRANSFER_TOOL for call in state.calls):
         state.ended = "transfer"
         return SAYS["transferred"]
     if ordered := _order(state.db, words):
         return _do(state, *ordered)
-    question = sees["ask"] and not re.search("anything else", words, re.IGNORECASE)
-    if question:
-        if sees["confirm"] and _mine(criteria, state, words):
-            return SAYS["yes"]
+    if sees["ask"] and not sees["closing"]:
+        if sees["confirm"]:
+            return _consent(task, state, words)
         return _tell(task, state, words, sees["identity"])
-    if sees["done"] or sees["ask"]:
-        return _close(task, criteria, state)
-    return _useless(state, SAYS["unclear"])
+    if sees["closing"]:
+        return _close(task, state)
+    return _useless(state, SAYS["all" if sees["done"] else "unclear"])
 
 
 def _useless(state: Tau2State, words: str) -> str:
@@ -101,37 +118,47 @@ def _tell(task: Mapping[str, Any], state: Tau2State, words: str, identity: bool)
     return " ".join(known[i] for i in about)
 
 
-def _mine(criteria: Criteria, state: Tau2State, words: str) -> bool:
-    """Whether a proposal names something of a change that the user wants: an id, a number, or what is done."""
-    for call in criteria.calls:
-        if call.writes(state.db.folder.domain):
-            parts = {part for value in call.arguments.values() for part in _DISTINCT.findall(str(value))}
-            named = {part for part in call.name.split("_") if len(part) > 4} - {
-                "order",
-                "items",
-                "pending",
-                "delivered",
-            }
-            if any(part in words for part in parts) or any(part in words.lower() for part in named):
-                return True
-    return False
+def _values(words: str) -> frozenset[str]:
+    return frozenset(_VALUE.findall(words))
 
 
-def _close(task: Mapping[str, Any], criteria: Criteria, state: Tau2State) -> str:
-    """The assistant says that it is done: is it, as far as the user can see?"""
-    domain = state.db.folder.domain
-    known, _, who = sentences(task)
+def _consent(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
+    """Answer a proposal: yes where each id and number in it was said by the user, or shown to it before.
+
+    What is new is asked about once; whether it is right, the user cannot know.
+    """
+    known, _, _ = sentences(task)
+    said = " ".join(known[i] for i in state.heard)
+    values = list(dict.fromkeys(_VALUE.findall(words)))
+    if new := [value for value in values if value not in state.shown | _values(said)]:
+        return SAYS["new"].format(values=", ".join(new[:_ASKED_ABOUT]))
+    if not values and not _content(words) & _content(said):
+        return _useless(state, SAYS["what"])
+    state.agreed = (*state.agreed, words)
+    return SAYS["yes"]
+
+
+def _content(words: str) -> set[str]:
+    return {word for word in _WORD.findall(words.lower()) if len(word) > 3} - _COMMON
+
+
+def _close(task: Mapping[str, Any], state: Tau2State) -> str:
+    """The assistant says that it is done: is it, as far as the user can see, and was everything said?"""
+    known, first, who = sentences(task)
     if not set(who) <= set(state.heard):
         return _useless(state, SAYS["unknown"])
-    for each in criteria.assertions:
-        check = _DATA["checks"].get(each["func_name"])
-        if check and not holds(state.db, each):
-            return _useless(state, f"{SAYS['broken']} {_do(state, check, {})}")
-    if state.wrote < state.wanted:
-        left = next((i for i in range(len(known)) if i not in state.heard), 0)
-        state.heard = tuple(sorted({*state.heard, left}))
-        return _useless(state, f"{SAYS['more']} {known[left]}")
-    for name, arguments in _own_plan(task, domain):
+    called = " ".join(known[i] for i in first)
+    for check in _CHECKS:
+        if kind_of(state.db.folder.domain, "user", check["tool"]) and check["about"].search(called):
+            shown = _do(state, check["tool"], {})
+            if not re.search(check["works"], shown):
+                return _useless(state, f"{SAYS['broken']} {shown}")
+            break
+    rest = range(who.stop, len(known))
+    if left := [i for i in rest if i not in state.heard and _UNDERSTOOD["wish"].search(known[i])]:
+        state.heard = tuple(sorted({*state.heard, *left}))
+        return " ".join([SAYS["more"], *(known[i] for i in left)])
+    for name, arguments in _own_plan(task, state.db.folder.domain):
         _do(state, name, arguments)
     state.ended = "stop"
     return SAYS["thanks"]
@@ -176,9 +203,8 @@ def _arguments(name: str, sentence: str) -> dict[str, str]:
 
 def _do(state: Tau2State, name: str, arguments: Mapping[str, str]) -> str:
     """Use a tool of the user's own; what it shows."""
-    state.calls = (*state.calls, Call("user", name, dict(arguments)))
     try:
-        return str(run(state.db, "user", name, arguments))
+        return str(carry_out(state, Call("user", name, dict(arguments))))
     except (ToolError, TypeError) as error:
         state.tool_errors += 1
         return str(error) if isinstance(error, ToolError) else SAYS["which"]
@@ -210,10 +236,10 @@ def next_move(criteria: Criteria, state: Tau2State, said: Sequence[str]) -> Call
             given = "".join(f", {name}: {value}" for name, value in call.arguments.items())
             return EXPERT["order"].format(tool=call.name, arguments=given)
         asked = EXPERT["confirm"].format(call=f"{call.name}({', '.join(map(str, call.arguments.values()))})")
-        if not call.writes(domain) or domain == "mock" or asked in said:
+        if not call.writes(domain) or domain == "mock" or any(asked in words for words in state.agreed):
             return call
-        return asked
-    if any(call.name == "transfer_to_human_agents" for call in criteria.calls):
+        return EXPERT["explain"].format(asked=asked) if asked in said else asked
+    if any(call.name == TRANSFER_TOOL for call in criteria.calls):
         return EXPERT["transferred"]
     told = "".join(f" {each}." for each in criteria.communicate)
     return EXPERT["done"].format(told=told)

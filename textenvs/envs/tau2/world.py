@@ -31,6 +31,8 @@ _SIDES: Mapping[str, Mapping[str, type[Side]]] = {
     "telecom": {"assistant": Telecom, "user": Phone},
     "mock": {"assistant": Mock, "user": MockUser},
 }
+#: The tool by which the assistant hands a user over.
+TRANSFER_TOOL = "transfer_to_human_agents"
 _TOOLS: Mapping[str, Any] = load_yaml(__package__, "tools.yaml")
 
 
@@ -66,13 +68,16 @@ class Tau2State(ToolState):
     db: Database = field(default_factory=lambda: Database(Folder("", "mock")))
     gold: Database = field(default_factory=lambda: Database(Folder("", "mock")))
     calls: tuple[Call, ...] = ()
-    wanted: int = 0  # so many changes of the assistant solve the task
-    wrote: int = 0  # so many it made, right or wrong
+    made: tuple[Call, ...] = ()  # the calls of both sides that changed something, and transfers
+    needless: int = 0  # how many of them are none of the task's actions
+    trivial: bool = False  # nothing has to be done for what the task is judged by
     told: frozenset[str] = frozenset()  # those of ``communicate_info`` that were said
     shares: Mapping[str, float] = field(default_factory=dict)  # of each component, how much is met
     paid: float = 0.0  # the sum of the turn rewards
     ended: str = ""  # how the user left: "stop", "transfer", or "left", which is none of tau2's ways
     heard: tuple[int, ...] = ()  # the sentences of its instructions that the scripted user has said
+    shown: frozenset[str] = frozenset()  # the ids and numbers in what it has read and said
+    agreed: tuple[str, ...] = ()  # the proposals that it said yes to
     patience: int = 0
     talk: tuple[Any, ...] = ()  # what a language model as the user has read, said and done
 
@@ -129,6 +134,17 @@ def attempt(db: Database, call: Call, *, sync: bool = True) -> bool:
     return True
 
 
+def carry_out(state: Tau2State, call: Call) -> Any:
+    """Make a call of an episode, and note it; raises what :func:`run` raises."""
+    state.calls = (*state.calls, call)
+    before = state.db.changes()
+    try:
+        return run(state.db, call.side, call.name, call.arguments)
+    finally:  # what fails may have changed something before
+        if call.name == TRANSFER_TOOL or state.db.changes() != before:
+            state.made = (*state.made, call)
+
+
 def _merged(old: Any, new: Any) -> Any:
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return copy.deepcopy(new)
@@ -168,12 +184,8 @@ class _Function:
         self.side, self.name = side, name
 
     def __call__(self, tau2_state: Tau2State, **arguments: Any) -> Any:
-        state = tau2_state  # a name that no tool has for an argument
-        call = Call(self.side, self.name, arguments)
-        state.calls = (*state.calls, call)
-        value = run(state.db, self.side, self.name, arguments)
-        state.wrote += call.writes(state.db.folder.domain)
-        return value
+        # ``tau2_state`` is a name that no tool has for an argument
+        return carry_out(tau2_state, Call(self.side, self.name, arguments))
 
 
 def tools_of(domain: str, side: str) -> Sequence[Tool[..., Any]]:

@@ -1,7 +1,10 @@
 """textenv/tau2: rewards that sum to tau2's, forks, users scripted and modelled, hostile calls and rows."""
 
+import functools
+import inspect
 import json
 import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +17,8 @@ from tau2_data import DATA, SETS, needs_data
 
 import textenvs
 from textenvs.audit import Subject, contract
-from textenvs.envs.tau2 import Tau2
+from textenvs.audit.twins import twins
+from textenvs.envs.tau2 import Tau2, user
 from textenvs.envs.tau2.world import tools_of
 from textenvs.messages import assistant
 from textenvs.task import Rows, Task, TaskError
@@ -275,12 +279,164 @@ def test_the_scripted_user_is_asked_first_and_believes_what_it_cannot_see(own):
     assert conversation[-1]["content"] == "I want a task 'Tea'."
     assert said("All done. Anything else?") == "You have not asked me yet who I am."
     assert said("What is your name?") == "I am user_1."
-    assert said("Shall I create it? (yes/no)") == "Yes, please go ahead."
+    assert said("Shall I create the task? (yes/no)") == "Yes, please go ahead."
     assert said("Please check your notifications.").startswith("[{'notification_id': 'notif_1'")
-    assert said("All done. Anything else?").startswith("That is not all.")
+    assert said("I have created it.") == "All right. Was that everything?"
     env.step(assistant("", [call("create_task", user_id="user_1", title="wrong")]))
     env.step("All done. Anything else?")
     assert env.state.stop == "unsolved"
+
+
+def test_user_confirms_only_what_it_knows(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+
+    def said(words):
+        return env.step(words)[0][-1]["content"]
+
+    env.reset(options={"task_index": 0})
+    assert said("Shall I go on?") == "What exactly would you do?"
+    assert said("Shall I create the task for user_1?") == "I have not heard of user_1. What is that?"
+    assert said("Shall I create the task for user_1?") == "Yes, please go ahead."  # it was shown
+    env.reset(options={"task_index": 0})
+    said("Who are you?")
+    assert said("Shall I create the task for user_1?") == "Yes, please go ahead."  # the user said it
+    assert said("Shall I create it for user_12 or W1234567?").startswith("I have not heard of user_12, W1234567.")
+
+
+@needs_data
+def test_proposals_are_no_oracle_of_the_right_ids():
+    """Every id of an order is answered alike, whether the task's actions have it or not."""
+    env = Tau2(data=str(DATA))
+    for index in range(20):
+        actions = json.loads(env.tasks[index].ground_truth)["actions"]
+        right = {each for action in actions for each in action["arguments"].get("item_ids", ())}
+        items = {item["item_id"] for _, order in env.folder.tables["orders"].items() for item in order["items"]}
+        answers = set()
+        for item in [*sorted(right)[:2], *sorted(items - right)[:3]]:
+            env.reset(options={"task_index": index})
+            for _ in range(2):
+                env.step(f"Shall I return {item} (yes/no)?")
+            answers.add(tuple(each["content"].replace(item, "ID") for each in env.state.messages[2:]))
+        assert len(answers) == 1, index
+
+
+@needs_data
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_users_words_do_not_depend_on_the_ground_truth(domain, split):
+    make = functools.partial(Tau2, domain=domain, split=split, data=str(DATA))
+    verdict = twins(Subject(make, episodes=5))
+    assert verdict.status == "pass", verdict
+
+
+def test_user_never_reads_the_criteria():
+    """Whatever the user does is a function of its scenario, the talk and the database."""
+    assert not {"criteria", "gold"} & set(inspect.signature(user.answer).parameters)
+    assert not re.search(r"state\.(gold|shares|told|paid)", inspect.getsource(user))
+
+
+# ------------------------------------------------------------------ what counts as told, and as needless
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ("It is 12 o'clock.", 1.0),
+        (assistant("It is 12 o'clock.", [call("get_users")]), 0.0),  # nobody sees what stands beside a call
+        ("It is 12 o'clock. " + "x" * 4000, 0.0),
+        ("It is 12 o'clock. " + " ".join(map(str, range(200))), 0.0),
+        ("<think>It is 12 o'clock.</think>Well.", 0.0),
+    ],
+)
+def test_only_what_the_user_reads_is_told(own, reply, told):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    env.reset(options={"task_index": 0})
+    *_, info = env.step(reply)
+    assert info["metrics"]["communicate"] == told
+
+
+def test_history_beside_calls_is_not_told(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    task = json.loads(env.tasks[0].extra["tau2"])
+    made = [{"name": "get_users", "arguments": {}, "id": "1"}]
+    history = [
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "It is 12 o'clock.", "tool_calls": made},
+        {"role": "tool", "content": "[]", "id": "1"},
+        {"role": "assistant", "content": "Hello."},
+    ]
+    for content, told in (("Hello.", 0.0), ("It is 12 o'clock.", 1.0)):
+        history[-1]["content"] = content
+        task["initial_state"]["message_history"] = history
+        row = env.tasks[0].to_row()
+        row["extra_info"] = {**row["extra_info"], "tau2": json.dumps(task)}
+        env.reset(options={"task": row})
+        *_, info = env.step("Hello.")
+        assert info["metrics"]["communicate"] == told
+
+
+@needs_data
+@pytest.mark.parametrize(("domain", "split"), SETS)
+def test_no_conversation_is_worth_anything_before_it_began(domain, split):
+    env = Tau2(domain=domain, split=split, data=str(DATA))
+    for index in range(env.tasks.size):
+        env.reset(options={"task_index": index})
+        assert env.conversation_score() == {"reward": 0.0}, env.task.key
+
+
+def test_a_solved_conversation_is_worth_its_reward(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own)
+    play(env, lambda env: "Done. Anything else?", 1)
+    assert env.conversation_score() == {"reward": 1.0}
+
+
+def test_needless_changes_are_counted_and_cost(own):
+    env = textenvs.make("textenv/tau2", domain="mock", data=own, needless=-0.1)
+    env.reset(options={"task_index": 0})
+    right = call("create_task", user_id="user_1", title="Tea")
+    steps = [
+        (right, 0, 0.0),
+        (call("get_users"), 0, 0.0),  # changes nothing
+        (call("create_task", user_id="nobody", title="Tea"), 0, 0.0),  # refused
+        (right, 1, -0.1),  # once more than it is wanted
+        (call("update_task_status", task_id="task_1", status="completed"), 2, -0.1),
+        (call("transfer_to_human_agents", summary="x"), 3, -0.1),
+    ]
+    for made, count, cost in steps:
+        *_, info = env.step(assistant("", [made]))
+        assert (info["metrics"]["needless"], info["terms"]["needless"]) == (count, pytest.approx(cost)), made
+    *_, info = env.step("Please use dismiss_notification on notif_1.")
+    assert info["metrics"]["needless"] == 4  # the user's phone, which no action of the task changes
+    env.step("Who are you? It is 12 o'clock.")
+    *_, info = env.step("Anything else?")
+    assert (info["stop"], env.state.return_so_far) == ("solved", pytest.approx(1 - 0.4))
+
+
+REPAIRS = (
+    "reseat_sim_card",
+    "reset_apn_settings",
+    "reboot_device",
+    "set_network_mode_preference, mode: 4g_5g_preferred",
+    "disconnect_vpn",
+    "grant_app_permission, app_name: messaging, permission: sms",
+    "grant_app_permission, app_name: messaging, permission: storage",
+)
+
+
+@needs_data
+def test_a_list_of_repairs_is_needless_and_the_expert_is_not():
+    env = Tau2(domain="telecom", split="small", data=str(DATA), needless=-0.1)
+    repaired = expert_return = needless = 0.0
+    for index in range(env.tasks.size):
+        env.reset(options={"task_index": index})
+        env.step("Could you tell me your name and phone number?")
+        for each in REPAIRS:
+            env.step(f"Please do this on your side: {each}.")
+        env.step("That has been done. Is there anything else?")
+        repaired += env.state.needless
+        rewards, info = play(env, expert, index)
+        expert_return, needless = expert_return + sum(rewards), needless + info["metrics"]["needless"]
+    assert repaired / env.tasks.size > 2
+    assert (needless, expert_return / env.tasks.size) == (0, pytest.approx(1.0))
 
 
 def test_a_task_without_criteria_is_solved_whatever_happens(own):
