@@ -58,7 +58,7 @@ from .credit import RECORDED, credit, critic_loss, explained_of, has_gradient, n
 from .engines.base import EngineError, Sampling
 from .learner import Learner
 from .learner.memory import empty_heap
-from .policy import PolicyError, positions
+from .policy import PolicyError, end_token_ids_of, positions
 from .report.episodes import Explained
 from .report.loggers import profiled
 from .report.metrics import Phases, episode_metrics, groups_tied, health_metrics, mixture_metrics, tied_tasks
@@ -537,7 +537,8 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
     config, notes = with_scripts_there_are(config)
     notes += other_validation(config)
     try:
-        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs)
+        ends = end_token_ids_of(config.model)
+        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
         openings = asyncio.run(try_openings(config, renderer, positions(config.model)))
     except (PolicyError, RendererError, CollectionError) as error:
         raise ValueError(str(error)) from error

@@ -33,7 +33,7 @@ from .builders.folder import (
     write_config,
 )
 from .builders.learner import Publisher, check_learner, learner_of, learner_options, start_from_adapter
-from .builders.policy import careless_of, experts_of, policy_of, set_threads, with_scripts_there_are
+from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_scripts_there_are
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
@@ -132,7 +132,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    renderer = renderer_of(policy, config.data.chat_template_kwargs)
     environments.check_tools(config, renderer)
     trace = trace_of(config)
     reporter = Reporter(
@@ -142,6 +142,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         episodes=episode_files(config, folder, policy.tokenizer),
         on_phase=None if trace is None else trace.phase,
     )
+    if policy.unused_token_ids:
+        reporter.say(unused_line(policy))
     stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
     stack.callback(reporter.close)
     if not config.trainer.val_only:  # which leaves the folder as it is
@@ -324,6 +326,15 @@ def _progress(say: Callable[[str], None], given_up: threading.Event, name: str, 
             say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
 
     return on_step
+
+
+def unused_line(policy: Policy) -> str:
+    unused = policy.unused_token_ids
+    size = policy.skeleton.config.get_text_config().vocab_size
+    return (
+        f"{len(unused)} of the model's {size} token ids have no token in its tokenizer: they are never sampled, and "
+        "log-probabilities are over the others"
+    )
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:
