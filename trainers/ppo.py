@@ -431,6 +431,7 @@ def save(run: Run) -> None:
         "kl": run.kl.state_dict(),
         "entropy": run.entropy.state_dict(),
         "config": run.config.model_dump(mode="json"),
+        "data": dict(run.data),
         "weights_only": section.save_weights_only,
     }
     write_state: Callable[[Path], Any] = learner.save
