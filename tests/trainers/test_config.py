@@ -260,8 +260,7 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         ),
         (
             "multiturn_reward.enable=true multiturn_reward.replace=false algorithm.gamma=0",
-            "multiturn_reward.replace: is false, and what the environment pays counts: a score of the whole conversation "
-            "would pay the last turn alone",
+            "multiturn_reward.replace: is false, and what the environment pays counts: a score of the whole",
         ),
         ("actor.policy_loss=sapo actor.clip_ratio_high=0.1", "actor.clip_ratio_high: has no effect with actor.policy_"),
         ("actor.policy_loss=sapo actor.clip_ratio_c=3", "actor.clip_ratio_c: has no effect with actor.policy_loss=sap"),
