@@ -128,7 +128,7 @@ def engine_policy(
 ) -> EnginePolicy:
     """A causal language model in an embedded engine of its own; arguments and errors as of `LocalPolicy`."""
     loaded = load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
-    renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs)
+    renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs, stop_token_ids=loaded.end_token_ids)
     engine = TorchEngine(
         loaded.model,
         max_slots=concurrency,
@@ -136,5 +136,6 @@ def engine_policy(
         device=resolve_device(device),
         dtype=getattr(torch, native_dtype(model, device)),
         stop_token_ids=renderer.stop_token_ids,
+        unused_token_ids=loaded.unused_token_ids,
     )
     return EnginePolicy(engine, renderer, sampling)

@@ -57,14 +57,17 @@ def credit(
 
     The coefficient of ``kl``, in the reward, is updated with this batch's :func:`~.algorithms.kl.mean_kl`. ``greedy``
     is what a greedy episode earned, by group. So many of the last trajectories are the user's side of others
-    (``users``). ``explain``: say what the advantages are made of.
+    (``users``). ``explain``: say what the advantages are made of. A column ``entropy`` is there with
+    ``actor.old_logprobs=recompute``.
     """
     rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
     metrics: dict[str, float] = {}
     old, kept = rollout, np.ones(len(rollout), np.bool_)
     columns = {"old_logprobs": old}
     if config.actor.old_logprobs == "recompute":
-        old = columns["old_logprobs"] = _flat(learner.logprobs(trajectories))
+        scores, spread = learner.logprobs(trajectories, entropy=True)  # the same pass
+        old = columns["old_logprobs"] = _flat(scores)
+        columns["entropy"] = _flat(spread)
         weights, kept, found = off_policy_correction(config.actor, old, rollout, action_offsets(trajectories))
         metrics |= {f"actor/{name}": value for name, value in found.items()}
         if weights is not None:

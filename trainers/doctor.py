@@ -18,6 +18,8 @@ from typing import Any
 from textenvs.records import RecordsError, open_run
 from textenvs.text import plural
 
+from .config import ConfigError, resolve
+from .config.notices import notices
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
 from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
@@ -77,6 +79,16 @@ def report(doctor: Doctor, checks: bool = False) -> Iterator[str]:
         yield from (f"{check.name:20} {check.says}" for check in doctor.checks)
 
 
+def settings(folder: Path) -> list[str]:
+    """Warnings of a run's settings, as at its start; none where its configuration is not one of this version."""
+    path = folder / "config.yaml"
+    try:
+        config, _ = resolve(["--config", str(path)]) if path.is_file() else (None, None)
+    except ConfigError:
+        return []
+    return [] if config is None else list(notices(config))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.doctor``."""
     parser = argparse.ArgumentParser(
@@ -90,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RecordsError, MetricsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print("\n".join(report(doctor, arguments.checks)))
+    print("\n".join([*report(doctor, arguments.checks), *settings(arguments.run)]))
     return 1 if doctor.findings else 0
 
 

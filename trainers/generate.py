@@ -36,7 +36,7 @@ from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .builders import SetupError
 from .builders.engines import check_engine, cluster_of, engine_of, plan_of
-from .builders.policy import set_threads
+from .builders.policy import renderer_of, set_threads
 from .cli import Interrupts, leave, run_command
 from .cluster.memory import PlanError
 from .config.schema import EngineSection, ModelSection
@@ -78,7 +78,7 @@ async def generate(config: GenerateConfig) -> Path:
     check_engine(run)
     policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    renderer = renderer_of(policy, config.data.chat_template_kwargs)
     rendered = _rendered(prompts, renderer, config.rollout.max_prompt_length)
     size = config.data.batch_size
     batches = {start: parts / f"{start:09d}.parquet" for start in range(0, len(prompts), size)}

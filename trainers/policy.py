@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from . import hub, tiny
 from .config.model import newest_model_of
 from .config.schema import ModelSection
 from .learner.source import ModelSource
+from .vocabulary import end_token_ids, unused_token_ids
 
 
 class PolicyError(ValueError):
@@ -62,6 +64,18 @@ class Policy:
                 ).eval()
         assert self._model is not None
         return self._model
+
+    @cached_property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """The ids that end a reply for transformers' ``generate``: those of generation_config.json, if there is one."""
+        source = ModelSource(self.source)
+        return end_token_ids(source.generation_config, source.config.get_text_config().vocab_size)
+
+    @cached_property
+    def unused_token_ids(self) -> tuple[int, ...]:
+        """The ids of the model that are no token of the tokenizer, and are left out of the policy."""
+        size = self.skeleton.config.get_text_config().vocab_size
+        return unused_token_ids(self.tokenizer, size, self.end_token_ids)
 
     def own(self) -> PreTrainedModel:
         """The model, to be changed in place: from now on it is another one than the folder holds."""
@@ -115,6 +129,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     with _loading(section.path):
         ModelSource(folder).check_files()
         words = policy.skeleton.config.get_text_config().vocab_size
+        _ = policy.end_token_ids  # refused here, not by an engine later
     if len(tokenizer) > words:
         raise PolicyError(
             f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only {words}; they do "
@@ -136,6 +151,15 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
     if not tokenizer.encode("a", add_special_tokens=False):
         raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
     return tokenizer
+
+
+def end_token_ids_of(section: ModelSection) -> tuple[int, ...]:
+    """As :attr:`Policy.end_token_ids`, of a given model without its weights; none for `tiny`."""
+    if section.path == "tiny":
+        return ()
+    folder = _folder(section.path, weights=False)
+    with _loading(section.path):
+        return Policy(folder, None).end_token_ids
 
 
 def positions(section: ModelSection) -> int | None:

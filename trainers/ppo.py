@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import math
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -53,12 +51,10 @@ from .cluster.memory import Machine
 from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
-from .config.schema import ActorSection
-from .credit import RECORDED, credit, critic_loss, explained_of, has_gradient, norm_length, policy_loss, selected_tokens
+from .credit import RECORDED, credit, critic_loss, explained_of, norm_length, selected_tokens
 from .engines.base import EngineError, Sampling
-from .learner import Learner
 from .learner.memory import empty_heap
-from .policy import PolicyError, positions
+from .policy import PolicyError, end_token_ids_of, positions
 from .report.episodes import Explained
 from .report.loggers import profiled
 from .report.metrics import Phases, episode_metrics, groups_tied, health_metrics, mixture_metrics, tied_tasks
@@ -67,6 +63,7 @@ from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
 from .run import EXPECTED, Run, assemble
 from .trajectory import Trajectory, action_offsets
+from .update import entropies_of, named, over_steps, update_actor
 
 log = logging.getLogger("trainers")
 
@@ -265,6 +262,9 @@ def learn(
         actor = actor.model_copy(update={"entropy_coeff": run.entropy.now})
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     columns = {**columns, **selected_tokens(config.actor, columns, advantages.policy_mask, rng)}
+    # Of each token: known where it was recomputed, else computed where no update does.
+    spread = columns.pop("entropy", np.full(len(advantages.policy_mask), np.nan))
+    entropies: list[tuple[float, int]] = []  # of each step: the mean, over so many tokens
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: list[dict[str, float]] = []
     offsets, tree = action_offsets(trajectories), tree_of(trajectories)
@@ -282,7 +282,9 @@ def learn(
             where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
             given = {name: column[where] for name, column in columns.items()}
             found: dict[str, float] = {}
-            if train_actor and (mask := advantages.policy_mask[where]).any():
+            if not train_actor:
+                pass
+            elif (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(
                     config.actor.loss_agg_mode,
                     action_offsets(part),
@@ -292,7 +294,7 @@ def learn(
                     tree=tree[chosen],
                 )
                 more = {"weight": weight, "share": mask / mask.sum()}
-                numbers = _update_actor(learner, actor, part, given | more, mask, record)
+                numbers, spread[where] = update_actor(learner, actor, part, given | more, mask, spread[where], record)
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
                 if (outside := numbers.pop("outside_clip", None)) is not None:
                     metrics.setdefault("actor/outside_clip_first", outside)
@@ -301,61 +303,27 @@ def learn(
                     of_tokens = {name: numbers.pop(name) for name in RECORDED} | {"step": len(steps), "weight": weight}
                     for name, values in of_tokens.items():
                         recorded[name][where] = values
-                found |= _named("actor", numbers)
+                found |= named("actor", numbers)
+            elif len(where):  # no step, and a policy all the same
+                spread[where] = entropies_of(learner, part, spread[where])
+                found["actor/entropy"] = float(spread[where].mean())
+            if "actor/entropy" in found:
+                entropies.append((found["actor/entropy"], len(where)))
             if learner.critic is not None:
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
                 value_loss_fn = critic_loss(config.critic)
-                found |= _named("critic", learner.update_critic(part, given | more, value_loss_fn))
+                found |= named("critic", learner.update_critic(part, given | more, value_loss_fn))
             steps.append(found)
     metrics |= over_steps(steps)
+    if entropies:
+        means, counts = zip(*entropies, strict=True)
+        metrics["actor/entropy"] = float(np.average(means, weights=counts))
     if actor.entropy_target is not None and "actor/entropy" in metrics:
         metrics["actor/entropy_coeff"] = run.entropy.now  # that of this batch
         run.entropy.update(metrics["actor/entropy"])
     return metrics, recorded, steps
-
-
-def over_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Numbers of an iteration's optimizer steps as one: their mean, and the most of ``peak_gib``."""
-    found = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
-    return {
-        name: float(max(values) if name.endswith("/peak_gib") else np.mean(values)) for name, values in found.items()
-    }
-
-
-def _update_actor(
-    learner: Learner | LearnerGroup,
-    actor: ActorSection,
-    part: Sequence[Trajectory],
-    given: Mapping[str, NDArray[np.float64]],
-    mask: NDArray[np.bool_],
-    record: Sequence[str] = (),
-) -> dict[str, Any]:
-    """A step of the actor on a mini-batch, of which only the episodes that the gradient depends on are computed.
-
-    Weights are of the whole mini-batch; means are over what is computed; what is recorded is NaN elsewhere.
-    """
-    offsets = action_offsets(part)
-    needed = has_gradient(actor, given["advantages"], mask, offsets)
-    without = 1.0 - float(needed.mean())
-    if not needed.any():  # the optimizer's momentum takes its step all the same
-        counted = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
-        needed[np.where(counted, [len(each.token_ids) for each in part], np.inf).argmin()] = True
-    tokens = np.repeat(needed, np.diff(offsets))
-    part = [each for each, wanted in zip(part, needed, strict=True) if wanted]
-    given = {name: column[tokens] for name, column in given.items()}
-    given["share"] = given["share"] / given["share"].sum()
-    found = learner.update_actor(part, given, policy_loss(actor, bool(record)), record)
-    for name in record:
-        whole = np.full(len(tokens), np.nan, np.float32)
-        whole[tokens] = found[name]
-        found[name] = whole
-    return found | {"episodes_without_gradient": without}
-
-
-def _named(role: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    return {f"{role}/{name}": value for name, value in metrics.items() if math.isfinite(value)}
 
 
 @contextlib.asynccontextmanager
@@ -431,6 +399,7 @@ def save(run: Run) -> None:
         "kl": run.kl.state_dict(),
         "entropy": run.entropy.state_dict(),
         "config": run.config.model_dump(mode="json"),
+        "data": dict(run.data),
         "weights_only": section.save_weights_only,
     }
     write_state: Callable[[Path], Any] = learner.save
@@ -537,7 +506,8 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
     config, notes = with_scripts_there_are(config)
     notes += other_validation(config)
     try:
-        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs)
+        ends = end_token_ids_of(config.model)
+        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
         openings = asyncio.run(try_openings(config, renderer, positions(config.model)))
     except (PolicyError, RendererError, CollectionError) as error:
         raise ValueError(str(error)) from error

@@ -21,6 +21,7 @@ from .algorithms.batch import TermsError
 from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController
 from .builders import SetupError, collection, environments, nothing_started
 from .builders.collection import collector_of, trace_of
+from .builders.data import check_data, data_of
 from .builders.engines import check_engine, cluster_of, driver_device, engine_of, plan_of, sleeps
 from .builders.folder import (
     START,
@@ -33,7 +34,7 @@ from .builders.folder import (
     write_config,
 )
 from .builders.learner import Publisher, check_learner, learner_of, learner_options, start_from_adapter
-from .builders.policy import careless_of, experts_of, policy_of, set_threads, with_scripts_there_are
+from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_scripts_there_are
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
@@ -89,6 +90,7 @@ class Run:
     resumed_from: Path | None = None  # the checkpoint
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     made_here: bool = True  # whether the model was made or warmed up here, and is not the one of model.path as it was
+    data: Mapping[str, Any] = field(default_factory=dict)  # which tasks it plays, as its checkpoints keep it
     iteration: int = 0  # iterations done
     validated: int = 0  # at which of them the last validation was; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
@@ -123,6 +125,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     checkpoint = checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:
         refuse_checkpoint(config, checkpoint)
+    data = data_of(config)
+    other_data = [] if checkpoint is None else list(check_data(config, checkpoint, data))
     plan = plan_of(config)
     config, notes = with_scripts_there_are(config)
     credit = collection.redistribution_of(config.algorithm)
@@ -132,7 +136,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    renderer = renderer_of(policy, config.data.chat_template_kwargs)
     environments.check_tools(config, renderer)
     trace = trace_of(config)
     reporter = Reporter(
@@ -142,6 +146,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         episodes=episode_files(config, folder, policy.tokenizer),
         on_phase=None if trace is None else trace.phase,
     )
+    if policy.unused_token_ids:
+        reporter.say(unused_line(policy))
     stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
     stack.callback(reporter.close)
     if not config.trainer.val_only:  # which leaves the folder as it is
@@ -175,6 +181,8 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         models = await stack.enter_async_context(reward_models_of(config, plan))
     if checkpoint is not None:
         reporter.say(f"resuming from {checkpoint.path}")
+        for line in other_data:
+            reporter.say(line)
         if not config.trainer.val_only:
             policy.link_to(folder / START)  # checkpoints go when later ones are there
         for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
@@ -256,6 +264,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         learning=learning,
         given_up=given_up,
         made_here=config.model.path == "tiny" or warm_start_wanted(config),
+        data=data,
         doctor=doctor,
         references=scripts,
     )
@@ -326,6 +335,15 @@ def _progress(say: Callable[[str], None], given_up: threading.Event, name: str, 
     return on_step
 
 
+def unused_line(policy: Policy) -> str:
+    unused = policy.unused_token_ids
+    size = policy.skeleton.config.get_text_config().vocab_size
+    return (
+        f"{len(unused)} of the model's {size} token ids have no token in its tokenizer: they are never sampled, and "
+        "log-probabilities are over the others"
+    )
+
+
 def warm_start_wanted(config: PPOConfig) -> bool:
     """Whether to warm up: as configured, else for a model from scratch, which knows no words yet."""
     wanted = config.warm_start.enable
@@ -386,7 +404,8 @@ def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
     also = [f"env.mixture.{name}.id" for name in names]
     if not names and _has_curriculum(played) != _has_curriculum(now["env"]):
         also += ["env.curriculum.kind", "env.curriculum.reverse_share"]
-    refuse_other_run(before, now, path, also)
+    freed = ("data.train_files", "data.train_size") if config.trainer.resume_other_data else ()
+    refuse_other_run(before, now, path, also, freed)
     if checkpoint.state.get("weights_only") and not config.trainer.val_only:
         raise CheckpointError(
             f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: "
@@ -395,9 +414,15 @@ def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
         )
 
 
-def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = ()) -> None:
-    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not; ``also`` are more keys."""
-    differ = [name for name in (*_FIXED, *also) if _at(before, name) not in (_at(now, name), _UNKNOWN)]
+def refuse_other_run(
+    before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = (), freed: Sequence[str] = ()
+) -> None:
+    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not.
+
+    ``also`` are more keys that must not, ``freed`` those that may.
+    """
+    fixed = [name for name in (*_FIXED, *also) if name not in freed]
+    differ = [name for name in fixed if _at(before, name) not in (_at(now, name), _UNKNOWN)]
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
         raise other_run(path, changes)

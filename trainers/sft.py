@@ -36,7 +36,7 @@ from .builders import SetupError, nothing_started
 from .builders.environments import Component, components_of
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
-from .builders.policy import careless_left_out, demonstrations_of, policy_of, set_threads
+from .builders.policy import careless_left_out, demonstrations_of, policy_of, renderer_of, set_threads
 from .cli import INTERRUPTED, Interrupts, run_command
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
@@ -144,7 +144,7 @@ def _run(config: SFTConfig, components: Sequence[Component], folder: Path) -> bo
     device = resolve_device(config.model.device)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    renderer = renderer_of(policy, config.data.chat_template_kwargs)
     examples = examples_of(components, section, policy, renderer, seed)
     log.info("%s to imitate", plural(len(examples), "conversation"))
     logger = open_loggers(config.trainer.logger, logged_run(config, folder))

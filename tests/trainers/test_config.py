@@ -258,6 +258,10 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
             f"{OVERLONG} rollout.max_response_tokens=8 multiturn_reward.enable=true algorithm.gamma=0",
             "overlong_buffer.enable: would charge the last turn alone",
         ),
+        (
+            "multiturn_reward.enable=true multiturn_reward.replace=false algorithm.gamma=0",
+            "multiturn_reward.replace: is false, and what the environment pays counts: a score of the whole",
+        ),
         ("actor.policy_loss=sapo actor.clip_ratio_high=0.1", "actor.clip_ratio_high: has no effect with actor.policy_"),
         ("actor.policy_loss=sapo actor.clip_ratio_c=3", "actor.clip_ratio_c: has no effect with actor.policy_loss=sap"),
         ("actor.policy_loss=clip_cov actor.clip_cov_lb=5", "actor.clip_cov_lb: is 5; it must be below actor.clip_cov"),

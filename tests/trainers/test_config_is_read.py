@@ -26,7 +26,7 @@ from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
 from trainers.builders.reward_model import check_rewards, try_served
-from trainers.checkpoints import Checkpoints
+from trainers.checkpoints import Checkpoint, Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
@@ -34,6 +34,7 @@ from trainers.config.section import Section
 from trainers.credit import estimator_options, policy_loss, selected_tokens
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
+from trainers.run import refuse_checkpoint
 
 CONFIG = str(Path(inspect.getfile(PPOConfig)).parent)
 
@@ -122,6 +123,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         backend_of(user, played(user)[0], validation=False)
         with contextlib.suppress(ValueError):
             checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
+        refuse_checkpoint(config, Checkpoint(tmp_path, 1, {"config": config.model_dump(mode="json")}))
     # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.
     elsewhere = (
         *("cluster.", "ray_init.", "reward_model.classifier.threads"),

@@ -62,10 +62,15 @@ AGAIN, REFERENCE, VALUES = (RNG.uniform(-1, 0, COUNT).astype(np.float32).astype(
 
 def learner(*, reference: bool = False, critic: bool = False) -> Any:
     """Says the numbers above."""
+
+    def logprobs(trajectories: Any, model: str = "actor", entropy: bool = False) -> Any:
+        scores = split(REFERENCE if model == "reference" else AGAIN)
+        return (scores, scores) if entropy else scores
+
     return SimpleNamespace(
         reference=reference or None,
         critic=critic or None,
-        logprobs=lambda trajectories, model="actor": split(REFERENCE if model == "reference" else AGAIN),
+        logprobs=logprobs,
         values=lambda trajectories: (split(VALUES), np.zeros(len(trajectories))),
     )
 

@@ -19,12 +19,13 @@ from ppo_runs import QUICK, SMALL, in_process, training_of
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, normalize
 from trainers.algorithms.batch import ActionBatch
 from trainers.config import load_config, resolve
-from trainers.ppo import over_steps, train
+from trainers.ppo import train
 from trainers.report.diagnosis import START
 from trainers.report.metrics import groups_tied
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory, tied
+from trainers.update import over_steps
 
 TURN_GRPO = ("algorithm.adv_estimator=turn_grpo", "trainer.save_freq=-1")
 

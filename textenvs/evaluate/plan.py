@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,19 @@ def fingerprint(tasks: TaskSet, indices: Sequence[int]) -> str:
     """A short digest of the rows to be played: it changes when a file of them does."""
     digest = hashlib.blake2b(digest_size=8)
     for index in indices:
-        digest.update(json.dumps(tasks[index].to_row(), sort_keys=True, default=_stable).encode())
+        row: Any = tasks[index].to_row()
+        try:
+            text = json.dumps(row, sort_keys=True, default=_stable)
+        except TypeError:  # keys of several types, which have no order
+            text = json.dumps(_with_text_keys(row), sort_keys=True, default=_stable)
+        digest.update(text.encode())
     return digest.hexdigest()
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_stable(key): _with_text_keys(each) for key, each in value.items()}
+    return [_with_text_keys(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _stable(value: Any) -> str:

@@ -42,7 +42,7 @@ from ..tiny import save as save_policy
 from . import setup_errors
 from .environments import served_folders
 from .folder import run_folder
-from .policy import threads_for
+from .policy import renderer_of, threads_for
 
 _SLOWEST = 50e6  #: bytes a second of new weights, below which a replica counts as lost
 
@@ -153,7 +153,7 @@ async def _ray_engines(
 
 
 async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
-    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    renderer = renderer_of(policy, config.data.chat_template_kwargs)
     if config.engine.name == "torch":
         return _torch_engine(config, policy, renderer, version, replica)
     folder = tempfile.mkdtemp(prefix="textenvs-engine-")  # what a server reads is for its machine alone
@@ -189,6 +189,7 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         device=device,
         dtype=getattr(torch, config.model.precision),
         stop_token_ids=renderer.stop_token_ids,
+        unused_token_ids=policy.unused_token_ids,
         seed=config.trainer.seed + replica,
         threads=threads_for(policy, config.engine.threads),
         version=version,
@@ -218,6 +219,7 @@ async def served_engine(
         options,
         max_context=config.engine.max_context,
         stop_token_ids=renderer.stop_token_ids,
+        unused_token_ids=policy.unused_token_ids,
         version=version,
         weights=policy.model.state_dict(),
     )

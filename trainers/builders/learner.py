@@ -76,7 +76,8 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
 
 def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
-    settings, section = learner_settings(config), config.cluster
+    settings = {**learner_settings(config), "unused_token_ids": policy.unused_token_ids}
+    section = config.cluster
     if section.backend == "local":
         with setup_errors("the learner: ", ValueError, ImportError):
             return Learner(policy.source, **settings, device=resolve_device(config.model.device))

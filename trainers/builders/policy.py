@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from ..config.schema import PPOConfig
 from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
+from ..rollout.renderer import Renderer
 from . import SetupError, setup_errors
 from .environments import Component, played, shares
 
@@ -145,6 +146,11 @@ def tokenizer_of(config: PPOConfig) -> Any:
     section, components, seed = config.warm_start, played(config), config.trainer.seed
     with setup_errors("", PolicyError, demonstrations.DemonstrationError):
         return load_tokenizer(config.model, lambda: tokenizer_texts(components, section, seed))
+
+
+def renderer_of(policy: Policy, template_kwargs: Mapping[str, Any] | None) -> Renderer:
+    """The renderer of a policy's conversations; replies end with what the model or its template ends them with."""
+    return Renderer(policy.tokenizer, template_kwargs=template_kwargs, stop_token_ids=policy.end_token_ids)
 
 
 def policy_of(

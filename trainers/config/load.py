@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -18,6 +18,7 @@ from textenvs.text import reader_may_leave
 from ..hub import is_name, read_adapter
 from .describe import Key, all_keys, groups, help_text, key_at
 from .model import ModelSection, newest_model_of
+from .notices import notices
 from .reward_model import sections_of
 from .schema import TASK_FILES, ConflictError, PPOConfig, RunConfig
 from .section import Problems, Section
@@ -27,11 +28,6 @@ from .verl_rules import NOTHING, TABLES
 from .yaml12 import dump
 
 _CREDIT = "algorithm.reward_credit"
-#: Those that learn another policy than the one that earns most, and where.
-_MISLEADING_CREDIT = {
-    "spread": "what is done decides how many turns follow",
-    "discounted": "what is done decides when a reward comes",
-}
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 
 
@@ -108,17 +104,6 @@ def _without_function(file: Path, name: str) -> str | None:
     if name in names or "*" in names:
         return None
     return f"{file} has no function {name}" + (f"; it has {', '.join(sorted(bound))}" if bound else "")
-
-
-def notices(config: RunConfig) -> Iterator[str]:
-    """What a configuration may ask for and its user should know: a line each, printed when a run starts."""
-    algorithm = getattr(config, "algorithm", None)
-    credit = "" if algorithm is None else algorithm.reward_credit
-    if credit in _MISLEADING_CREDIT and algorithm and (credit != "discounted" or algorithm.reward_credit_decay > 0):
-        yield (
-            f"warning: algorithm.reward_credit={credit} learns another policy than the one that earns most wherever "
-            f"{_MISLEADING_CREDIT[credit]} (docs/credit.md has an example); as_earned and last do not"
-        )
 
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)

@@ -59,6 +59,9 @@ class TrainerSection(RunSection):
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """Go on from the run's last checkpoint if there is one, start afresh, or from a given one."""
     resume_from_path: str | None = Field(None, description="The checkpoint that `resume_mode=resume_path` means.")
+    resume_other_data: bool = False
+    """Resume although the tasks to train on are not the checkpoint's: what changed is said, and tasks may come twice or
+    not at all. Otherwise that is refused."""
     trace_file: str | None = None
     """Write a trace of episodes and phases here (.json), for ui.perfetto.dev or chrome://tracing."""
     profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = ()

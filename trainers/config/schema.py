@@ -432,10 +432,8 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     difference = "multiturn_reward.credit=difference"
     instead = f"is the return already and must not be added up over turns: use {difference}, or"
     adds = f"adds up an episode's rewards; with credit=value a turn's reward {instead}"
-    alone = (
-        "a score of the whole conversation would pay the last turn alone, because nothing is added up over turns with "
-    )
-    alone += "multiturn_reward.credit=value; use"
+    alone = "a score of the whole conversation would pay the last turn alone, because nothing is added up over turns "
+    alone += "with multiturn_reward.credit=value; use"
     if algorithm.reward_credit != "as_earned":
         yield "algorithm.reward_credit", f"{adds} as_earned"
     if algorithm.adv_estimator not in _TURN_DISCOUNT:
@@ -446,6 +444,9 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield f"{whole[0]}.per_turn", f"is false: {alone} true, or {difference}"
     elif config.custom_reward_function.path is not None:
         yield "custom_reward_function.path", f"is of whole conversations: {alone} {difference}"
+    elif not section.replace and not any(model.enable and model.replace for model in sections_of(config).values()):
+        paid = "is false, and what the environment pays counts"
+        yield "multiturn_reward.replace", f"{paid}: {alone} true, or {difference}"
     elif algorithm.outcome_mix:
         yield "algorithm.outcome_mix", f"{adds} 0"
 

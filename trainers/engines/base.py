@@ -4,6 +4,8 @@ Conventions, which the conformance suite checks on every engine:
 
 * **Log-probability.** ``Generation.logprobs[i] = log_softmax(logits_i / T)[token_i]`` over the *full* vocabulary, with
   ``T = temperature`` (1 for greedy decoding), not renormalised after top-k, top-p or min-p: what a learner recomputes.
+  An engine that is made with ``unused_token_ids`` (:mod:`trainers.vocabulary`) never samples these; its full vocabulary
+  is the other ids.
   ``Generation.sampled_logprobs`` is that of the distribution that was sampled from (after the cuts, renormalised):
   equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say. With
   ``Sampling.return_kept``, ``Generation.kept_ids`` are the tokens that the cuts left; engines that cannot say refuse.
@@ -181,6 +183,15 @@ def check_sizes(config: Any, max_context: int, stop_token_ids: Sequence[int]) ->
         )
     sampling = Sampling(stop_token_ids=tuple(stop_token_ids))
     check_request([0], sampling, vocab_size=config.vocab_size, max_context=max_context)
+
+
+def check_unused(unused_token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises ``ValueError``: an id is outside the vocabulary, or no other is left."""
+    unused = set(unused_token_ids)
+    if unused and not 0 <= min(unused) <= max(unused) < vocab_size:
+        raise ValueError(f"unused_token_ids must be ids below {vocab_size}, not {min(unused)} to {max(unused)}")
+    if len(unused) == vocab_size:
+        raise ValueError(f"unused_token_ids are the whole vocabulary of {vocab_size}: nothing could be sampled")
 
 
 MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow

@@ -34,6 +34,7 @@ from trainers.engines.base import (
     check_mode,
     check_request,
     check_sizes,
+    check_unused,
 )
 from trainers.engines.server import (
     Client,
@@ -95,6 +96,7 @@ class RemoteEngine(ABC):
         options: Which server, and how to treat it.
         max_context: Prompt and new tokens together are at most this.
         stop_token_ids: Stop tokens of every request, beside its own.
+        unused_token_ids: Ids that are never sampled, because the tokenizer has no token for them.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request, if anything.
 
@@ -113,6 +115,7 @@ class RemoteEngine(ABC):
         *,
         max_context: int,
         stop_token_ids: Sequence[int] = (),
+        unused_token_ids: Sequence[int] = (),
         version: int = 0,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -124,6 +127,8 @@ class RemoteEngine(ABC):
         self.version, self.max_context = version, max_context
         self._stop_token_ids = tuple(stop_token_ids)
         check_sizes(config, max_context, self._stop_token_ids)
+        check_unused(unused_token_ids, self._vocab_size)
+        self._unused_token_ids = tuple(unused_token_ids)
         parameters = read_parameters(folder, tied=bool(config.tie_word_embeddings), kv_heads=config.num_key_value_heads)
         self._options, self._weights = options, weights
         self._flights: set[Flight] = set()

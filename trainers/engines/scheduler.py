@@ -13,6 +13,7 @@ update no request and no session has a block, and none has a name); a request th
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -145,7 +146,8 @@ class Scheduler:
     It shares blocks that others have, waits for the one that another is about to compute, and takes the rest. Where
     there are too few, the one admitted last loses its blocks (``preemptions``) and computes its tokens again later, in
     the order of admission. A step computes at most ``prefill_budget`` prompt tokens, so that long prompts do not hold
-    up those that decode. ``stop_token_ids`` are every request's; ``seed`` is of the requests that have none.
+    up those that decode. ``stop_token_ids`` are every request's; ``unused_token_ids`` are never sampled; ``seed`` is of
+    the requests that have none.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Scheduler:
         rows: int,
         *,
         stop_token_ids: tuple[int, ...] = (),
+        unused_token_ids: tuple[int, ...] = (),
         prefill_budget: int = 1024,
         seed: int = 0,
         version: int = 0,
@@ -164,6 +167,7 @@ class Scheduler:
         self.counters = dict.fromkeys(counted, 0)
         self._decoder = decoder
         self._stop = stop_token_ids
+        self._unused = torch.tensor(unused_token_ids, device=decoder.device) if unused_token_ids else None
         self._budget = prefill_budget
         self._rng = np.random.default_rng(seed)
         self._clock = clock
@@ -449,6 +453,8 @@ class Scheduler:
         return self._sample(rows, logits) if len(rows) else []
 
     def _sample(self, rows: NDArray[np.int64], logits: Tensor) -> list[Outcome]:
+        if self._unused is not None:
+            logits.index_fill_(1, self._unused, -math.inf)
         at, draws = self._length[rows], self._draws[rows]
         drawn = sample(logits, draws, uniforms(draws["seed"], at))
         tokens, logprobs, sampled, left = (result.cpu().numpy() for result in drawn)

@@ -27,6 +27,7 @@ from trainers.engines.base import (
     check_mode,
     check_request,
     check_sizes,
+    check_unused,
     default_kv_bytes,
 )
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, check_supported, is_fused, position_bytes
@@ -55,6 +56,8 @@ class TorchEngine:
         device: Where to compute; by default where the model is.
         dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
         stop_token_ids: Stop tokens of every request, beside its own.
+        unused_token_ids: Ids that are never sampled, because the tokenizer has no token for them; log-probabilities
+            are over the others.
         seed: Of requests without a seed.
         threads: CPU threads of matrix products; by default PyTorch's setting. 1 is best for tiny models.
         prefill_budget: At most this many prompt tokens a step.
@@ -75,6 +78,7 @@ class TorchEngine:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         stop_token_ids: Sequence[int] = (),
+        unused_token_ids: Sequence[int] = (),
         seed: int = 0,
         threads: int | None = None,
         prefill_budget: int = 1024,
@@ -91,6 +95,7 @@ class TorchEngine:
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, not {size}")
         check_sizes(model.config, max_context, stop_token_ids)
+        check_unused(unused_token_ids, model.config.vocab_size)
         where = torch.device(device) if device is not None else model.device
         if where.type == "cpu":
             keep_few_kernels()
@@ -101,6 +106,7 @@ class TorchEngine:
             decoder,
             max_slots,
             stop_token_ids=tuple(stop_token_ids),
+            unused_token_ids=tuple(unused_token_ids),
             prefill_budget=prefill_budget,
             seed=seed,
             version=version,

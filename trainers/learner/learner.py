@@ -84,6 +84,8 @@ class Learner:
         share_prefixes: Read what several trajectories begin with once for all (:mod:`trainers.learner.trees`). Speed
             and memory only. Not with ``attn_implementation`` or ``compile``, nor for families and rotary embeddings
             that are not known to allow it, which the log says.
+        unused_token_ids: Ids that no engine samples, because the tokenizer has no token for them. Log-probabilities
+            and entropies of actor and reference are over the other ids.
         attn_implementation: transformers' name of what computes attention; ``None`` is that of
             :mod:`trainers.learner.attention` for the families that it is known to fit, else transformers' choice.
         peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
@@ -116,6 +118,7 @@ class Learner:
         compile: bool = False,
         remove_padding: bool = False,
         share_prefixes: bool = True,
+        unused_token_ids: Sequence[int] = (),
         attn_implementation: str | None = None,
         peak_tflops: float | None = None,
     ) -> None:
@@ -169,6 +172,7 @@ class Learner:
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
+        self._unused = self._tensor(np.array(unused_token_ids, np.int64)) if len(unused_token_ids) else None
         self._plain = sources["actor"].plain
         self._flat: Layout = "packed" if remove_padding else "padded"
         share_prefixes = share_prefixes and reads_trees(configs, attn_implementation, compile)
@@ -209,11 +213,13 @@ class Learner:
 
         Where a trajectory has its sampling mask (``kept_ids``), they are over the tokens that it keeps: of the actor
         and of the reference, so that both are policies of the same actions. With ``entropy`` it returns ``(logprobs,
-        entropies)``. Raises ``ValueError``: there is no reference, or a segment starts with an action token.
+        entropies)``. Raises ``ValueError``: there is no reference, a segment starts with an action token, or one of
+        ``unused_token_ids`` is an action.
         """
         policy = self.actor if model == "actor" else self.reference
         if policy is None:
             raise ValueError("this learner has no reference model; construct it with reference=True or a path")
+        self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
         results, kept = torch.zeros(2, int(offsets[-1]), device=self.device), KeptSets(trajectories)
         for batch in self._cut(action_rows(trajectories)):
@@ -305,6 +311,7 @@ class Learner:
         temperature: float,
         record: Sequence[str] = (),
     ) -> dict[str, Any]:
+        self._refuse_unused(trajectories)
         total, kept = int(action_offsets(trajectories)[-1]), KeptSets(trajectories)
 
         def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -512,7 +519,7 @@ class Learner:
         given = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
         first, kinds = kept.distinct(given.positions, given.targets, given.index)
         positions, targets = self._tensor(given.positions[first]), self._tensor(given.targets[first])
-        some = {"kept": kept.of(given.index[first], self.device), **given.attention}
+        some = {"kept": kept.of(given.index[first], self.device), "unused": self._unused, **given.attention}
         logprobs, entropy = policy(given.input_ids, positions, targets, temperature, **some)
         each = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
         return given.join(logprobs.index_select(0, each)), given.join(entropy.index_select(0, each))
@@ -520,6 +527,17 @@ class Learner:
     def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:
         given = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
         return given.join(critic(given.input_ids, self._tensor(given.positions), **given.attention))
+
+    def _refuse_unused(self, trajectories: Sequence[Trajectory]) -> None:
+        if self._unused is None:
+            return
+        unused = self._unused.cpu().numpy()
+        for each in trajectories:
+            if len(found := np.intersect1d(each.token_ids[each.action_mask], unused)):
+                raise ValueError(
+                    f"trajectory {each.episode_id or '?'} has the action token {found[0]}, which the tokenizer has no "
+                    "token for: sample it again with an engine that is made with the same unused_token_ids"
+                )
 
     def _need_critic(self) -> Critic:
         if self.critic is None:

@@ -57,6 +57,7 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk_size: int | None = None,
     kept: Kept | None = None,
+    unused: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of the targets, and the entropy of the distribution they come from; differentiable.
 
@@ -73,6 +74,7 @@ def token_logprobs(
         chunk_size: Positions with logits at the same time; ``None`` takes as many as go into 32 MiB on a CPU, and into
             512 MiB elsewhere.
         kept: Where given, the softmax, and with it the entropy, is over these tokens (each target is one of its own).
+        unused: int64 ``[u]``; ids that are left out of every softmax and entropy (no target is one of them).
 
     Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
     ``temperature`` is not above 0, or ``chunk_size`` is below 1.
@@ -83,7 +85,7 @@ def token_logprobs(
         chunk_size = positions_at_once(len(weight), hidden.device.type)
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, kept)
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, kept, unused)
     return logprobs, entropy
 
 
@@ -122,6 +124,7 @@ class _ChunkedHead(torch.autograd.Function):
         temperature: float,
         chunk: int,
         kept: Kept | None,
+        unused: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
@@ -130,6 +133,8 @@ class _ChunkedHead(torch.autograd.Function):
             logits = _logits(hidden[part], weight, bias, temperature)
             if kept is not None:
                 kept.restrict(logits, start)
+            if unused is not None:
+                logits.index_fill_(1, unused, _LEFT_OUT)
             highest = logits.amax(-1)
             logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
             weights = logits.exp()
@@ -140,7 +145,7 @@ class _ChunkedHead(torch.autograd.Function):
             entropy[part] = log_total - weights.mul_(logits).sum(-1) / total
             del logits, weights  # or they would stay while the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature, ctx.chunk, ctx.kept = temperature, chunk, kept
+        ctx.temperature, ctx.chunk, ctx.kept, ctx.unused = temperature, chunk, kept, unused
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -159,6 +164,8 @@ class _ChunkedHead(torch.autograd.Function):
             log_p = _logits(hidden[part], weight, bias, ctx.temperature)
             if ctx.kept is not None:
                 ctx.kept.restrict(log_p, start)
+            if ctx.unused is not None:
+                log_p.index_fill_(1, ctx.unused, _LEFT_OUT)
             log_p.sub_(normaliser[part, None])
             slope = grad_logprobs[part, None]
             if grad_entropy is None:
@@ -188,4 +195,4 @@ class _ChunkedHead(torch.autograd.Function):
             grad_weight = grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None

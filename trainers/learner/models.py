@@ -35,11 +35,13 @@ class Policy(nn.Module):
         targets: Tensor,
         temperature: float,
         kept: Kept | None = None,
+        unused: Tensor | None = None,
         **attention: Any,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, each ``[n]``, of the targets after ``positions`` of ``[B, L]`` tokens.
 
-        With ``kept`` they are of distributions over those tokens; see :func:`trainers.learner.logprobs.token_logprobs`.
+        ``kept`` and ``unused`` say which tokens the distributions are over; see
+        :func:`trainers.learner.logprobs.token_logprobs`.
         ``attention`` is for the backbone; see :meth:`trainers.learner.inputs.Inputs.attention`.
         """
         head = self.lm.get_output_embeddings()
@@ -51,6 +53,7 @@ class Policy(nn.Module):
             temperature=temperature,
             chunk_size=self.chunk_size,
             kept=kept,
+            unused=unused,
         )
 
 

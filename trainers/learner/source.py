@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ class ModelSource:
             check_model_files(self._place)
             self.config = AutoConfig.from_pretrained(self._place, trust_remote_code=False)
 
+    @cached_property
+    def generation_config(self) -> GenerationConfig:
+        """How transformers generates: an object's own settings, generation_config.json, or what config.json says."""
+        if self._object is not None and self._object.generation_config is not None:
+            return self._object.generation_config
+        if self._place is not None and Path(self._place, "generation_config.json").is_file():
+            found: GenerationConfig = GenerationConfig.from_pretrained(self._place, trust_remote_code=False)
+            return found
+        made: GenerationConfig = GenerationConfig.from_model_config(self.config)
+        return made
+
     def check_files(self) -> None:
         """Look at the headers of a folder's files, without reading any numbers.
 
@@ -73,10 +85,7 @@ class ModelSource:
         """
         with torch.device("meta"):
             model = self._of(copy.deepcopy(self.config))
-        if self._object is not None:
-            model.generation_config = copy.deepcopy(self._object.generation_config)
-        elif self._place is not None and Path(self._place, "generation_config.json").is_file():
-            model.generation_config = GenerationConfig.from_pretrained(self._place, trust_remote_code=False)
+        model.generation_config = copy.deepcopy(self.generation_config)
         _compute_buffers(model, self._object)
         return model.requires_grad_(True).eval()
 

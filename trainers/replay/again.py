@@ -26,8 +26,9 @@ from ..builders.environments import played as environments_played
 from ..builders.policy import tokenizer_of
 from ..checkpoints import CheckpointError, load
 from ..config import PPOConfig, load_config
+from ..config.schema import ModelSection
 from ..credit import advantage_columns, credit, explained_of
-from ..policy import resolve_device
+from ..policy import end_token_ids_of, resolve_device
 from ..ppo import learn
 from ..report.episodes import Explained
 from ..rollout.curriculum import derive_seed
@@ -52,6 +53,7 @@ _NEAR, _SERVED = 1e-5, 5e-2
 async def play_again(
     config: PPOConfig,
     tokenizer: Any,
+    ends: Sequence[int],
     episodes: Sequence[Trajectory],
     scores: Mapping[str, Score],
     others: bool,
@@ -59,12 +61,13 @@ async def play_again(
 ) -> tuple[int, list[Difference]]:
     """Let the environments answer the recorded replies: how many episodes that were, and what first differs in each.
 
+    ``ends`` are the model's own tokens that end a reply, beside the tokenizer's.
     ``episodes`` are roots, and forks of these; ``scores`` the rewards that come later and can be computed again; with
     ``others`` there are some that cannot, whose terms are then left aside; ``components`` are those of each group, of a
     mixture.
     """
     engine = RecordedEngine(episodes, config.engine.max_context)
-    renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
     player = Player(engine, renderer, limits_of(config), scores)
     forked = {(each.forked_from, each.forked_turn) for each in episodes if each.forked_from}
     points: dict[tuple[str, int], ForkPoint] = {}
@@ -161,7 +164,6 @@ async def sample_again(run: Run, episodes: Sequence[Trajectory], near: float) ->
     Returns what was computed, in words, and the first difference.
     """
     config, version, exact = run.config, run.engine.version, run.config.engine.name == "torch"
-    stops = Renderer(run.tokenizer, template_kwargs=config.data.chat_template_kwargs).stop_token_ids
     openings = {each.episode_id: int(np.argmax(each.action_mask)) for each in episodes if each.num_turns}
     limits, most = limits_of(config), run.engine.max_context
     places = asyncio.Semaphore(1 if config.rollout.max_running == 1 else 2**31)
@@ -183,7 +185,7 @@ async def sample_again(run: Run, episodes: Sequence[Trajectory], near: float) ->
         sampling = replace(
             sampling,
             max_new_tokens=min(sampling.max_new_tokens, limit - len(context)),
-            stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *stops))),
+            stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *run.stop_token_ids))),
             seed=derive_seed(episode.sampling_seed, episode.forked_turn + turn),
         )
         async with places:
@@ -286,11 +288,10 @@ def _close(a: float | None, b: float | None) -> bool:
 # ------------------------------------------------------------------------------------------------ the whole
 
 
-def tokenizer_again(recorded: RecordedRun, config: PPOConfig) -> Any:
-    """The tokenizer of the run: a model from scratch has one that was made of what environments said then."""
+def model_again(recorded: RecordedRun, config: PPOConfig) -> ModelSection:
+    """The model of the run; one from scratch has a tokenizer that was made of what environments said then."""
     saved = sorted(recorded.path.glob("checkpoints/iteration_*/model"))
-    model = config.model.model_copy(update={"path": str(saved[-1])}) if saved else config.model
-    return tokenizer_of(config.model_copy(update={"model": model}))
+    return config.model.model_copy(update={"path": str(saved[-1])}) if saved else config.model
 
 
 def checkpoint_before(recorded: RecordedRun, config: PPOConfig, iteration: int) -> Path | None:
@@ -367,8 +368,9 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     report = Report()
 
     with scores_of(config) as (scores, others):
-        tokenizer = tokenizer_again(recorded, config)
-        played, found = await play_again(config, tokenizer, some, scores, bool(others), components)
+        model = model_again(recorded, config)
+        tokenizer, ends = tokenizer_of(config.model_copy(update={"model": model})), end_token_ids_of(model)
+        played, found = await play_again(config, tokenizer, ends, some, scores, bool(others), components)
     left = [f"{len(some) - played} of {len(some)} episodes left out"] if played < len(some) else []
     left += [f"without {' and '.join(others)}, which ask models"] if others else []
     said = "; ".join([f"{played} episodes: the same", *left])

@@ -7,7 +7,7 @@ kill their engine are marked ``last``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,7 +55,8 @@ class Kit:
         model: The reference, float32.
         other: The same architecture with other weights.
         make: From a model and ``max_slots`` to an engine with the model's weights as version 0 and nothing cached. A
-            server, which is started with its limits, may leave ``max_slots`` alone.
+            server, which is started with its limits, may leave ``max_slots`` alone. Those that compute also take
+            ``unused`` ids, which are never sampled.
         weights: From a model to what ``update_weights`` takes.
         kill: Makes the engine fail at its next work.
         death: A pattern of what ``EngineDeadError`` says then.
@@ -100,8 +101,8 @@ def _kill_torch(engine: TorchEngine) -> None:
 
 @contextmanager
 def _torch_kit(family: str) -> Iterator[Kit]:
-    async def make(model: PreTrainedModel, max_slots: int = 64) -> TorchEngine:
-        return TorchEngine(model, max_slots=max_slots, max_context=CONTEXT, threads=1)
+    async def make(model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = ()) -> TorchEngine:
+        return TorchEngine(model, max_slots=max_slots, max_context=CONTEXT, threads=1, unused_token_ids=unused)
 
     yield Kit(
         lively_model(family),
@@ -145,8 +146,8 @@ def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
     """Two of another kit's engines behind one."""
     with one() as kit:
 
-        async def make(model: PreTrainedModel, max_slots: int = 64) -> Replicas:
-            engines = [await kit.make(model, max_slots=max_slots) for _ in range(2)]
+        async def make(model: PreTrainedModel, max_slots: int = 64, **more: Any) -> Replicas:
+            engines = [await kit.make(model, max_slots=max_slots, **more) for _ in range(2)]
             replicas = Replicas(engines, limits=Limits(probe_interval=60.0))
             replicas._router.slack = (
                 1000.0  # nothing moves for balance, so that a session's KV is where it is looked for

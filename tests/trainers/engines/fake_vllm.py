@@ -69,6 +69,7 @@ class FakeVLLM:
         self.weights: dict[str, Any] = {}
         self.base: dict[str, Any] = {}
         self.adapter: dict[str, Any] = {}
+        self.left_out: list[list[int]] | None = None  # spans of ids
         self.kinds: list[str] = []  # of the buckets that came
         self.active = self.paused = self.asleep = False
         self.running = 0
@@ -143,6 +144,9 @@ class FakeVLLM:
     def _collective_rpc(self, body: dict[str, Any]) -> Any:
         if not self.manners.extension:
             raise RuntimeError(f"'CPUWorker' object has no attribute '{body['method']}'")
+        if body["method"] == "leave_out":
+            (self.left_out,) = body["args"]
+            return {"results": [None] * self.manners.world}
         if body["method"] == "weight_checksums":
             sums = {name: sum(map(bits, parts)) % 2**64 for name, parts in self._fused().items()}
             return {"results": [sums] * self.manners.world}

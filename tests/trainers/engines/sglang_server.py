@@ -26,10 +26,17 @@ class Server(RealServer):
     def options(self, **more: object) -> SGLangOptions:
         return SGLangOptions(base_url=self.url, **PATIENT | more)
 
-    async def make(self, model: PreTrainedModel, max_slots: int = 64, **more: object) -> SGLangEngine:
+    async def make(
+        self, model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = (), **more: object
+    ) -> SGLangEngine:
         with self.running():
             engine = SGLangEngine(
-                self.folder, self.options(**more), max_context=self.context, weights=model.state_dict(), version=0
+                self.folder,
+                self.options(**more),
+                max_context=self.context,
+                weights=model.state_dict(),
+                version=0,
+                unused_token_ids=unused,
             )
             await engine.ready()
             return engine

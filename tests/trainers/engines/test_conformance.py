@@ -193,6 +193,24 @@ async def test_what_the_cuts_kept_is_reported_or_refused(computing_kit: Kit) -> 
             assert set(some.tolist()) == set(cut_by_hand(full[at].double().exp().numpy(), 8, 0.8, 0.0, False))
 
 
+async def test_unused_ids_are_left_out(computing_kit: Kit) -> None:
+    unused = [2, 3, *range(VOCAB // 2, VOCAB)]
+    samplings = [Sampling(temperature=t, top_k=k, max_new_tokens=16, seed=1) for t in (0.0, 0.7, 3.0) for k in (0, 5)]
+    asked = prompts(len(samplings), seed=8)
+    async with running(computing_kit, unused=unused) as engine:
+        made = await asyncio.gather(*(engine.generate(*each) for each in zip(asked, samplings, strict=True)))
+    for prompt, sampling, generation in zip(asked, samplings, made, strict=True):
+        full = forward(computing_kit.model, prompt, generation.token_ids, sampling.temperature or 1.0)
+        full[:, unused] = -torch.inf
+        rest = full.log_softmax(-1)
+        np.testing.assert_allclose(generation.logprobs, picked(rest, generation.token_ids), atol=1e-4)
+        if not sampling.temperature:
+            assert generation.token_ids.tolist() == rest.argmax(-1).tolist()
+    async with running(computing_kit) as engine:  # the next engine is not bound by the one before
+        free = await engine.generate(asked[4], Sampling(temperature=3.0, max_new_tokens=60, seed=1))
+    assert not set(unused).isdisjoint(free.token_ids.tolist())
+
+
 async def test_samples_follow_the_distribution(kit: Kit) -> None:
     if not kit.computes:
         pytest.skip("its tokens are made up")

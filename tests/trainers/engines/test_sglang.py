@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,17 @@ def weights() -> dict[str, torch.Tensor]:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, manners: ServerBehavior | None = None, *, version: int = 0, **options: Any
+    folder: Path,
+    manners: ServerBehavior | None = None,
+    *,
+    version: int = 0,
+    unused: Sequence[int] = (),
+    **options: Any,
 ) -> AsyncIterator[tuple[FakeSGLang, SGLangEngine]]:
     server = FakeSGLang(manners)
     url = await server.start()
-    engine = SGLangEngine(folder, SGLangOptions(base_url=url, **QUICK | options), max_context=CONTEXT, version=version)
+    made = SGLangOptions(base_url=url, **QUICK | options)
+    engine = SGLangEngine(folder, made, max_context=CONTEXT, version=version, unused_token_ids=unused)
     try:
         async with asyncio.timeout(100):
             yield server, engine
@@ -58,6 +64,13 @@ async def started(server: FakeSGLang, count: int = 1, tokens: int = 1) -> None:
     """Wait until so many requests have so many tokens."""
     while sum(len(request.tokens) >= tokens for request in server.live.values()) < count:
         await asyncio.sleep(0.002)
+
+
+async def test_unused_ids_are_biased_away(folder: Path) -> None:
+    async with serving(folder, unused=[7, 60]) as (server, engine):
+        await engine.generate([1, 2, 3], Sampling(max_new_tokens=4))
+        (body,) = (body for path, body in server.log if path == "/generate")
+    assert body["sampling_params"]["logit_bias"] == {"7": -1e30, "60": -1e30}
 
 
 # Versions of weights

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ NAME = "model.layers.1.mlp.down_proj.weight"
 
 @asynccontextmanager
 async def serving(
-    folder: Path, manners: ServerBehavior | None = None, **options: Any
+    folder: Path, manners: ServerBehavior | None = None, *, unused: Sequence[int] = (), **options: Any
 ) -> AsyncIterator[tuple[FakeVLLM, VLLMEngine]]:
     server = FakeVLLM(manners)
     url = await server.start()
     weights = lively_model().state_dict()
-    options = QUICK | options
-    engine = VLLMEngine(folder, VLLMOptions(base_url=url, **options), max_context=CONTEXT, weights=weights)
+    options = VLLMOptions(base_url=url, **QUICK | options)
+    engine = VLLMEngine(folder, options, max_context=CONTEXT, weights=weights, unused_token_ids=unused)
     try:
         async with asyncio.timeout(100):
             yield server, engine
@@ -122,6 +122,16 @@ async def test_it_goes_on_with_a_server_that_another_client_left_in_the_middle(f
 
 
 # Answers
+
+
+@pytest.mark.parametrize(
+    ("unused", "spans"),
+    [((), []), ((5,), [[5, 6]]), ((0, 1, 2, 7, 9, 10), [[0, 3], [7, 8], [9, 11]]), ((*range(40, 64),), [[40, 64]])],
+)
+async def test_workers_get_the_unused_ids(folder: Path, unused: tuple[int, ...], spans: list[list[int]]) -> None:
+    async with serving(folder, unused=unused) as (server, engine):
+        await engine.ready()
+        assert server.left_out == spans
 
 
 def body_of(spans: list[dict[str, Any]], count: int = 3, **choice: Any) -> dict[str, Any]:

@@ -30,7 +30,9 @@ class Server(RealServer):
     def options(self, **more: object) -> VLLMOptions:
         return VLLMOptions(base_url=self.url, **PATIENT | {"transport": "process_group"} | more)
 
-    async def make(self, model: PreTrainedModel, max_slots: int = 32, **more: object) -> VLLMEngine:
+    async def make(
+        self, model: PreTrainedModel, max_slots: int = 32, unused: Sequence[int] = (), **more: object
+    ) -> VLLMEngine:
         with self.running():
             engine = VLLMEngine(
                 self.folder / "model",
@@ -38,6 +40,7 @@ class Server(RealServer):
                 max_context=self.context,
                 weights=model.state_dict(),
                 version=0,
+                unused_token_ids=unused,
             )
             await engine.ready()
             return engine

@@ -143,6 +143,7 @@ def payload(bucket: Bucket) -> str:
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
 
+_NEVER = -1e30  # as a bias: divided by the lowest temperature it is still a float32
 _ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
 
 
@@ -221,9 +222,19 @@ class Checksums(BaseModel):
 
 
 def generate_body(
-    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int, seed: int | None
+    token_ids: Sequence[int],
+    sampling: Sampling,
+    *,
+    stops: Sequence[int],
+    room: int,
+    vocab_size: int,
+    seed: int | None,
+    unused: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The body of ``POST /generate`` for at most ``room`` tokens up to one of ``stops``, without the request's name."""
+    """The body of ``POST /generate`` for at most ``room`` tokens up to one of ``stops``, without the request's name.
+
+    A bias keeps ``unused`` ids from being sampled; SGLang adds it before it computes log-probabilities.
+    """
     top_p, top_k = sampling.top_p, sampling.top_k if 0 < sampling.top_k < vocab_size else -1
     if top_k == 1 and sampling.temperature > 0:
         # SGLang takes a batch of nothing but top_k = 1 for greedy decoding, whose log-probs are without temperature.
@@ -240,6 +251,8 @@ def generate_body(
     }
     if seed is not None:
         parameters["sampling_seed"] = seed
+    if unused:
+        parameters["logit_bias"] = {str(token): _NEVER for token in unused}
     return {"input_ids": list(token_ids), "sampling_params": parameters, "return_logprob": True}
 
 
@@ -402,6 +415,7 @@ class SGLangEngine(RemoteEngine):
             room=room,
             vocab_size=self._vocab_size,
             seed=flight.seed,
+            unused=self._unused_token_ids,
         )
 
         def named() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -218,6 +219,13 @@ def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict
     return described
 
 
+def spans(ids: Sequence[int]) -> list[list[int]]:
+    """Sorted ids as spans, ``[start, end)`` each."""
+    starts = [each for before, each in pairwise([-2, *ids]) if each != before + 1]
+    ends = [each + 1 for each, after in pairwise([*ids, -2]) if after != each + 1]
+    return [list(pair) for pair in zip(starts, ends, strict=True)]
+
+
 _METRICS_S = 0.5  # between two looks at the server's counters, while requests run
 _GENERATE = "/inference/v1/generate"
 
@@ -300,6 +308,8 @@ class VLLMEngine(RemoteEngine):
             await updater.control("/wake_up")
         answer = await self._client.request("POST", "/collective_rpc", {"method": "describe_to_the_trainer"})
         described = check_description(answer, self._vocab_size, self.max_context)
+        # Also where there are none: a client before this one may have had others.
+        await updater.control("/collective_rpc", {"method": "leave_out", "args": [spans(self._unused_token_ids)]})
         updater.connect(
             device=described["device"],
             ranks=await self._get("/get_world_size", "world_size"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import vllm
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as layers
@@ -40,6 +41,12 @@ class WorkerExtension:
             # cannot do on a CPU: that would end the engine.
             "reads_prompts": not (current_platform.is_cpu() and config.scheduler_config.enable_chunked_prefill),
         }
+
+    def leave_out(self, spans: list[list[int]]) -> None:
+        """Never sample the ids of these spans, ``[start, end)`` each; those of an earlier call count no more."""
+        worker: Any = self
+        ids = [token for start, end in spans for token in range(start, end)]
+        worker.model_runner.sampler.unused = torch.tensor(ids, device=worker.device) if ids else None
 
     def weight_checksums(self) -> dict[str, int]:
         """Of each parameter that this worker holds; see :func:`trainers.engines.weights.bits`."""

@@ -2,12 +2,14 @@
 
 vLLM's ``raw_logprobs`` ignore the temperature, and its ``processed_logprobs`` are renormalised after the cuts. The
 protocol wants ``log_softmax(logits / T)`` over the full vocabulary (:mod:`trainers.engines.base`): raw log-probs, of
-logits divided by the temperature. The cuts come in the protocol's order too: vLLM applies min-p first, here it is last.
-No rank is computed, for which vLLM would compile a kernel.
+logits divided by the temperature. Ids without a token are left out first of all; vLLM's ``logit_bias`` would not reach
+raw log-probs. The cuts come in the protocol's order too: vLLM applies min-p first, here it is last. No rank is
+computed, for which vLLM would compile a kernel.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,9 +23,12 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 class Sampler(theirs.Sampler):
     """See the module. Of the model runner "V1"; the server sets ``VLLM_USE_V2_MODEL_RUNNER=0``."""
 
+    unused: Tensor | None = None  #: int64 ``[u]``; ids that are never sampled
     _temperature: Tensor | None = None  # of the rows that are being sampled; prompts have none
 
     def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any) -> Any:
+        if self.unused is not None:
+            logits.index_fill_(1, self.unused, -math.inf)
         self._temperature = sampling_metadata.temperature
         try:
             return super().forward(logits, sampling_metadata, *args, **kwargs)

@@ -1,0 +1,127 @@
+"""The entropy that an update reports and steers by is that of all episodes, also of those without a gradient."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_vocabulary import episode
+
+from trainers import tiny
+from trainers.algorithms.batch import Advantages
+from trainers.algorithms.kl import EntropyBonus
+from trainers.config import resolve
+from trainers.learner import Learner, OptimizerSettings
+from trainers.ppo import learn
+from trainers.trajectory import action_offsets
+
+RNG = np.random.default_rng(3)
+#: Of different lengths, so that means of means are not the mean.
+EPISODES = [episode(RNG.integers(0, 61, size).tolist()) for size in (6, 30, 9, 14, 22, 7, 11, 5)]
+OFFSETS = action_offsets(EPISODES)
+
+
+def learner_of(lr: float = 1e-9) -> Learner:
+    model = tiny.build_model(61, hidden=32, layers=1, heads=2, kv_heads=1, seed=5)
+    with torch.no_grad():  # tokens and places differ in their entropies
+        for weight in model.parameters():
+            weight.mul_(6.0)
+    return Learner(model, optimizer=OptimizerSettings(lr=lr, warmup_steps=0))
+
+
+class Counted:
+    """A learner whose passes without a gradient are counted."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner, self.scored = learner, list[list[Any]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._learner, name)
+
+    def logprobs(self, trajectories: Any, **options: Any) -> Any:
+        self.scored.append(list(trajectories))
+        return self._learner.logprobs(trajectories, **options)
+
+
+def learned(
+    learner: Any, with_gradient: list[int], *words: str, known: bool = False, masked: bool = True, explain: bool = False
+) -> tuple[dict[str, float], Any, Any]:
+    """An iteration in which these episodes have advantages; its metrics, the controller, what is recorded."""
+    config, _ = resolve(["actor.entropy_coeff=0", "actor.lr_warmup_steps=0", "actor.mini_batches=1", *words])
+    advantages = np.concatenate(
+        [np.full(size, 0.5 if e in with_gradient else 0.0) for e, size in enumerate(np.diff(OFFSETS))]
+    )
+    scores, spread = learner.logprobs(EPISODES, entropy=True)
+    columns = {"old_logprobs": np.concatenate(scores).astype(np.float64), "advantages": advantages}
+    if known:
+        columns["entropy"] = np.concatenate(spread).astype(np.float64)
+    section = config.actor
+    bonus = EntropyBonus(section.entropy_coeff, section.entropy_target, section.entropy_step)
+    run: Any = SimpleNamespace(config=config, learner=learner, entropy=bonus, iteration=0, given_up=threading.Event())
+    made = Advantages(advantages, np.full(OFFSETS[-1], masked))
+    if isinstance(learner, Counted):
+        learner.scored.clear()
+    metrics, recorded, _ = learn(run, EPISODES, columns, made, {}, explain=explain)
+    return metrics, bonus, recorded
+
+
+def entropies() -> list[np.ndarray]:
+    return learner_of().logprobs(EPISODES, entropy=True)[1]
+
+
+@pytest.mark.parametrize("words", [(), ("actor.mini_batches=3",), ("actor.mini_batches=3", "actor.ppo_epochs=2")])
+@pytest.mark.parametrize("with_gradient", [[3], [0, 1], list(range(8)), []])
+@pytest.mark.parametrize("known", [False, True])
+def test_entropy_is_of_all_tokens(words, with_gradient, known):
+    metrics, _, _ = learned(learner_of(), with_gradient, *words, known=known)
+    every = np.concatenate(entropies())
+    assert metrics["actor/entropy"] == pytest.approx(float(every.mean()), rel=1e-4)
+    alone = [each.mean() for e, each in enumerate(entropies()) if e in with_gradient]
+    if len(with_gradient) == 1:
+        assert abs(alone[0] / every.mean() - 1) > 0.02, "nothing would be seen"
+
+
+def test_entropy_is_there_where_no_token_is_trained_on():
+    metrics, _, _ = learned(learner_of(), [2], masked=False)
+    assert metrics["actor/entropy"] == pytest.approx(float(np.concatenate(entropies()).mean()), rel=1e-4)
+
+
+def test_only_what_the_update_leaves_out_is_scored():
+    learner = Counted(learner_of())
+    learned(learner, [1, 4], "actor.ppo_epochs=2")
+    assert [[EPISODES.index(each) for each in part] for part in map(sorted_by_place, learner.scored)] == [
+        [0, 2, 3, 5, 6, 7]
+    ]
+    learned(learner, [1, 4], known=True)
+    assert not learner.scored
+    learned(learner, [1, 4], "actor.entropy_coeff=0.01")  # which has a gradient everywhere
+    assert not learner.scored
+
+
+def sorted_by_place(part: list[Any]) -> list[Any]:
+    return sorted(part, key=lambda each: next(e for e, other in enumerate(EPISODES) if other is each))
+
+
+def test_the_target_is_compared_with_all_tokens():
+    """Seven episodes below the target and one above: the bonus must rise."""
+    each = [float(values.mean()) for values in entropies()]
+    every = float(np.concatenate(entropies()).mean())
+    highest = int(np.argmax(each))
+    target = (each[highest] + every) / 2
+    assert every < target < each[highest]
+    _, bonus, _ = learned(learner_of(), [highest], f"actor.entropy_target={target}")
+    assert bonus.below
+    assert bonus.now > 0
+
+
+def test_the_step_is_the_same_as_without_the_entropies():
+    found = []
+    for known in (False, True):
+        learner = learner_of(lr=1e-3)
+        learned(learner, [1, 4], known=known)
+        found.append(learner.weights())
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())

@@ -1,0 +1,108 @@
+"""Which tasks a run plays, as a digest that its checkpoints keep: a resumed run must not mistake others for them.
+
+Groups have numbers, and a number means a task by its place. Where rows were added or a file was exchanged, the same
+numbers mean other tasks: some would come twice, and others never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from textenvs.evaluate.plan import fingerprint
+from textenvs.registry import describe, list_environments
+from textenvs.task import Rows, TaskSet
+from textenvs.text import plural
+
+from ..checkpoints import Checkpoint, CheckpointError
+from ..config import PPOConfig
+from .environments import Component, played, validation_tasks
+
+_GENERATED = 4  #: tasks of an endless set that are looked at
+_LAZY = 256  #: tasks, evenly spaced, of a finite set that is not in memory
+
+
+def data_of(config: PPOConfig) -> dict[str, Any]:
+    """For ``training`` and ``validation``: by component, what :func:`_identity` says of its tasks."""
+    data: dict[str, Any] = {"training": {}, "validation": {}}
+    for each in played(config):
+        with closing(each.make(each.training)) as env:
+            size = env.tasks.size
+            limits = [limit for limit in (size, each.train_size) if limit is not None]
+            data["training"][each.name] = _identity(each, env.tasks, range(min(limits)) if limits else None)
+        with closing(each.make(each.validation)) as env:
+            data["validation"][each.name] = _identity(each, env.tasks, validation_tasks(config, each))
+    return data
+
+
+def _identity(component: Component, tasks: TaskSet, chosen: range | None) -> dict[str, Any]:
+    """The set's name, how many tasks are played (``None``: endless), a digest of them, and the environment's version.
+
+    Rows in memory are all read; of a set that is generated, the first or some tasks stand for the others.
+    """
+    own = component.id.rpartition(":")[2]
+    return {
+        "name": tasks.name,
+        "tasks": None if tasks.size is None or chosen is None else len(chosen),
+        "digest": fingerprint(tasks, _looked_at(tasks, chosen)),
+        "version": describe(own).version if own in list_environments(with_arguments=True) else None,
+    }
+
+
+def _looked_at(tasks: TaskSet, chosen: range | None) -> Sequence[int]:
+    if tasks.size is None or chosen is None:
+        first = 0 if chosen is None else chosen.start
+        return range(first, first + _GENERATED)
+    if isinstance(tasks, Rows) or len(chosen) <= _LAZY:
+        return chosen
+    return [chosen[place * (len(chosen) - 1) // (_LAZY - 1)] for place in range(_LAZY)]
+
+
+def check_data(config: PPOConfig, checkpoint: Checkpoint, data: Mapping[str, Any]) -> Iterator[str]:
+    """Refuse to resume with other tasks to train on, with ``CheckpointError``; or lines on what is different.
+
+    The lines are on validation, whose tasks may be others, and on all where ``trainer.resume_other_data`` allows it.
+    """
+    before = checkpoint.state.get("data")
+    if before is None:
+        yield "an older version wrote the checkpoint, without its tasks: whether they are the same is not known"
+        return
+    other = list(_differences(config, before, data, "training"))
+    if other and not (config.trainer.resume_other_data or config.trainer.val_only):
+        raise CheckpointError(
+            f"{checkpoint.path} cannot be resumed from, because the tasks are others: {'; '.join(other)}. Tasks have "
+            "their numbers by their places, so some would come twice and others never. Bring the tasks back, give this "
+            "run a folder of its own (trainer.experiment_name=NAME), or resume with the tasks of now "
+            "(trainer.resume_other_data=true)"
+        )
+    for line in (*other, *_differences(config, before, data, "validation")):
+        yield f"the tasks are not the checkpoint's: {line}"
+
+
+def _differences(config: PPOConfig, before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> Iterator[str]:
+    for each in played(config):
+        old, new = before[part].get(each.name), now[part][each.name]
+        if old is None or old == new:
+            continue
+        what = each.said(part)
+        if old["tasks"] != new["tasks"]:
+            sizes = ["endless tasks" if one["tasks"] is None else plural(one["tasks"], "task") for one in (old, new)]
+            yield f"{what} had {sizes[0]} and has {sizes[1]}{_kept(each, old, part)}"
+        elif old["digest"] != new["digest"]:
+            names = f" ({old['name']} then, {new['name']} now)" if old["name"] != new["name"] else f" ({new['name']})"
+            yield f"{what} has tasks with another content{names}"
+        elif old["version"] != new["version"]:
+            yield f"{what} was in version {old['version']} of {each.id} and is in version {new['version']}"
+
+
+def _kept(component: Component, old: Mapping[str, Any], part: str) -> str:
+    """Whether the earlier tasks are the first ones of now, in words."""
+    if part != "training" or old["tasks"] is None:
+        return ""
+    with closing(component.make(component.training)) as env:
+        tasks, count = env.tasks, old["tasks"]
+        if not isinstance(tasks, Rows) or tasks.size < count:
+            return ""
+        same = fingerprint(tasks, range(count)) == old["digest"]
+        return f", the first {count} {'as they were' if same else 'not as they were'}"
