@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .config import PPOConfig, load_config, show_help
+from .config import PPOConfig, check_arguments, load_config
 from .config.commands import GenerateConfig
 
 if __name__ == "__main__":
-    show_help(sys.argv[1:], GenerateConfig, "python -m trainers.generate")
+    check_arguments(sys.argv[1:], GenerateConfig, "python -m trainers.generate")
 
 import torch
 from transformers.utils.logging import disable_progress_bar

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .algorithms.advantages import NEEDS_TERMS
-from .config import PPOConfig, load_config, show_help
+from .config import PPOConfig, check_arguments, load_config
 
 if __name__ == "__main__":
-    show_help(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
+    check_arguments(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
 
 try:
     import torch  # noqa: F401 - not for use here: for an error that says how to get it

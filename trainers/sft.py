@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from .config import SFTConfig, load_config, show_help
+from .config import SFTConfig, check_arguments, load_config
 
 if __name__ == "__main__":
-    show_help(sys.argv[1:], SFTConfig, "python -m trainers.sft")
+    check_arguments(sys.argv[1:], SFTConfig, "python -m trainers.sft")
 
 try:
     import torch

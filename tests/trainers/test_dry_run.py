@@ -91,11 +91,12 @@ def test_an_opening_that_cannot_be_played_is_told_with_its_reason(tmp_path, caps
 def test_what_differs_is_printed_and_with_all_the_rest(tmp_path, capsys):
     argv = ["actor.lr=0.5", "env.kwargs.level=easy", *MODEL]
     dry_run(*argv)
-    changed = yaml.load(capsys.readouterr().out, Loader)
-    assert changed == {
+    said = capsys.readouterr().out
+    assert yaml.load("".join(line for line in said.splitlines(True) if "# chosen" not in line), Loader) == {
         "env": {"kwargs": {"level": "easy"}},
         "model": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 300},
         "actor": {"lr": 0.5},
+        "cluster": None,
     }
     dry_run(*argv, "--all")
     path = tmp_path / "all.yaml"
