@@ -39,6 +39,7 @@ from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
 from .cluster.memory import PlanError
+from .cluster.plan import with_replicas
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump
@@ -124,6 +125,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     if checkpoint is not None:
         refuse_checkpoint(config, checkpoint)
     plan = plan_of(config)
+    config = with_replicas(config, len(plan.engines))
     config, notes = with_scripts_there_are(config)
     credit = collection.redistribution_of(config.algorithm)
     components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context

@@ -407,17 +407,17 @@ def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
     """Replicas that are at the fullest place: in this machine's memory, or on one GPU."""
     engine, cluster = config.engine, config.cluster
     if device == "cpu":
-        return engine.replicas
+        return engine.engines
     if cluster.backend != "local" or not cluster.colocate:  # each has its own
         return 1
     if engine.name == "torch":  # where the learner is
-        return engine.replicas
-    return ceil(engine.replicas * engine.tensor_parallel_size / max(machine.gpus, 1))  # servers take GPUs in turn
+        return engine.engines
+    return ceil(engine.engines * engine.tensor_parallel_size / max(machine.gpus, 1))  # servers take GPUs in turn
 
 
 def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> str:
     several = _engines_at_once(config, device, machine) > 1
-    fewer = {"engine": f", or fewer engine.replicas (now {config.engine.replicas})"} if several else {}
+    fewer = {"engine": f", or fewer engine.replicas (now {config.engine.engines})"} if several else {}
     parts = [
         f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)}{fewer.get(who, '')})"
         for who, what, size in sorted(needs, key=lambda row: -row[2])[:_LISTED]

@@ -238,9 +238,10 @@ class ServingSection(Section):
     name: Literal["torch", "vllm", "sglang", "openai"] = "torch"
     """`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` has no token ids
     and is refused here; `textenvs evaluate` uses such services."""
-    replicas: int = Field(1, ge=1)
+    replicas: int | None = Field(None, ge=1)
     """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
-    Several addresses in `base_url` are so many replicas without this."""
+    null is as many as there are GPUs for, and one on a CPU. Several addresses in `base_url` are so many replicas
+    without this."""
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs (on a CPU, processes) that share each matrix of one `vllm` or `sglang` server that is started."""
     max_slots: int | None = Field(None, ge=1)
@@ -268,8 +269,8 @@ class ServingSection(Section):
 
     @property
     def engines(self) -> int:
-        """How many there are: one for each server that runs already, else ``replicas``."""
-        return len(self.base_urls) or self.replicas
+        """How many there are: one for each server that runs already, else ``replicas``, which a plan may count."""
+        return len(self.base_urls) or self.replicas or 1
 
 
 class EngineSection(ServingSection):

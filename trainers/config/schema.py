@@ -326,7 +326,7 @@ def template_checks(names: Iterable[str]) -> Problems:
 
 def engine_checks(engine: ServingSection) -> Problems:
     name, urls = engine.name, engine.base_urls
-    if engine.replicas > 1 and (urls or name == "openai"):
+    if (engine.replicas or 1) > 1 and (urls or name == "openai"):
         each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
         yield "engine.replicas", f"is {engine.replicas}; {each}"
     words = [word.partition("=")[0] for word in engine.sglang.server_args]
