@@ -152,7 +152,8 @@ class SupervisedSection(Section):
     files: Names | None = None
     """Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted expert of the
     environment."""
-    demonstrations: int = Field(20000, ge=1, description="Episodes that the scripted expert plays.")
+    demonstrations: int = Field(20000, ge=1)
+    """Episodes that the scripted expert plays at most: no more than `steps` times `batch_size` are needed."""
     mistake_rate: float = Field(0.3, ge=0, lt=1)
     """Share of the expert's turns that are careless replies instead, to show what to do after one."""
     mistake_weight: float = Field(0.0, ge=0)
