@@ -27,9 +27,9 @@ class ModelSection(Section):
     kv_heads: int = Field(2, ge=1, description="Key/value heads; divides `heads`.")
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Type to compute in, of learner and engines; the learner's own weights are float32. null is `bfloat16` for a given
-    model where the GPU or the processor multiplies in it (`avx512_bf16`, `amx_bf16`), except for one below 5 million
-    parameters."""
+    """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes are
+    in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it (`avx512_bf16`,
+    `amx_bf16`), except for one below 5 million parameters."""
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
     lora_rank: int = Field(0, ge=0)
     """Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not."""
