@@ -37,7 +37,8 @@ def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
         "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
         "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
         "came from (with `--all` every key), and what it prints can be given to `--config` again; `--plan-for` places",
-        "the run on another machine ([the plan](cluster.md#the-plan)). `--help` prints this page for the terminal.",
+        "the run on another machine ([the plan](cluster.md#the-plan)). `--help SECTION` prints a",
+        "section of this page for the terminal, `--help --all` the whole.",
         "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
     ]
     seen: dict[str, str] = {}  # rows of earlier commands, by key

@@ -1,6 +1,7 @@
 """The notebooks of examples/notebooks run from top to bottom, as in Jupyter: within a running event loop."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,8 @@ def test_a_notebook_runs(name, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.endswith("all cells ran\n")
+    assert "\ufffd" not in done.stdout
+    if name == "training":
+        before, after = map(int, re.search(r"^right: (\d+)% -> (\d+)%$", done.stdout, re.MULTILINE).groups())
+        assert before < 65
+        assert after > 90

@@ -75,6 +75,27 @@ def test_help_imports_no_training_library():
     assert [line for line, _, text in said if "usage" not in text.lower()] == []
 
 
+def test_wrong_keys_need_no_training_library():
+    """They are answered within the second that configuration takes to import."""
+    wrong = [
+        ["trainers.ppo", "actor.learning_rate=1", "model.path=Qwen/Qwen3-4B"],
+        ["trainers.ppo", "rollout.n=0", "--dry-run"],
+        ["trainers.sft", "sft.learning_rate=1"],
+        ["trainers.generate", "rollout.max_new_tokens=1"],
+        ["trainers", "ppo", "actor.learning_rate=1"],
+    ]
+    out, err = started("-c", BLOCKED, json.dumps(wrong)).communicate(timeout=110)
+    assert [status for _, status, _ in map(json.loads, out.splitlines())] == [2] * len(wrong)
+    for meant in (
+        "here it is actor.lr",
+        "rollout.n: 0 is not allowed",
+        "here it is sft.lr",
+        "rollout.max_response_length",
+    ):
+        assert meant in err
+    assert "torch" not in err
+
+
 @pytest.mark.parametrize("line", [["trainers.generate", "--help"], ["trainers"]], ids=" ".join)
 def test_a_reader_that_has_gone_is_no_error(line):
     program = started("-m", *line)

@@ -10,6 +10,11 @@ Importing this package registers every environment of ``envs_registry.yaml``::
     conversation, reward, terminated, truncated, info = env.step("#### 12")
 """
 
+from .startup import end_on_interrupt, is_command
+
+if is_command():  # before the imports that take their time
+    end_on_interrupt()
+
 from .attack import COMMON, Attack, always, sequence
 from .env import FAILURE_STOPS, EnvironmentFailure, EpisodeState, TextEnv, Turn
 from .episodes import play_episodes

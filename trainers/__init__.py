@@ -8,6 +8,10 @@ not running.
 """
 
 import os
+import sys
+
+if sys.argv[:1] == ["-m"]:  # a command is being imported: Ctrl-C ends it, by textenvs.startup
+    import textenvs  # noqa: F401
 
 from .registry import Result, Trainer, TrainerNotFoundError, make, names
 

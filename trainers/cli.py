@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
+from textenvs.startup import INTERRUPTED, raise_on_interrupt
 from textenvs.text import printable
 
 T = TypeVar("T")
@@ -29,7 +30,6 @@ log = logging.getLogger("trainers")
 
 #: Seconds from a signal to the end of the process, where something keeps it from ending by itself.
 GRACE_S = 5.0
-INTERRUPTED = 130  # the exit code
 _GC_THRESHOLDS = (20_000, 20, 20)  # objects made, and collections of each younger generation, before one is due
 
 
@@ -49,6 +49,7 @@ def run_command(
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
+        raise_on_interrupt()
         return work()
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(stopped, file=sys.stderr)

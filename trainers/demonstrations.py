@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -83,24 +85,27 @@ def play(
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
     if mistake_weight < 0.0:
         raise ValueError(f"mistake_weight must be at least 0, not {mistake_weight}")
-    call = _called if step_timeout_s is None else partial(_in_thread, step_timeout_s)
     if tasks is not None and env.tasks.size is not None and tasks >= env.tasks.size:
         tasks = None
     played = number = 0
-    while played < count:
-        rng = np.random.default_rng((seed, number))
-        number += 1
-        try:
-            conversation, opening, wrongs = _episode(env, rng, tasks, mistake_rate, call)
-        except ConnectionError as error:
-            raise DemonstrationError(
-                f"{error}: a server must be there and show its scripted replies (textenvs serve --allow expert); else "
-                "give conversations to imitate (files with a column 'messages'), or switch the warm start off"
-            ) from error
-        weights = [mistake_weight if wrong else 1.0 for wrong in wrongs]
-        if any(weights):
-            played += 1
-            yield _up_to_last_imitated(conversation, opening, weights)
+    with ExitStack() as stack:
+        call: Callable[..., Any] = _called
+        if step_timeout_s is not None:
+            call = stack.enter_context(closing(_Thread(step_timeout_s)))
+        while played < count:
+            rng = np.random.default_rng((seed, number))
+            number += 1
+            try:
+                conversation, opening, wrongs = _episode(env, rng, tasks, mistake_rate, call)
+            except ConnectionError as error:
+                raise DemonstrationError(
+                    f"{error}: a server must be there and show its scripted replies (textenvs serve --allow expert); "
+                    "else give conversations to imitate (files with a column 'messages'), or switch the warm start off"
+                ) from error
+            weights = [mistake_weight if wrong else 1.0 for wrong in wrongs]
+            if any(weights):
+                played += 1
+                yield _up_to_last_imitated(conversation, opening, weights)
 
 
 def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -110,25 +115,40 @@ def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
         raise DemonstrationError(f"the environment's {what} called sys.exit({error.code!r:.100})") from error
 
 
-def _in_thread(timeout_s: float, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """:func:`_called` in a daemon thread: the process does not wait at its end for a call that hangs."""
-    result: Future[Any] = Future()
+class _Thread:
+    """:func:`_called` in a daemon thread, the same for all calls; the process does not wait for one that hangs."""
 
-    def work() -> None:
-        try:
-            result.set_result(_called(what, function, *args, **kwargs))
-        except BaseException as error:
-            result.set_exception(error)
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s, self._hangs = timeout_s, False
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="textenvs-demonstrations", daemon=True)
+        self._thread.start()
 
-    thread = threading.Thread(target=work, name="textenvs-demonstrations", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if not result.done():
-        raise StuckError(
-            f"the environment's {what} took longer than {timeout_s:g} s while its expert played; see what it waits "
-            "for, or raise step_timeout_s (of warm_start, or of sft)"
-        )
-    return result.result()
+    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result: Future[Any] = Future()
+        self._calls.put((result, partial(_called, what, function, *args, **kwargs)))
+        wait([result], self._timeout_s)
+        if not result.done():
+            self._hangs = True
+            raise StuckError(
+                f"the environment's {what} took longer than {self._timeout_s:g} s while its expert played; see what it "
+                "waits for, or raise step_timeout_s (of warm_start, or of sft)"
+            )
+        return result.result()
+
+    def close(self) -> None:
+        """End the thread; one that hangs ends with its call."""
+        self._calls.put(None)
+        if not self._hangs:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (task := self._calls.get()) is not None:
+            result, call = task
+            try:
+                result.set_result(call())
+            except BaseException as error:
+                result.set_exception(error)
 
 
 def _episode(

@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .config import PPOConfig, load_config, show_help
+from .config import PPOConfig, check_arguments, load_config
 from .config.commands import GenerateConfig
 
 if __name__ == "__main__":
-    show_help(sys.argv[1:], GenerateConfig, "python -m trainers.generate")
+    check_arguments(sys.argv[1:], GenerateConfig, "python -m trainers.generate")
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -39,6 +39,7 @@ from .builders.engines import check_engine, cluster_of, engine_of, plan_of
 from .builders.policy import renderer_of, set_threads
 from .cli import Interrupts, leave, run_command
 from .cluster.memory import PlanError
+from .cluster.plan import with_replicas
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
@@ -101,7 +102,11 @@ async def generate(config: GenerateConfig) -> Path:
     async with contextlib.AsyncExitStack() as stack:
         if missing:
             on_ray = run.cluster.backend == "ray"
-            cluster = stack.enter_context(cluster_of(run, plan_of(run, serving=True))) if on_ray else None
+            cluster = None
+            if on_ray:
+                plan = plan_of(run, serving=True)
+                run = with_replicas(run, len(plan.engines))
+                cluster = stack.enter_context(cluster_of(run, plan))
             engine = await engine_of(run, policy, renderer, cluster=cluster)
             stack.push_async_callback(engine.close)
         for start, path in missing:
@@ -201,7 +206,10 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     if config.cluster.backend == "ray":  # there is no learner: engines have places of their own, or all GPUs in turn
         places: dict[str, Any] = {"colocate": False}
     else:
-        places = {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
+        gpus = torch.cuda.device_count()
+        if config.engine.replicas is None and config.engine.name != "torch":
+            given["replicas"] = max(1, gpus // config.engine.tensor_parallel_size)
+        places = {"learner_ranks": max(1, min(given["replicas"] or 1, gpus))}
     return PPOConfig.model_validate(
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},

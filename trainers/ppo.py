@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .algorithms.advantages import NEEDS_TERMS
-from .config import PPOConfig, load_config, show_help
+from .config import PPOConfig, check_arguments, load_config
 
 if __name__ == "__main__":
-    show_help(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
+    check_arguments(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
 
 try:
     import torch  # noqa: F401 - not for use here: for an error that says how to get it
@@ -98,7 +98,7 @@ async def train(run: Run) -> None:
         phases = run.reporter.phases()
         async with profiling(run):
             try:
-                with phases("rollout"):
+                with phases("rollout"), run.collecting():
                     batch = await until_stopped(run.collector.next_batch(), run.stop, run.publishing)
             except _COLLECTING as error:
                 run.failure = error
@@ -194,7 +194,11 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         columns, advantages, _ = credited
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
-        metrics, recorded, steps = await run.learning(learn, run, trajectories, *credited, explain=explain)
+        optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
+        with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
+            metrics, recorded, steps = await run.learning(
+                learn, run, trajectories, *credited, explain=explain, on_step=phase.advance
+            )
         explained = explained_of(run.config, columns, advantages, recorded, paid, greedy, steps) if explain else None
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
@@ -250,6 +254,7 @@ def learn(
     advantages: Advantages,
     metrics: dict[str, float],
     explain: bool = False,
+    on_step: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]], list[dict[str, float]]]:
     """All optimizer steps of an iteration, the critic's and the actor's: metrics, each token's numbers, each step's.
 
@@ -316,6 +321,7 @@ def learn(
                 value_loss_fn = critic_loss(config.critic)
                 found |= named("critic", learner.update_critic(part, given | more, value_loss_fn))
             steps.append(found)
+            on_step()
     metrics |= over_steps(steps)
     if entropies:
         means, counts = zip(*entropies, strict=True)
@@ -358,11 +364,19 @@ async def validate(run: Run) -> str | None:
         temperature=config.temperature, top_p=config.top_p, max_new_tokens=run.config.rollout.max_response_length
     )
     seed = run.config.trainer.seed
-    episodes = (
-        run.collector.evaluate(tasks, samples=config.n, sampling=sampling, seed=seed, backend=run.validation[name])
-        for name, tasks in run.validation_tasks.items()
-    )
-    with traced(run, "validate"):
+    count = config.n * sum(map(len, run.validation_tasks.values()))
+    with traced(run, "validate"), run.reporter.progress.phase("validation", count, "episodes") as phase:
+        episodes = (
+            run.collector.evaluate(
+                tasks,
+                samples=config.n,
+                sampling=sampling,
+                seed=seed,
+                backend=run.validation[name],
+                on_end=phase.advance,
+            )
+            for name, tasks in run.validation_tasks.items()
+        )
         of_components = await until_stopped(asyncio.gather(*episodes), run.stop)
     if of_components is None:
         return None
@@ -404,7 +418,7 @@ def save(run: Run) -> None:
     }
     write_state: Callable[[Path], Any] = learner.save
     write_model: Callable[[Path], Any] = partial(learner.export_hf, tokenizer=run.tokenizer)
-    with traced(run, "save"):
+    with traced(run, "save"), run.reporter.progress.phase("saving a checkpoint"):
         if section.async_save:
             run.saved.wait()  # before copies are taken: there are never two
             write_model = learner.prepare_export(run.tokenizer)

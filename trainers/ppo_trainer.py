@@ -9,13 +9,9 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers.utils.logging import disable_progress_bar
-
-from . import ppo
 from .cli import Interrupts
 from .config import PPOConfig, resolve
 from .registry import Result
-from .run import assemble
 
 T = TypeVar("T")
 
@@ -29,6 +25,9 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
     def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:
         self.config: PPOConfig = config if isinstance(config, PPOConfig) else resolve(config)[0]
         self._trained: Path | None = None
+        from . import ppo  # it brings torch, which takes seconds: a wrong key is said first
+
+        self._ppo = ppo
 
     def fit(self) -> Result:
         """See :class:`trainers.Trainer`. In the main thread Ctrl-C and SIGTERM do what they do for the command.
@@ -48,11 +47,12 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
         self.close()
 
     async def _fit(self) -> Result:
-        disable_progress_bar()  # transformers' own, for every file it reads or writes
+        ppo = self._ppo
+        ppo.disable_progress_bar()  # transformers' own, for every file it reads or writes
         async with AsyncExitStack() as stack:
             interrupts = stack.enter_context(Interrupts())
             interrupts.attach()
-            run = await stack.enter_async_context(assemble(self.config))
+            run = await stack.enter_async_context(ppo.assemble(self.config))
             interrupts.save_first(run.stop)
             if self.config.trainer.val_only or run.iteration >= self.config.trainer.total_iterations:
                 await ppo.validate(run)
@@ -66,13 +66,14 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
             return Result(dict(run.reporter.latest), model, trained, run.iteration, run.stop.is_set())
 
     async def _evaluate(self) -> Mapping[str, float]:
-        disable_progress_bar()
+        ppo = self._ppo
+        ppo.disable_progress_bar()
         where: dict[str, Any] = {"logger": tuple(each for each in self.config.trainer.logger if each == "console")}
         where["val_only"] = True  # it leaves the folder as it is
         if self._trained is not None and self.config.trainer.resume_mode != "auto":
             where |= {"resume_mode": "resume_path", "resume_from_path": str(self._trained)}
         config = self.config.model_copy(update={"trainer": self.config.trainer.model_copy(update=where)})
-        async with assemble(config) as run:
+        async with ppo.assemble(config) as run:
             await ppo.validate(run)
             return dict(run.reporter.latest)
 

@@ -40,6 +40,7 @@ from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
 from .cluster.memory import PlanError
+from .cluster.plan import with_replicas
 from .config import PPOConfig
 from .config.describe import all_keys
 from .config.yaml12 import dump
@@ -49,8 +50,10 @@ from .learner import Learner, Parallel
 from .learner.memory import LearnerThread, empty_heap
 from .policy import Policy, PolicyError
 from .report.checks import CHECKS
+from .report.console import ConsoleLogger
 from .report.diagnosis import Doctor
 from .report.loggers import METRICS_FILE, MetricsError, Reporter, read_jsonl
+from .report.progress import Phase, Progress, duration
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
@@ -102,6 +105,12 @@ class Run:
     doctor: Doctor = field(default_factory=lambda: Doctor(CHECKS, {}))
     references: Mapping[str, float] = field(default_factory=dict)  # what scripts earn
 
+    def collecting(self) -> contextlib.AbstractContextManager[Phase]:
+        """Show how far the next batch is."""
+        section, collector = self.config.rollout, self.collector
+        episodes = section.groups_per_batch * section.n
+        return self.reporter.progress.phase("collecting", episodes, "episodes", lambda: collector.collected)
+
 
 # ------------------ putting it together
 
@@ -127,13 +136,20 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         refuse_checkpoint(config, checkpoint)
     data = data_of(config)
     other_data = [] if checkpoint is None else list(check_data(config, checkpoint, data))
+    console = ConsoleLogger(config.trainer.total_iterations) if "console" in config.trainer.logger else None
+    progress = Progress.silent() if console is None else console.progress
+    if console is not None:
+        stack.callback(console.close)
+    setting_up = progress.enter("setup")
     plan = plan_of(config)
+    config = with_replicas(config, len(plan.engines))
     config, notes = with_scripts_there_are(config)
     credit = collection.redistribution_of(config.algorithm)
     components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context
-    policy = policy_of(
-        config.model, components, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
-    )
+    with progress.phase("loading the model"):
+        policy = policy_of(
+            config.model, components, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
+        )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     set_threads(policy, config.trainer.threads)
     renderer = renderer_of(policy, config.data.chat_template_kwargs)
@@ -145,6 +161,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         total=config.trainer.total_iterations,
         episodes=episode_files(config, folder, policy.tokenizer),
         on_phase=None if trace is None else trace.phase,
+        console=console,
     )
     if policy.unused_token_ids:
         reporter.say(unused_line(policy))
@@ -161,9 +178,10 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
         reporter.say(line)
     longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
-    with nothing_started():
+    with nothing_started(), progress.phase("first openings of the environment"):
         await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
-    overlong = await environments.overlong_of(config, renderer, reporter.say)
+    with progress.phase("measuring the openings"):
+        overlong = await environments.overlong_of(config, renderer, reporter.say)
     await collection.try_multiturn(config)
     first_step = first_step_of(config, checkpoint)
     scripts: Mapping[str, float] = {}
@@ -193,19 +211,21 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         sleeper = None if models is None else models.sleeper
         if sleeper is not None:  # the learner spans its GPUs
             await sleeper.sleep()
-        await learning(warm_up, config, policy, renderer, reporter.say, given_up)
+        await learning(warm_up, config, policy, renderer, reporter.say, given_up, progress)
         await asyncio.to_thread(empty_heap)  # of a learner that is gone
         if sleeper is not None:
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
-    learner = await learning(learner_of, config, policy, cluster)
+    with progress.phase("starting the learner"):
+        learner = await learning(learner_of, config, policy, cluster)
     if isinstance(learner, LearnerGroup):
         stack.callback(learner.close)
         stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
     if checkpoint is None:  # the model of a checkpoint has its adapter merged already
         start_from_adapter(config, policy)
     version = 0 if checkpoint is None else checkpoint.iteration
-    engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
+    with progress.phase(f"starting the engine ({config.engine.name})"):
+        engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
     stack.push_async_callback(engine.close)
     policy.release()
     reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
@@ -270,7 +290,9 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     )
     stack.push_async_callback(_withdraw, run)
     if checkpoint is not None:
-        resume(run, checkpoint)
+        with progress.phase("resuming from the checkpoint"):
+            resume(run, checkpoint)
+    progress.leave(setting_up)
     stack.enter_context(tuned_gc())
     return run
 
@@ -293,7 +315,12 @@ def first_step_of(config: PPOConfig, checkpoint: Checkpoint | None) -> int | Non
 
 
 def warm_up(
-    config: PPOConfig, policy: Policy, renderer: Renderer, say: Callable[[str], None], given_up: threading.Event
+    config: PPOConfig,
+    policy: Policy,
+    renderer: Renderer,
+    say: Callable[[str], None],
+    given_up: threading.Event,
+    progress: Progress,
 ) -> None:
     """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
@@ -315,22 +342,22 @@ def warm_up(
     if config.cluster.learner_ranks > 1:
         options["parallel"] = Parallel()  # this process does it alone
     given = [
-        sft.examples_of(components, part, policy, renderer, part_seed, given_up.is_set)
+        sft.examples_of(components, part, policy, renderer, part_seed, given_up.is_set, progress)
         for _, part, part_seed, components in parts
     ]
     for (name, part, part_seed, _), examples in zip(parts, given, strict=True):
-        on_step, device = _progress(say, given_up, name, part.steps), driver_device(config)
-        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, device=device, options=options)
+        began = time.perf_counter()
+        with progress.phase(name, part.steps, "steps") as phase:
+            on_step, device = _watched(given_up, phase), driver_device(config)
+            sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, device=device, options=options)
+        say(f"{name}: {part.steps} steps, {phase.detail}, {duration(time.perf_counter() - began)}")
 
 
-def _progress(say: Callable[[str], None], given_up: threading.Event, name: str, steps: int) -> sft.OnStep:
-    began = time.perf_counter()
-
+def _watched(given_up: threading.Event, phase: Phase) -> sft.OnStep:
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
         if given_up.is_set():
             raise asyncio.CancelledError
-        if step % 50 == 0 or step == steps:
-            say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
+        phase.advance(detail=f"loss {metrics['loss']:.4f}")
 
     return on_step
 

@@ -14,15 +14,16 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .config import SFTConfig, load_config, show_help
+from .config import SFTConfig, check_arguments, load_config
 
 if __name__ == "__main__":
-    show_help(sys.argv[1:], SFTConfig, "python -m trainers.sft")
+    check_arguments(sys.argv[1:], SFTConfig, "python -m trainers.sft")
 
 try:
     import torch
@@ -36,7 +37,14 @@ from .builders import SetupError, nothing_started
 from .builders.environments import Component, components_of
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
 from .builders.learner import check_learner, learner_options
-from .builders.policy import careless_left_out, demonstrations_of, policy_of, renderer_of, set_threads
+from .builders.policy import (
+    careless_left_out,
+    demonstrations_needed,
+    demonstrations_of,
+    policy_of,
+    renderer_of,
+    set_threads,
+)
 from .cli import INTERRUPTED, Interrupts, run_command
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
@@ -45,7 +53,9 @@ from .learner.checkpoint import replace_folder
 from .learner.fsdp import Ranks
 from .learner.system_errors import system_errors
 from .policy import Policy, PolicyError, resolve_device
+from .report.console import ConsoleLogger
 from .report.loggers import MetricsError, open_loggers
+from .report.progress import Progress
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
@@ -109,15 +119,19 @@ def examples_of(
     renderer: Renderer,
     seed: int,
     stop: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
 ) -> list[Example]:
     """The demonstrations in tokens; where ``stop``, asked after each, says so, ``CancelledError`` is raised."""
     examples = []
+    count = None if section.files is not None else demonstrations_needed(section)
     try:
         tools = {each.name: each.tools() for each in components}
-        for component, each in demonstrations_of(components, section, seed):
-            examples.append(encode(each, renderer, policy.tokenizer, tools[component.name]))
-            if stop():
-                raise asyncio.CancelledError
+        with (progress or Progress.silent()).phase("demonstrations", count, "played") as phase:
+            for component, each in demonstrations_of(components, section, seed):
+                examples.append(encode(each, renderer, policy.tokenizer, tools[component.name]))
+                phase.advance()
+                if stop():
+                    raise asyncio.CancelledError
         return examples
     except DemonstrationError as error:
         raise SetupError(str(error)) from error
@@ -129,40 +143,53 @@ def run(config: SFTConfig) -> bool:
     with nothing_started():
         for each in components:
             each.make().close()
-    with held(folder):
+    with held(folder), ExitStack() as stack:
         refuse_ppo_folder(folder)
-        return _run(config, components, folder)
+        progress = Progress.silent()
+        if "console" in config.trainer.logger:
+            console = ConsoleLogger(1)
+            stack.callback(console.close)
+            progress = console.progress
+        return _run(config, components, folder, progress)
 
 
-def _run(config: SFTConfig, components: Sequence[Component], folder: Path) -> bool:
+def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progress: Progress) -> bool:
     seed = config.trainer.seed
     left_out = [careless_left_out(config.sft, each) for each in components]
     section = config.sft.model_copy(update=left_out[0] if all(left_out) else {})
     config = config.model_copy(update={"sft": section})
     write_config(folder, config)
-    policy = policy_of(config.model, components, section, max_context=section.max_context, seed=seed)
+    with progress.phase("loading the model"):
+        policy = policy_of(config.model, components, section, max_context=section.max_context, seed=seed)
     device = resolve_device(config.model.device)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
     renderer = renderer_of(policy, config.data.chat_template_kwargs)
-    examples = examples_of(components, section, policy, renderer, seed)
+    examples = examples_of(components, section, policy, renderer, seed, progress=progress)
     log.info("%s to imitate", plural(len(examples), "conversation"))
     logger = open_loggers(config.trainer.logger, logged_run(config, folder))
     stop, done = threading.Event(), 0
 
-    def on_step(step: int, metrics: Mapping[str, float]) -> None:
-        nonlocal done
-        done = step
-        logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
-        if "console" in config.trainer.logger and (step % 20 == 0 or step == section.steps):
-            log.info("step %d/%d  loss %.4f", step, section.steps, metrics["loss"])
-
     refuse_full_disk(folder, policy)
-    with logger, Interrupts() as interrupts:
+    with logger, Interrupts() as interrupts, progress.phase("training", section.steps, "steps") as phase:
         interrupts.save_first(stop, "after this step, with the model as it is")
         options = learner_options(config.model, config.trainer)
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            nonlocal done
+            done = step
+            logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
+            phase.advance(detail=f"loss {metrics['loss']:.4f}")
+            if "console" in config.trainer.logger and (step % 100 == 0 or step == section.steps):
+                progress.spoke()
+                log.info("step %d/%d  loss %.4f", step, section.steps, metrics["loss"])
+
         fit(policy, examples, section, seed=seed, on_step=on_step, device=device, options=options, stop=stop.is_set)
-    with replace_folder(folder / "model", Ranks(None)) as written, system_errors(folder / "model"):
+    with (
+        progress.phase("writing the model"),
+        replace_folder(folder / "model", Ranks(None)) as written,
+        system_errors(folder / "model"),
+    ):
         policy.model.save_pretrained(written)
         policy.tokenizer.save_pretrained(written)
     whole = not stop.is_set() or done == section.steps

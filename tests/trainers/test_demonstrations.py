@@ -225,6 +225,19 @@ def test_an_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exce
         next(playing)
 
 
+def test_one_thread_plays_all_calls(monkeypatch) -> None:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    assert len(list(play(interact(level="easy"), 12, seed=3, step_timeout_s=60.0))) == 12
+    assert started == ["textenvs-demonstrations"]
+
+
 def test_hooks_in_a_thread_give_the_same_and_it_ends_with_the_iterator() -> None:
     before = threading.active_count()
     here = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ import trainers.run
 from textenvs import Task, TextEnv, list_environments
 from textenvs.registry import constructor, make, parameters
 from trainers import tiny
+from trainers.builders.engines import plan_of
 from trainers.builders.environments import other_validation, played, validation_tasks
 from trainers.builders.policy import demonstrations_of, tokenizer_texts
+from trainers.cluster.memory import Machine
 from trainers.config import load_config, render, resolve
-from trainers.config.yaml12 import Loader
+from trainers.config.model import planned_bfloat16
+from trainers.config.yaml12 import Loader, dump
 
 ROOT = Path(__file__).resolve().parents[2]
 DESK = ("env.id=textenv/service-desk", "engine.max_context=512", "actor.max_tokens_per_micro_batch=512")
@@ -91,11 +95,12 @@ def test_an_opening_that_cannot_be_played_is_told_with_its_reason(tmp_path, caps
 def test_what_differs_is_printed_and_with_all_the_rest(tmp_path, capsys):
     argv = ["actor.lr=0.5", "env.kwargs.level=easy", *MODEL]
     dry_run(*argv)
-    changed = yaml.load(capsys.readouterr().out, Loader)
-    assert changed == {
+    said = capsys.readouterr().out
+    assert yaml.load("".join(line for line in said.splitlines(True) if "# chosen" not in line), Loader) == {
         "env": {"kwargs": {"level": "easy"}},
         "model": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 300},
         "actor": {"lr": 0.5},
+        "cluster": None,
     }
     dry_run(*argv, "--all")
     path = tmp_path / "all.yaml"
@@ -240,3 +245,41 @@ def test_the_page_on_gpus_says_what_the_plan_says(tmp_path):
             assert {name: shown[name] for name in machines} == {
                 name: sizes.cell(folder, name, setting) for name in machines
             }
+
+
+def test_the_example_of_gpu_sizes_fits(tmp_path):
+    spec = importlib.util.spec_from_file_location("gpu_sizes", ROOT / "scripts" / "gpu_sizes.py")
+    sizes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sizes)
+    page = (ROOT / "docs" / "gpu-sizes.md").read_text(encoding="utf-8")
+    command = re.search(r"python -m trainers\.ppo ((?:.*\\\n)*.*)", page)[1].replace("\\\n", " ").split()
+    machine = command[command.index("--plan-for") + 1]
+    keys = [word for word in command if "=" in word]
+    model = next(key for key in keys if key.startswith("model.path=")).rpartition("-")[2]
+    folder = sizes.write_config(tmp_path / model, *sizes.MODELS[model])
+    keys = [f"model.path={folder}" if key.startswith("model.path=") else key for key in keys]
+    plan_of(resolve(keys, chosen_for=planned_bfloat16)[0], Machine.described(machine))  # or a PlanError
+
+
+def test_a_planned_machine_has_its_own_types(tmp_path, capsys, monkeypatch):
+    """What is chosen for a model without weights is shown, and this machine is not asked."""
+
+    def asked(device: str) -> bool:
+        raise AssertionError("this machine was asked")
+
+    monkeypatch.setattr("trainers.config.load.multiplies_bfloat16", asked)
+    shape = {"vocab_size": 150_000, "hidden_size": 2048, "num_hidden_layers": 36, "max_position_embeddings": 40_960}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    options = [f"model.path={tmp_path}", "actor.lr=3e-6", "actor.max_tokens_per_micro_batch=2048"]
+    with pytest.raises(SystemExit) as ended:
+        load_config([*options, "--dry-run", "--plan-for", "4@80"], plan=lambda config, machine: "")
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for line in (
+        "  dtype: bfloat16  # chosen",
+        "  max_context: 2048  # chosen",
+        "  max_response_length: 256  # chosen",
+        f"  lr: {dump(3e-6)}  # command line (default {dump(1e-6)})",
+    ):
+        assert line in said
+    assert "default 512" not in said

@@ -128,7 +128,7 @@ def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
     given = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
     config, flags = resolve(given)
     assert config.actor.old_logprobs == chosen
-    assert f"  old_logprobs: {chosen}\n" in render(config, flags.sources), "shown, as a default"
+    assert f"  old_logprobs: {chosen}  # chosen" in render(config, flags.sources), "shown, as a default"
     for value in ("rollout", "recompute"):
         assert resolve([*given, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
     corrected = [*given, "actor.importance_correction=sequence_tis"]
@@ -143,22 +143,22 @@ def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_a_given_model_computes_in_what_the_machine_is_fast_in(tmp_path, monkeypatch, native):
-    """A tiny one does not, and what somebody says stays."""
-    monkeypatch.setattr("trainers.config.model._multiplies_bfloat16", lambda device: native)
-    for name in ("small", "large"):
+def test_a_given_model_computes_in_what_the_machine_is_fast_in(tmp_path, native):
+    """A tiny one does not, and what somebody says stays. The shape decides: no folder here has weights."""
+    shape = '"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2'
+    for name, text in (("small", f"{{{shape}}}"), ("large", f"{{{shape.replace('500', '100000')}}}")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    (tmp_path / "small" / "model.safetensors").write_bytes(b"x" * 1000)
-    with (tmp_path / "large" / "model.safetensors").open("wb") as file:
-        file.truncate(30 * 2**20)
+        (tmp_path / name / "config.json").write_text(text)
     fast = "bfloat16" if native else "float32"
+
+    def dtype(*arguments, schema):
+        return resolve(arguments, schema, lambda device: native)[0].model.dtype
+
     for path, expected in (("tiny", "float32"), ("small", "float32"), ("large", fast), ("owner/name", fast)):
         given = f"model.path={tmp_path / path if path in ('small', 'large') else path}"
         for schema in (PPOConfig, SFTConfig):
-            assert load_config([given], schema=schema, usage="x")[0].model.dtype == expected, (path, schema)
-            said = load_config([given, "model.dtype=float32"], schema=schema, usage="x")[0]
-            assert said.model.dtype == "float32"
+            assert dtype(given, schema=schema) == expected, (path, schema)
+            assert dtype(given, "model.dtype=float32", schema=schema) == "float32"
 
 
 def test_a_language_model_gets_no_defaults_of_a_toy(tmp_path):

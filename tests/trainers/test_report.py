@@ -318,7 +318,7 @@ METRICS = {
 def test_lines_without_a_terminal_are_plain_whole_and_only_about_what_is_there():
     def run(console):
         logger = ConsoleLogger(200, console)
-        logger.phase("rollout")
+        logger.progress.enter("rollout")
         logger.log(0, {"val/solved": 0.5, "val/reward": -0.25, "val/left_out": 0.0})
         logger.log(0, {"val/reward": 1.0, "val/left_out": 0.25})
         logger.log(12, METRICS)
@@ -350,7 +350,7 @@ def test_what_is_wrong_with_the_signal_is_on_the_line_where_it_matters():
 def test_a_terminal_gets_the_same_lines_and_a_bar_that_goes_away():
     def run(console):
         logger = ConsoleLogger(20, console)
-        logger.phase("roll[out]")
+        logger.progress.enter("roll[out]")
         logger.log(12, METRICS)
         logger.close()
 

@@ -11,6 +11,7 @@ import io
 import sys
 from collections.abc import Sequence
 
+from ..startup import INTERRUPTED, raise_on_interrupt
 from ..text import printable, reader_may_leave
 from .arguments import COMMANDS, Parser, add_command
 from .common import CommandError, full_id
@@ -35,6 +36,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             command = importlib.import_module(f".{module}", __package__)
         except ImportError as error:  # an extra is missing
             raise CommandError(str(error)) from error
+        raise_on_interrupt()
         return int(command.run(parsed))
     except CommandError as error:
         if parsed.traceback:
@@ -43,7 +45,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return error.status
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def build_parser() -> Parser:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from ..startup import INTERRUPTED
+
 #: How long a command has to end in order after the first signal, in seconds. Then the process ends at once.
 GRACE_S = 3.0
-#: The exit status of a command that was interrupted.
-INTERRUPTED = 130
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
-from ..config.model import ModelSection, native_dtype
+from ..config.model import ModelSection, multiplies_bfloat16, native_dtype, planned_bfloat16
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError, default_kv_bytes
 from ..engines.remote import RemoteEngine
@@ -135,7 +135,7 @@ async def _ray_engines(
     # The policy is sent once, and stays for engines that take a lost one's place.
     makers = [
         cluster.ray.put(partial(_engine_there, config, policy, version, replica))
-        for replica in range(config.engine.replicas)
+        for replica in range(config.engine.engines)
     ]
 
     async def make(replica: int) -> RayEngine:
@@ -148,7 +148,7 @@ async def _ray_engines(
             cluster, replica, makers[replica], gpus=gpus, bucket_bytes=bucket_bytes, timeout=timeout
         )
 
-    engines = await _all_or_none(make, config.engine.replicas)
+    engines = await _all_or_none(make, config.engine.engines)
     return Replicas(engines, restart=make, limits=limits)
 
 
@@ -277,7 +277,8 @@ def _served_bytes(folder: str, machine: Machine) -> tuple[int, int] | None:
     """Of the weights, and of keys and values, of a :class:`~trainers.chat_server.ChatServer`."""
     if (shape := shape_of(ModelSection(path=folder))) is None:
         return None
-    size = 2 if native_dtype(folder, "auto") == "bfloat16" else 4
+    bfloat16 = multiplies_bfloat16 if machine.nodes is None else planned_bfloat16
+    size = 2 if native_dtype(folder, "auto", bfloat16) == "bfloat16" else 4
     tokens = SLOTS * min(shape.positions, MOST_CONTEXT)
     room = default_kv_bytes(machine.gpu_bytes if machine.gpus else None)
     return size * shape.parameters, min(room, tokens * shape.layers * 2 * shape.kv_width * size)

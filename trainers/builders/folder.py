@@ -11,9 +11,10 @@ from typing import Any
 from textenvs.evaluate.records import lock
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from ..config.base import RunConfig
 from ..config.load import render
 from ..config.running import RunSection, TrainerSection
-from ..config.schema import PPOConfig, RunConfig, SFTConfig
+from ..config.schema import PPOConfig, SFTConfig
 from ..report.episodes import EpisodeFiles, Pieces
 from ..report.loggers import METRICS_FILE, LoggedRun
 from . import SetupError

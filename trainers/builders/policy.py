@@ -42,7 +42,7 @@ def demonstrations_of(
             )
         yield from ((components[0], each) for each in demonstrations.read(section.files))
         return
-    for component, count in zip(components, shares(components, section.demonstrations), strict=True):
+    for component, count in zip(components, shares(components, demonstrations_needed(section)), strict=True):
         left_out = careless_left_out(section, component) if section.mistake_rate else {}
         its = section.model_copy(update=left_out)
         with ExitStack() as stack:
@@ -63,6 +63,11 @@ def demonstrations_of(
                 raise
             except demonstrations.DemonstrationError as error:
                 raise type(error)(f"{component.key}: {error}" if component.name else str(error)) from error
+
+
+def demonstrations_needed(section: SupervisedSection) -> int:
+    """How many conversations the experts play: no more than the steps imitate, where each comes up once."""
+    return min(section.demonstrations, section.steps * section.batch_size)
 
 
 def experts_of(config: PPOConfig) -> list[Component]:

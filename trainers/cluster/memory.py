@@ -6,7 +6,8 @@ part, may be a fifth above what there is. Conventions:
 * parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter), sharded evenly over the ranks
   or ``trainer.fsdp_size`` of them; tensor parallelism cuts the blocks' matrices first, and embeddings and head are
   whole on each of its ranks; a reference is its parameters alone; a critic counts like the actor. With LoRA, gradients
-  and moments are the adapters' alone, and the reference costs nothing. With ``trainer.offload`` none of it is on a GPU;
+  and moments are the adapters' alone, frozen weights are in the dtype of the computation, and the reference costs
+  nothing. With ``trainer.offload`` none of it is on a GPU;
 * parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once; one
   CPU rank in bfloat16 has rounded copies of all, unless it computes activations again or compiles;
 * activations of a micro-batch: what a layer with gated units keeps for the backward pass (:func:`_kept`), or where the
@@ -237,12 +238,12 @@ def _of_learner(
     trained = 1 + (config.algorithm.adv_estimator in NEEDS_CRITIC)
     frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
-    learned, more = held, 0
+    learned, more, kept = held, 0, 4
     if config.model.lora_rank:
         learned = more = _adapter_parameters(config.model, shape) // shards
-        frozen = 0
+        frozen, kept = 0, size
     if not (config.trainer.offload and device == "cuda"):
-        yield "learner", "parameters", (trained + frozen) * 4 * held + trained * 4 * more
+        yield "learner", "parameters", (trained + frozen) * kept * held + trained * 4 * more
         yield "learner", "gradients", trained * 4 * learned
         yield "learner", "optimizer", trained * 8 * learned
     if device == "cpu":
@@ -252,7 +253,8 @@ def _of_learner(
             yield "learner", "weights on their way", size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
     if _rounds(config, device, ranks):
-        yield "learner", "rounded parameters", size * (trained + frozen) * shape.parameters
+        rounded = more if config.model.lora_rank else shape.parameters
+        yield "learner", "rounded parameters", size * (trained + frozen) * rounded
     elif ranks > 1 or config.trainer.offload or size == 2:
         yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
     a_layer, inputs = tokens * _kept(config, shape, device, ranks), size * tokens * shape.hidden * layers
@@ -407,17 +409,17 @@ def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
     """Replicas that are at the fullest place: in this machine's memory, or on one GPU."""
     engine, cluster = config.engine, config.cluster
     if device == "cpu":
-        return engine.replicas
+        return engine.engines
     if cluster.backend != "local" or not cluster.colocate:  # each has its own
         return 1
     if engine.name == "torch":  # where the learner is
-        return engine.replicas
-    return ceil(engine.replicas * engine.tensor_parallel_size / max(machine.gpus, 1))  # servers take GPUs in turn
+        return engine.engines
+    return ceil(engine.engines * engine.tensor_parallel_size / max(machine.gpus, 1))  # servers take GPUs in turn
 
 
 def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> str:
     several = _engines_at_once(config, device, machine) > 1
-    fewer = {"engine": f", or fewer engine.replicas (now {config.engine.replicas})"} if several else {}
+    fewer = {"engine": f", or fewer engine.replicas (now {config.engine.engines})"} if several else {}
     parts = [
         f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)}{fewer.get(who, '')})"
         for who, what, size in sorted(needs, key=lambda row: -row[2])[:_LISTED]

@@ -102,16 +102,18 @@ def make_plan(
     ``served`` is as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray: there is no
     learner, and ``cluster.colocate`` is false.
     """
-    cluster, engine = config.cluster, config.engine
-    on_ray = cluster.backend == "ray"
     device = config.model.device
     if device == "auto":
-        gpus = machine.gpus if cluster.n_gpus_per_node is None else cluster.n_gpus_per_node
+        gpus = machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node
         device = "cuda" if gpus else "cpu"
     per_node = _gpus_per_node(config, machine, device)
+    if config.engine.replicas is None:
+        config = with_replicas(config, _room_for_engines(config, device, per_node, serving))
+    cluster, engine = config.cluster, config.engine
+    on_ray = cluster.backend == "ray"
     width = engine.tensor_parallel_size
     ranks = 0 if serving else cluster.learner_ranks
-    replicas = 0 if engine.base_urls else engine.replicas  # servers that run already need no place
+    replicas = 0 if engine.base_urls else engine.engines  # servers that run already need no place
     _check_sizes(config, device, per_node, width, ranks, replicas)
     shards = 1 if serving else _check_cut(config, machine, shape)
 
@@ -155,7 +157,7 @@ def make_plan(
         environments,
         rewards,
         memory=memory,
-        notes=() if serving else (*_notes(config), *tight(memory, config, device, here, machine)),
+        notes=() if serving else (*_notes(config, groups), *tight(memory, config, device, here, machine)),
     )
     cpus = config.ray_init.num_cpus
     if cpus is not None and plan.cpus > cpus:
@@ -166,6 +168,26 @@ def make_plan(
     for shortage in shortages(memory, config, device, here, machine):
         raise PlanError(shortage)
     return plan
+
+
+def with_replicas(config: PPOConfig, count: int) -> PPOConfig:
+    """The configuration with a number of engines, as a plan has counted them (``len(plan.engines)``)."""
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"replicas": max(1, count)})})
+
+
+def _room_for_engines(config: PPOConfig, device: str, per_node: int, serving: bool) -> int:
+    """How many engines ``engine.replicas=null`` is: as many as there are GPUs for; it may be none."""
+    cluster, engine = config.cluster, config.engine
+    if device == "cpu" or engine.base_urls:
+        return 1
+    ranks = 0 if serving else cluster.learner_ranks
+    if cluster.backend == "local" and cluster.colocate:
+        # The embedded one is where the learner is; servers take the machine's GPUs in turn.
+        return 1 if engine.name == "torch" else per_node // engine.tensor_parallel_size
+    if not cluster.colocate:
+        return (cluster.nnodes * per_node - ranks) // engine.tensor_parallel_size
+    spanning = [each for each in reward_models(config).values() if each.learner_spans_pool]
+    return (ranks - sum(map(reward_workers, spanning))) // engine.tensor_parallel_size
 
 
 def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:
@@ -294,7 +316,7 @@ def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, dev
     if section.learner_spans_pool:
         if device == "cpu" and cluster.backend == "local":
             raise PlanError(f"{key}.learner_spans_pool has no effect without GPUs and without Ray: no places")
-        engines = config.engine.replicas * (width if device == "cuda" else 1)
+        engines = config.engine.engines * (width if device == "cuda" else 1)
         if engines + count > ranks:
             raise PlanError(
                 f"{key}.learner_spans_pool: engines take {engines} of the places of "
@@ -365,7 +387,8 @@ def _cpus_in_words(plan: Plan) -> str:
     return " and ".join(parts) + ", together"
 
 
-def _notes(config: PPOConfig) -> Iterator[str]:
+def _notes(config: PPOConfig, shared: Sequence[tuple[int, ...]]) -> Iterator[str]:
+    """What the plan is at a disadvantage with; ``shared`` are the ranks whose GPUs each engine uses."""
     ranks, trainer = config.cluster.learner_ranks, config.trainer
     episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
     together = trainer.tensor_parallel_size * trainer.ulysses_sequence_parallel_size
@@ -380,6 +403,9 @@ def _notes(config: PPOConfig) -> Iterator[str]:
             "on-policy, the reward model's own pool waits while the learner learns; with "
             f"{key}.learner_spans_pool=true the learner uses its GPUs too"
         )
+    idle = ranks - sum(map(len, shared))
+    if any(shared) and idle and section is None:
+        yield f"{_some(idle, 'GPU')} of the learner will generate nothing: leave engine.replicas out, to use all"
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
 

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from . import unread
-from .model import ServingSection, native_dtype
+from .base import RunConfig
+from .model import Bfloat16, ServingSection, multiplies_bfloat16, native_dtype
 from .reward_model import RewardFunctionSection
 from .running import RayInitSection
-from .schema import RunConfig, engine_checks, template_checks
+from .schema import engine_checks, template_checks
 from .section import Problems, Section
 
 
@@ -35,8 +36,8 @@ class LoadedModelSection(Section):
     path: str | None = Field(None, min_length=1)
     """Folder of a Hugging Face model, or its name on the hub; needed."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Type to compute in; null is `bfloat16` where the GPU or the processor multiplies in it, except for files below
-    20 MiB."""
+    """Type to compute in; null is `bfloat16` where the GPU or the processor multiplies in it, except for a model
+    below 5 million parameters."""
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
 
 
@@ -84,8 +85,8 @@ class GenerateConfig(RunConfig):
     ray_init: RayInitSection = RayInitSection()
     trainer: GenerateRunSection = GenerateRunSection()
 
-    def chosen_defaults(self) -> Mapping[str, Any]:
-        return {"model.dtype": native_dtype(self.model.path, self.model.device)}
+    def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:
+        return {"model.dtype": native_dtype(self.model.path, self.model.device, bfloat16)}
 
     def checks(self) -> Problems:
         yield from template_checks(self.data.chat_template_kwargs)

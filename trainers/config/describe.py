@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ from pydantic_core import PydanticUndefined
 
 from .yaml12 import dump
 
+#: Of ``--help``, at most.
+_COLUMNS = 100
 _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -96,23 +99,62 @@ def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
     return None
 
 
-def help_text(schema: type[BaseModel], usage: str) -> str:
-    """The text of ``--help``: how to call it, then every key with type, default and description, by section."""
-    lines = [
-        f"usage: {usage} [--config FILE.yaml]... [key=value]... [--dry-run [--all] [--plan-for GPUS@GIB]] [--help]",
-        "",
-        "  key=value      set a key; values are YAML (actor.lr=1e-4, trainer.logger=[console, jsonl], env.kwargs.x=1)",
-        "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
-        "  --dry-run      print what differs from the defaults and where it came from, try what a run begins with, and",
-        "                 stop; with --all, print every key; with --plan-for 4@80, place the run on a machine",
-        "                 with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 each)",
-    ]
-    for group in groups(schema):
-        lines += ["", f"{group.name}: {group.description}"]
-        for key in group.keys:
-            lines.append(f"  {key.name} = {dump(key.default)}   ({key.allowed})")
-            lines.append(f"      {key.description}")
+def help_text(schema: type[BaseModel], usage: str, topic: str | None = None) -> str | None:
+    """The text of ``--help``, of at most 100 columns: how to call it, and the sections by name.
+
+    With a ``topic`` (a section, or a key), the keys of it with type, default and description; ``None`` where there is
+    no such section or key. ``all`` is every key.
+    """
+    found = list(groups(schema))
+    if topic is not None:
+        chosen = [
+            group._replace(keys=keys)
+            for group in found
+            if (keys := tuple(key for key in group.keys if topic == "all" or _below(key.name, topic)))
+        ]
+        lines = [line for group in chosen for line in ("", *_section_lines(group))]
+        return "\n".join([*_usage(usage), *lines] if topic == "all" else lines[1:]) if chosen else None
+    lines = [*_usage(usage), "", "sections (--help SECTION shows the keys of one):", ""]
+    width = max(len(group.name) for group in found) + 2
+    for group in found:
+        about = group.description.partition(". ")[0].rstrip(".")
+        lines.append(f"  {group.name:{width}}{textwrap.shorten(about, _COLUMNS - 2 - width, placeholder=' ...')}")
     return "\n".join(lines)
+
+
+def _usage(usage: str) -> list[str]:
+    return [
+        f"usage: {usage} [--config FILE.yaml]... [key=value]...",
+        "           [--dry-run [--all] [--plan-for GPUS@GIB]]",
+        f"       {usage} --help [SECTION | KEY | --all]",
+        "",
+        "  key=value      set a key; values are YAML (actor.lr=1e-4, trainer.logger=[console, jsonl],",
+        "                 env.kwargs.x=1)",
+        "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
+        "  --dry-run      print what differs from the defaults and where it came from, try what a run begins",
+        "                 with, and stop; with --all, print every key; with --plan-for 4@80, place the run on",
+        "                 a machine with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 each)",
+        "  --help         this; --help actor: the keys of a section; --help actor.lr: a key; --help --all:",
+        "                 every key",
+    ]
+
+
+def _section_lines(group: Group) -> Iterator[str]:
+    yield from _wrapped(f"{group.name}: {group.description}", 0, 2)
+    for key in group.keys:
+        yield from _wrapped(f"{key.name} = {dump(key.default)}   ({key.allowed})", 2, 4)
+        yield from _wrapped(key.description, 6, 6)
+
+
+def _below(name: str, topic: str) -> bool:
+    return name == topic or name.startswith(f"{topic}.")
+
+
+def _wrapped(text: str, first: int, rest: int) -> list[str]:
+    """Lines of at most 100 columns; a word that is longer by itself is broken."""
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent=" " * first, subsequent_indent=" " * rest, break_on_hyphens=False
+    )
 
 
 def _key(name: str, info: FieldInfo) -> Key:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,15 @@ from pydantic import ValidationError
 from textenvs.text import reader_may_leave
 
 from ..hub import is_name, read_adapter
+from .base import ConflictError, RunConfig
 from .describe import Key, all_keys, groups, help_text, key_at
-from .model import ModelSection, newest_model_of
+from .model import BFLOAT16, Bfloat16, ModelSection, multiplies_bfloat16, newest_model_of, planned_bfloat16
 from .notices import notices
 from .reward_model import sections_of
-from .schema import TASK_FILES, ConflictError, PPOConfig, RunConfig
+from .schema import TASK_FILES, PPOConfig
 from .section import Problems, Section
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
+from .unknown import nearest_keys, unknown_key
 from .verl import Table, take_flags, translate
 from .verl_rules import NOTHING, TABLES
 from .yaml12 import dump
@@ -137,14 +138,36 @@ class Flags:
     sources: Mapping[str, str] = field(default_factory=dict)
     #: What became of each of verl's keys, and warnings, a line each.
     notes: Sequence[str] = ()
+    #: Defaults that depend on other keys, as :meth:`.RunConfig.chosen_defaults` has them.
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
-    """Print the keys and exit with 0 on ``--help``: before a program imports torch, which takes seconds."""
-    if "--help" in argv or "-h" in argv:
-        with reader_may_leave():
-            print(help_text(schema, usage))
-        raise SystemExit(0)
+    """Print what ``--help`` asks for and exit with 0; with 2 where it names no section or key."""
+    if "--help" not in argv and "-h" not in argv:
+        return
+    at = next(place for place, word in enumerate(argv) if word in ("--help", "-h"))
+    topic = next((word for word in argv[at + 1 :] if not word.startswith("-") and "=" not in word), None)
+    topic = "all" if "--all" in argv else topic
+    text = help_text(schema, usage, topic)
+    if text is None:
+        assert topic is not None
+        names = [*dict.fromkeys(group.name for group in groups(schema)), *all_keys(schema)]
+        near = nearest_keys(topic, names)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        _exit(f"--help {topic}: there is no such section or key{meant} --help lists the sections")
+    with reader_may_leave():
+        print(text)
+    raise SystemExit(0)
+
+
+def check_arguments(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
+    """Print help, or what is wrong with the keys, and exit as :func:`load_config` does; else return.
+
+    For a program to call before it imports torch, which takes seconds: nothing here needs it.
+    """
+    show_help(argv, schema, usage)
+    _resolved(_Words.of(argv), schema, chosen_for=lambda device: True)
 
 
 def load_config(
@@ -165,21 +188,11 @@ def load_config(
     wrong: pairs of a key and what is wrong with it.
     """
     show_help(argv, schema, usage)
-    dry_run, whole = "--dry-run" in argv, "--all" in argv
-    words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
-    problems: list[Problem] = []
-    machines, words = taken(words, ("--plan-for",), lambda *problem: problems.append(Problem(*problem)))
-    if machines and not (dry_run and plan):
-        problems.append(Problem("--plan-for", "goes with --dry-run, of commands that make a plan", COMMAND_LINE))
-    machine = machines[-1][1] if machines else None
-    try:
-        if problems:
-            raise ConfigError(problems)
-        config, flags = resolve(words, schema)
-        if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
-            raise ConfigError(problems)
-    except ConfigError as error:
-        _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
+    words = _Words.of(argv)
+    if words.machine is not None and plan is None:
+        words.problems.append(Problem("--plan-for", "goes with commands that make a plan", COMMAND_LINE))
+    config, flags = _resolved(words, schema, check, words.chosen_for)
+    dry_run, machine = words.dry_run, words.machine
     lines: list[str] = []
     for step, failure in (
         (plan, "the configuration cannot be placed"),
@@ -191,7 +204,7 @@ def load_config(
             _exit(f"{failure}:\n  {error}\nNothing was started.")
     if dry_run:
         with reader_may_leave():
-            print(render(config, flags.sources, flags.notes, whole=whole), end="")
+            print(render(config, flags.sources, flags.notes, whole=words.whole, chosen=flags.chosen), end="")
             print("".join(f"# {line}\n" for line in lines), end="")  # the whole is still YAML
         raise SystemExit(0)
     for note in flags.notes:
@@ -199,14 +212,58 @@ def load_config(
     return config, flags
 
 
+@dataclass(frozen=True)
+class _Words:
+    """A command line: its flags, and the other words."""
+
+    rest: list[str]
+    dry_run: bool
+    whole: bool
+    machine: str | None  #: of ``--plan-for``
+    problems: list[Problem]
+
+    @classmethod
+    def of(cls, argv: Sequence[str]) -> _Words:
+        dry_run, problems = "--dry-run" in argv, list[Problem]()
+        words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
+        machines, rest = taken(words, ("--plan-for",), lambda *problem: problems.append(Problem(*problem)))
+        if machines and not dry_run:
+            problems.append(Problem("--plan-for", "goes with --dry-run", COMMAND_LINE))
+        return cls(rest, dry_run, "--all" in argv, machines[-1][1] if machines else None, problems)
+
+    @property
+    def chosen_for(self) -> Bfloat16:
+        """Of the machine of ``--plan-for``, which has GPUs, or else of this one."""
+        return multiplies_bfloat16 if self.machine is None else planned_bfloat16
+
+
+def _resolved(
+    words: _Words,
+    schema: type[ConfigT],
+    check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
+    chosen_for: Bfloat16 = multiplies_bfloat16,
+) -> tuple[ConfigT, Flags]:
+    """The configuration; prints every problem with it, and ends the process."""
+    try:
+        if words.problems:
+            raise ConfigError(words.problems)
+        config, flags = resolve(words.rest, schema, chosen_for)
+        if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
+            raise ConfigError(problems)
+    except ConfigError as error:
+        _exit(f"{error}\nNothing was started. --help SECTION lists its keys, --dry-run shows what would be used.")
+    return config, flags
+
+
 def resolve(
     arguments: Sequence[str],
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
+    chosen_for: Bfloat16 = multiplies_bfloat16,
 ) -> tuple[ConfigT, Flags]:
     """Read arguments (``key=value``, ``--config FILE``) into a checked configuration; ConfigError with every problem.
 
     Keys of verl's are translated first (:mod:`.verl`). Defaults give way to files, earlier files to later ones, and
-    files to ``key=value``.
+    files to ``key=value``. ``chosen_for`` is the machine that defaults are chosen for.
     """
     keys = all_keys(schema)
     problems: list[Problem] = []
@@ -223,31 +280,38 @@ def resolve(
     tree, sources = _merge(settings, keys, report, table)
     config = None
     try:
-        config = schema.model_validate(tree)
+        config = schema.model_validate(tree, context={BFLOAT16: chosen_for})
     except ValidationError as error:
         problems += _explain(error, tree, keys, sources)
     if config is not None:
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, Flags(sources, (*said, *notes, *notices(config)))
+    return config, Flags(sources, (*said, *notes, *notices(config)), config.chosen_defaults(chosen_for))
 
 
 def render(
-    config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = (), *, whole: bool = True
+    config: RunConfig,
+    sources: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    *,
+    whole: bool = True,
+    chosen: Mapping[str, Any] | None = None,
 ) -> str:
-    """The configuration as YAML that ``--config`` reads back, ``whole`` or what differs from defaults, commented."""
+    """The configuration as YAML that ``--config`` reads back, ``whole`` or what differs from defaults, commented.
+
+    ``chosen`` are the defaults that depend on other keys; without, those for this machine.
+    """
     sources = sources or {}
     few = "# What differs from the defaults, and where it came from; --all shows every key."
     every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
     lines = [*(f"# {' '.join(note.split())}" for note in notes), every if whole else few]
-    chosen, opened = config.chosen_defaults(), [""]
+    chosen, opened = config.chosen_defaults() if chosen is None else chosen, [""]
     for group in groups(type(config)):
         path = group.keys[0].section.split(".") if group.keys[0].section else []
         for key in group.keys:
-            value = attrgetter(key.name)(config)
-            differs = value not in (key.default, chosen.get(key.name, key.default))
-            if not (differs or whole):
+            value, default = attrgetter(key.name)(config), chosen.get(key.name, key.default)
+            if not (value not in (key.default, default) or default != key.default or whole):
                 continue
             for depth in range(len(path)):
                 if path[: depth + 1] != opened[: depth + 1]:
@@ -256,9 +320,11 @@ def render(
             if key.entries:
                 value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
-            if differs:
+            if value != default:
                 origin = f"{_origin(key, sources)} " if sources else ""
-                line += f"  # {origin}(default {dump(key.default)})"
+                line += f"  # {origin}(default {dump(default)})"
+            elif default != key.default:
+                line += f"  # {_origin(key, sources)}" if key.name in sources else "  # chosen, by other keys"
             lines.append(line)
     return "\n".join(lines) + "\n"
 
@@ -281,7 +347,7 @@ def _merge(
         owner, above = key_at(name, keys), keys.get(name.rpartition(".")[0])
         entry = above is not None and above.entries  # of a mapping of sections, as a whole
         if not entry and not (owner and (name == owner.name or owner.free_form)):
-            report(name, _unknown(name, keys, table), setting.where)
+            report(name, unknown_key(name, keys, table), setting.where)
             continue
         *parents, last = name.split(".")
         node = tree
@@ -296,36 +362,6 @@ def _merge(
                 del sources[below]  # the whole mapping was replaced
             sources[name] = setting.where
     return tree, sources
-
-
-def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
-    for key in keys.values():
-        if name.startswith(f"{key.name}.") and key.entries:
-            entry = name.removeprefix(f"{key.name}.").partition(".")[0]
-            its = {f"{key.name}.{entry}.{each}": inner for each, inner in key.entries.items()}
-            return f"unknown key of {key.name}.{entry}" + _unknown(name, its, NOTHING).removeprefix("unknown key")
-    sections = {key.section for key in keys.values()}
-    if name in sections:
-        below = [key for key in keys if key.startswith(f"{name}.")]
-        return f"is a section, not a key; it has {', '.join(below[:4])}{', ...' if len(below) > 4 else ''}"
-    if owner := next((key for key in keys if name.startswith(f"{key}.")), None):
-        return f"unknown key: {owner} is a value ({keys[owner].allowed}) and has no keys below it"
-    nearest = nearest_keys(name, keys)
-    theirs = [key for key in table.rules if not key.endswith("*")]
-    if difflib.get_close_matches(name, theirs, 1, 0.85) and not difflib.get_close_matches(name, keys, 1, 0.85):
-        nearest = nearest_keys(name, theirs)  # one of verl's is meant
-    return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
-
-
-def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
-    """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
-    last, known = name.rpartition(".")[2], list(keys)
-    near = difflib.get_close_matches(name, known, 3, 0.7)
-    alike = {key: difflib.SequenceMatcher(None, name, key).ratio() for key in near}
-    one_letter = [key for key in near if alike[key] > 0.9 and alike[key] == alike[near[0]]]
-    if same := [key for key in known if key.rpartition(".")[2] == last]:
-        return list(dict.fromkeys(one_letter + difflib.get_close_matches(name, same, 3, 0.3)))
-    return one_letter or near  # one wrong letter: other keys are not meant
 
 
 def _explain(

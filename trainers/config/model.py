@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -26,8 +27,9 @@ class ModelSection(Section):
     kv_heads: int = Field(2, ge=1, description="Key/value heads; divides `heads`.")
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Type to compute in, of learner and engines; the learner's own weights are float32. null is `bfloat16` for a given
-    model where the GPU or the processor multiplies in it (`avx512_bf16`, `amx_bf16`), except for files below 20 MiB."""
+    """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes
+    are in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it
+    (`avx512_bf16`, `amx_bf16`), except for one below 5 million parameters."""
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
     lora_rank: int = Field(0, ge=0)
     """Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not."""
@@ -57,25 +59,52 @@ class ModelSection(Section):
         return self.dtype or "float32"
 
 
-#: Bytes of the files of a model that is a toy: rounding makes it no faster, and it learns as `tiny` does.
-_SMALL = 20 * 2**20
+#: Parameters below which a model is a toy: rounding makes it no faster, and it learns as `tiny` does.
+_TOY = 5_000_000
+#: What families call the four numbers of a shape in their config.json.
+_SHAPE = {
+    "vocab": ("vocab_size",),
+    "width": ("hidden_size", "n_embd", "d_model", "dim"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+}
 
 
 def is_language_model(path: str | None) -> bool:
-    """Whether a model is given that was made to talk: neither `tiny` nor a folder with files below 20 MiB."""
+    """Whether a model is given that was made to talk: neither `tiny` nor a folder with one below 5 million parameters.
+
+    The shape decides, that config.json says: a folder may have no weights yet. One that says no shape was made to talk.
+    """
     if path is None or path == "tiny":
         return False
     folder = Path(path).expanduser()
-    return not folder.is_dir() or sum(file.stat().st_size for file in folder.glob("*.safetensors")) >= _SMALL
+    found = _described(folder) if folder.is_dir() else {}
+    text = found.get("text_config")
+    shape = {**found, **(text if isinstance(text, dict) else {})}
+    numbers = {name: next((shape[key] for key in keys if key in shape), None) for name, keys in _SHAPE.items()}
+    vocab, width, layers = (number if isinstance(number, int) else None for number in numbers.values())
+    if vocab is None or width is None or layers is None:
+        return True
+    inner = shape.get("intermediate_size")
+    units = inner if isinstance(inner, int) else 4 * width
+    return vocab * width + layers * (4 * width * width + 3 * width * units) >= _TOY
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """What a model's config.json says; empty where it cannot be read."""
+    try:
+        found = json.loads(folder.joinpath("config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def positions_of(path: str) -> int | None:
     """The longest context that a model in a folder was made for; ``None`` where it does not say so itself."""
-    try:
-        found = json.loads(Path(path).expanduser().joinpath("config.json").read_text(encoding="utf-8"))
-        return int(found["max_position_embeddings"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    found = _described(Path(path).expanduser())
+    text = found.get("text_config")
+    shape = {**found, **(text if isinstance(text, dict) else {})}
+    longest = next((shape[key] for key in ("max_position_embeddings", "n_positions") if key in shape), None)
+    return longest if isinstance(longest, int) and longest > 0 else None
 
 
 def newest_model_of(run: str) -> str:
@@ -84,13 +113,15 @@ def newest_model_of(run: str) -> str:
     return "" if found is None else f"; this is a run's folder, whose newest model is {found}"
 
 
-def native_dtype(path: str | None, device: str) -> Literal["float32", "bfloat16"]:
-    """What a model computes in by default, by ``model.path`` and ``model.device``."""
-    return "bfloat16" if is_language_model(path) and _multiplies_bfloat16(device) else "float32"
+#: Says whether a machine multiplies in bfloat16 with a `model.device`.
+Bfloat16: TypeAlias = Callable[[str], bool]
+#: Under which name the context of a validation has it, where a configuration is for another machine than this one.
+BFLOAT16 = "multiplies_bfloat16"
 
 
 @cache
-def _multiplies_bfloat16(device: str) -> bool:
+def multiplies_bfloat16(device: str) -> bool:
+    """:data:`Bfloat16` of this machine."""
     if device != "cpu":
         import torch  # only for a given model, which needs it soon: without, a configuration is read in no time
 
@@ -103,13 +134,26 @@ def _multiplies_bfloat16(device: str) -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
+def planned_bfloat16(device: str) -> bool:
+    """:data:`Bfloat16` of the machine of ``--plan-for``: its GPUs do, and its processors are not known."""
+    return device != "cpu"
+
+
+def native_dtype(
+    path: str | None, device: str, bfloat16: Bfloat16 = multiplies_bfloat16
+) -> Literal["float32", "bfloat16"]:
+    """What a model computes in by default, by ``model.path`` and ``model.device``."""
+    return "bfloat16" if is_language_model(path) and bfloat16(device) else "float32"
+
+
 class SupervisedSection(Section):
     """Supervised training on demonstrations: the loss is on the assistant's tokens alone."""
 
     files: Names | None = None
     """Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted expert of the
     environment."""
-    demonstrations: int = Field(20000, ge=1, description="Episodes that the scripted expert plays.")
+    demonstrations: int = Field(20000, ge=1)
+    """Episodes that the scripted expert plays at most: no more than `steps` times `batch_size` are needed."""
     mistake_rate: float = Field(0.3, ge=0, lt=1)
     """Share of the expert's turns that are careless replies instead, to show what to do after one."""
     mistake_weight: float = Field(0.0, ge=0)
@@ -195,9 +239,10 @@ class ServingSection(Section):
     name: Literal["torch", "vllm", "sglang", "openai"] = "torch"
     """`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` has no token ids
     and is refused here; `textenvs evaluate` uses such services."""
-    replicas: int = Field(1, ge=1)
+    replicas: int | None = Field(None, ge=1)
     """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
-    Several addresses in `base_url` are so many replicas without this."""
+    null is as many as there are GPUs for, and one on a CPU. Several addresses in `base_url` are so many replicas
+    without this."""
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs (on a CPU, processes) that share each matrix of one `vllm` or `sglang` server that is started."""
     max_slots: int | None = Field(None, ge=1)
@@ -225,8 +270,8 @@ class ServingSection(Section):
 
     @property
     def engines(self) -> int:
-        """How many there are: one for each server that runs already, else ``replicas``."""
-        return len(self.base_urls) or self.replicas
+        """How many there are: one for each server that runs already, else ``replicas``, which a plan may count."""
+        return len(self.base_urls) or self.replicas or 1
 
 
 class EngineSection(ServingSection):

@@ -9,21 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
 from . import unread
+from .base import RunConfig
 from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection
 from .model import (
+    Bfloat16,
     EngineSection,
     ModelSection,
     ServingSection,
     SupervisedSection,
     WarmStartSection,
     is_language_model,
+    multiplies_bfloat16,
     native_dtype,
     positions_of,
 )
@@ -47,42 +50,8 @@ from .rollout import (
     temperature_checks,
 )
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
-from .section import Problems, Section, changed
+from .section import Problems, changed
 from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
-
-
-class ConflictError(ValueError):
-    """Values that are each allowed do not go together; ``conflicts`` are pairs of a key and what is wrong with it."""
-
-    def __init__(self, conflicts: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
-        self.conflicts = conflicts
-
-
-class RunConfig(Section):
-    """What all runs have; ``reads`` says which keys are read only where others have certain values (:mod:`.unread`)."""
-
-    reads: ClassVar[unread.Reads] = {}
-
-    def checks(self) -> Problems:
-        """What does not go together: pairs of a key and what is wrong, in words."""
-        return iter(())
-
-    def chosen_defaults(self) -> Mapping[str, Any]:
-        """Defaults that depend on other keys, by ``section.key``, for a key that is null or not given."""
-        return {}
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> RunConfig:
-        for name, value in self.chosen_defaults().items():
-            section, key = name.split(".")
-            given = getattr(self, section)
-            if getattr(given, key) is None or key not in given.model_fields_set:
-                chosen = getattr(self, section).model_copy(update={key: value})
-                object.__setattr__(self, section, chosen)  # frozen once it is made
-        if conflicts := [*unread.unread_checks(self, self.reads), *self.checks()]:
-            raise ConflictError(conflicts)
-        return self
 
 
 class PPOConfig(RunConfig):
@@ -115,9 +84,9 @@ class PPOConfig(RunConfig):
     def checks(self) -> Problems:
         return ppo_checks(self)
 
-    def chosen_defaults(self) -> Mapping[str, Any]:
+    def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:
         model, cluster = self.model, self.cluster
-        dtype = native_dtype(model.path, model.device)
+        dtype = native_dtype(model.path, model.device, bfloat16)
         by_episode = self.actor.policy_loss in ("gspo", "gspo_token")  # measured by benchmarks/precision_gap.py
         rounded = by_episode and (model.dtype or dtype) == "bfloat16"
         chosen: dict[str, Any] = {
@@ -155,8 +124,8 @@ class SFTConfig(RunConfig):
     sft: SFTSection = SFTSection()
     trainer: SFTRunSection = SFTRunSection()
 
-    def chosen_defaults(self) -> Mapping[str, Any]:
-        dtype = native_dtype(self.model.path, self.model.device)
+    def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:
+        dtype = native_dtype(self.model.path, self.model.device, bfloat16)
         return {"model.dtype": dtype, **({"sft.lr": 5e-5} if is_language_model(self.model.path) else {})}
 
     def checks(self) -> Problems:
@@ -357,7 +326,7 @@ def template_checks(names: Iterable[str]) -> Problems:
 
 def engine_checks(engine: ServingSection) -> Problems:
     name, urls = engine.name, engine.base_urls
-    if engine.replicas > 1 and (urls or name == "openai"):
+    if (engine.replicas or 1) > 1 and (urls or name == "openai"):
         each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
         yield "engine.replicas", f"is {engine.replicas}; {each}"
     words = [word.partition("=")[0] for word in engine.sglang.server_args]

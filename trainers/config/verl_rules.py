@@ -14,8 +14,9 @@ from textenvs.bounded_files import YAML_FILE, UnreadableFile, read_text
 
 from ..algorithms.names import Rejection
 from ..hub import read_adapter
+from .base import RunConfig
 from .commands import EvaluateConfig, GenerateConfig
-from .schema import PPOConfig, RunConfig
+from .schema import PPOConfig
 from .verl import NAMES, Given, Results, Table, rules_of
 from .yaml12 import Loader, dump, reason
 

@@ -158,6 +158,18 @@ def add_adapters(backbone: Any, settings: LoRASettings) -> None:
     backbone.eval()
 
 
+def round_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Keep what is frozen in ``dtype``, which it is computed in anyway, in place; tied parameters stay tied."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter.requires_grad or not parameter.is_floating_point():
+                continue
+            if parameter not in made:
+                made[parameter] = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+            module._parameters[name] = made[parameter]
+
+
 def adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """The layers with an adapter, by their name in ``model``."""
     for name, module in model.named_modules():

@@ -19,7 +19,7 @@ from trainers.learner.attention import OWN
 from trainers.learner.cpu import compute_rounded, use_lean_layers, use_onednn
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
-from trainers.learner.lora import LoRASettings, add_adapters, base_state
+from trainers.learner.lora import LoRASettings, add_adapters, base_state, round_frozen
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
 from trainers.learner.products import is_faster
@@ -65,6 +65,8 @@ class Setup:
             add_adapters(backbone, self.lora)
             if isinstance(model, Policy):
                 head.requires_grad_(False)
+            round_frozen(model, self.dtype)
+            head = model.value_head if isinstance(model, Critic) else outer.get_output_embeddings()
         flops = count(backbone, head)
         if self.meshes is not None and self.meshes.tensor is not None:
             cut_matrices(transformer_layers(model), self.meshes.tensor)

@@ -43,7 +43,7 @@ class WeightStream:
         lm: The causal language model, sharded or not, with adapters or without.
         ranks: All ranks.
         which: See :data:`Which`.
-        dtype: In which ``weights`` leave; ``None`` is the parameters' own. A ``base`` leaves in bfloat16 where that
+        dtype: In which ``weights`` leave; ``None`` is float32. A ``base`` leaves in bfloat16 where that
             loses nothing, an ``adapter`` in float32.
         snapshot: Take copies, so that training may go on meanwhile; on the CPU, because another thread will send them.
         finite: Refuse values that are not finite (``ValueError``).
@@ -84,7 +84,8 @@ class WeightStream:
         self._parts: list[tuple[list[_Part], float]] = []
         places = {key: number for number, key in enumerate(tensors)}
         for each, of, scale in made:
-            parts, kind = [], dtype or of[0].dtype
+            # What learns is float32, and what adapters are merged into becomes so.
+            parts, kind = [], dtype or (torch.float32 if of[0].is_floating_point() else of[0].dtype)
             for value in of:
                 theirs = [one[places[id(value)]] for one in everyone]
                 if not all(good for _, _, good in theirs):

@@ -1,4 +1,4 @@
-"""The console: a line an iteration, the current phase below it on a terminal, and conversations to read.
+"""The console: a line an iteration, what is being done now, and conversations to read.
 
 What a model or a user said is never read as markup, and its control characters are escaped.
 """
@@ -11,7 +11,8 @@ from itertools import zip_longest
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.text import Text
 
 from textenvs.messages import Message, text_of
@@ -19,6 +20,7 @@ from textenvs.text import printable
 
 from ..trajectory import Trajectory
 from .metrics import first_reply_solved, solved
+from .progress import Progress
 
 # What a line shows of the metrics, where they are there: name, label, format.
 _TRAINING = (
@@ -54,24 +56,39 @@ _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magen
 _WIDEST = 100  # columns of a conversation
 
 
+class _Now(ProgressColumn):
+    """What is being done, drawn anew several times a second."""
+
+    max_refresh = None
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def render(self, task: Task) -> Text:
+        return Text(printable(self._progress.line))
+
+
 class ConsoleLogger:
-    """Prints metrics as lines, and shows progress on a terminal; ``total`` are the iterations of the whole run."""
+    """Prints metrics as lines, and shows what is being done; ``total`` are the iterations of the whole run.
+
+    On a terminal that is a line that is drawn anew; elsewhere it is printed where nothing else was for a while.
+    """
 
     def __init__(self, total: int, console: Console | None = None) -> None:
         self.console = console or Console()
         self._total = total
-        self._progress: Progress | None = None
-        if self.console.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
-            counts = (MofNCompleteColumn(), TimeElapsedColumn())
-            self._progress = Progress(*columns, *counts, console=self.console, transient=True)
-            self._task = self._progress.add_task("starting", total=total)
-            self._progress.start()
+        self._bar: Bar | None = None
+        live = self.console.is_terminal
+        self.progress = Progress(self._print_line) if not live else Progress(self._print_line, every_s=None)
+        if live:
+            columns = (SpinnerColumn(), _Now(self.progress), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Bar(*columns, console=self.console, transient=True)
+            self._task = self._bar.add_task("", total=total)
+            self._bar.start()
 
-    def phase(self, name: str) -> None:
-        """Show what is being done; fits :class:`trainers.report.metrics.Phases`."""
-        if self._progress is not None:
-            self._progress.update(self._task, description=name)
+    def _print_line(self, line: str) -> None:
+        self.console.print(line, style="dim", soft_wrap=True, highlight=False, markup=False)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print a line for the training's metrics, and one for the validation's, if there are such."""
@@ -87,18 +104,20 @@ class ConsoleLogger:
             if columns is _TRAINING and "time/iteration_s" in metrics:
                 line.append(f"  {_times(metrics)}", style="dim")
             self.print(line)
-        if self._progress is not None:
-            self._progress.update(self._task, completed=step)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step)
 
     def print(self, what: RenderableType) -> None:
         """Print above the progress bar; a line is never broken."""
+        self.progress.spoke()
         self.console.print(what, soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
         """Take the progress bar away; safe to call twice."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        self.progress.close()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 def _times(metrics: Mapping[str, float]) -> str:

@@ -30,6 +30,7 @@ from .console import ConsoleLogger, pick, print_conversations
 from .episodes import EpisodeFiles, Explained
 from .metrics import Phases
 from .plots import plot
+from .progress import Phase, Progress
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -287,11 +288,15 @@ _SUMMARY = (
 )
 
 
+#: What a person reads of an iteration's phases.
+_PHASES = {"rollout": "collecting", "learn": "learning", "publish": "new weights to the engine"}
+
+
 class Reporter:
     """Reports one run of ``total`` iterations; ``latest`` is the last value of each metric.
 
     Without a ``first_step`` of the ``run`` no sample conversations are written. ``on_phase`` is called with each phase
-    of an iteration, and the seconds (``time.monotonic``) it began and ended.
+    of an iteration, and the seconds (``time.monotonic``) it began and ended. ``console`` is one that is shown already.
     """
 
     def __init__(
@@ -302,11 +307,13 @@ class Reporter:
         total: int,
         episodes: EpisodeFiles | None = None,
         on_phase: Callable[[str, float, float], None] | None = None,
+        console: ConsoleLogger | None = None,
     ) -> None:
         run.folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._on_phase = run.folder, on_phase
         self._episodes = episodes
-        self._console = ConsoleLogger(total) if "console" in loggers else None
+        self._console = (console or ConsoleLogger(total)) if "console" in loggers else None
+        self.progress = self._console.progress if self._console else Progress.silent()
         self._loggers = open_loggers(loggers, run, before=[self._console] if self._console else [])
         self._has_jsonl = "jsonl" in loggers
         self._keeps_conversations = run.first_step is not None
@@ -320,8 +327,17 @@ class Reporter:
         ]
 
     def phases(self) -> Phases:
-        shown = self._console.phase if self._console else None
-        return Phases(on_enter=shown, clock=time.monotonic, on_exit=self._on_phase)
+        under_way: dict[str, Phase] = {}
+
+        def enter(name: str) -> None:
+            under_way[name] = self.progress.enter(_PHASES.get(name, name))
+
+        def leave(name: str, began: float, ended: float) -> None:
+            self.progress.leave(under_way.pop(name))
+            if self._on_phase is not None:
+                self._on_phase(name, began, ended)
+
+        return Phases(on_enter=enter, clock=time.monotonic, on_exit=leave)
 
     def say(self, text: str) -> None:
         if self._console is not None:

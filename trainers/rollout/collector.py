@@ -209,6 +209,11 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._users = {group: those for group, those in self._users.items() if not self._slots.gone(group)}
         return Batch(number, version, groups, stats, problems, greedy, credited, forks, users, choices)
 
+    @property
+    def collected(self) -> int:
+        """Episodes of the next batch that have ended, of about ``groups_per_batch * group_size``."""
+        return self._slots.collected
+
     def _note_dropped(self) -> None:
         for number, reason, siblings in self._slots.dropped():
             if self._curriculum is not None:
@@ -261,6 +266,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         seed: int = 0,
         backend: Backend | None = None,
         max_running: int | None = None,
+        on_end: Callable[[], object] = lambda: None,
     ) -> list[Trajectory]:
         """Play tasks beside what is being collected, all with the weights that are out when it begins.
 
@@ -271,7 +277,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
         An update that comes meanwhile waits until the last episode has ended. The episodes are in no group and no
         batch. They count towards the collector's ``max_running``, and the argument ``max_running`` limits them further
-        (``None``: it does not). They start before those of training; one that fails is not played again.
+        (``None``: it does not). They start before those of training; one that fails is not played again. ``on_end`` is
+        called as each one ends.
         """
         self._evaluations += 1
         name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
@@ -289,7 +296,9 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
                 training=False,
             )
             async with places, self._guests.place():
-                return await self._player.play(given, episode, self._timeline("evaluation", episode))
+                played = await self._player.play(given, episode, self._timeline("evaluation", episode))
+            on_end()
+            return played
 
         self._begin_steering()
         async with self._pin.held():

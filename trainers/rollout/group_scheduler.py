@@ -245,6 +245,11 @@ class GroupScheduler:
         """Groups that are complete and wait to be taken."""
         return sum(group.ready for group in self._groups.values())
 
+    @property
+    def collected(self) -> int:
+        """Episodes that have ended of the groups that are first in line for the next batch."""
+        return sum(len(group.played) for group in islice(self._groups.values(), self.rules.groups_per_batch))
+
     # ------------------------------------------------------------------ episodes
 
     def start(self) -> Ticket | None:

@@ -120,7 +120,10 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
             r"4 does not divide cluster.n_gpus_per_node=6.*1, 2, 3, 6 do",
         ),
         (("cluster.n_gpus_per_node=0",), r"cluster.n_gpus_per_node=0"),
-        (("cluster.learner_ranks=2", "ray_init.num_cpus=2"), r"ray_init.num_cpus=2, but 2 learner ranks .*at least 3"),
+        (
+            ("cluster.learner_ranks=2", "engine.replicas=1", "ray_init.num_cpus=2"),
+            r"ray_init.num_cpus=2, but 2 learner ranks .*at least 3",
+        ),
     ],
 )
 def test_what_does_not_fit_says_why_and_what_would(options, said):
@@ -200,6 +203,7 @@ def test_environments_that_are_counted_have_places_for_training_and_validation()
 
 def test_memory_follows_its_convention():
     options = ("model.dtype=bfloat16", "algorithm.adv_estimator=gae", "cluster.learner_ranks=4", *RAY)
+    options = (*options, "engine.replicas=1")
     rows = {(who, what): size for who, what, size in plan(*options, shape=SHAPE).memory}
     # An actor and a critic in float32, over 4 ranks.
     assert rows["learner", "parameters"] == rows["learner", "gradients"] == 2 * 4 * 500_000_000 // 4
@@ -247,7 +251,7 @@ def test_adapters_alone_have_gradients_and_moments():
     rows = {what: size for who, what, size in plan(*lora, *some, shape=shape).memory if who == "learner"}
     assert rows["gradients"] == 4 * 4 * 3 * (64 + 64)
     with_critic = learner_memory("model.lora_rank=4", "algorithm.adv_estimator=gae")
-    assert with_critic["parameters"] == 2 * 4 * SHAPE.parameters
+    assert with_critic["parameters"] == 2 * 2 * SHAPE.parameters, "frozen ones in the type of the computation"
 
 
 def test_checkpointing_and_offloading_are_counted():
@@ -439,3 +443,32 @@ def test_engines_alone_have_all_the_gpus() -> None:
     few = (*options, "engine.replicas=4", "cluster.cpus_per_actor=2", "ray_init.num_cpus=7")
     with pytest.raises(PlanError, match="but 4 engines with cluster.cpus_per_actor=2 take, together: 8"):
         make_plan(config(*few), Machine(), serving=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (("engine.name=vllm", "cluster.learner_ranks=4"), 4),
+        (("engine.name=vllm", "cluster.learner_ranks=4", "engine.tensor_parallel_size=2"), 2),
+        (("engine.name=torch", "cluster.learner_ranks=8"), 8),
+        (("engine.name=torch", "cluster.learner_ranks=2", "cluster.colocate=false"), 6),
+        (("engine.name=vllm", "cluster.learner_ranks=2", "cluster.nnodes=2", "cluster.colocate=false"), 14),
+        (("engine.name=vllm",), 8),  # servers beside the learner take the GPUs in turn
+        (("engine.name=torch",), 1),  # the embedded one is where the learner is
+        (("engine.name=vllm", "engine.vllm.base_url=http://x"), 0),
+        (("engine.name=vllm", "cluster.learner_ranks=2", "model.device=cpu"), 1),
+    ],
+)
+def test_engines_fill_the_room(options, count):
+    """Of 8 GPUs a machine; what is counted is what a number would give."""
+    made = plan(*(("model.device=cuda",) if "model.device=cpu" not in options else ()), *options)
+    assert len(made.engines) == count
+    if count:
+        said = describe(plan(*(("model.device=cuda",) if "model.device=cpu" not in options else ()), *options))
+        assert f"{count} replica" in said
+        assert "generate nothing" not in said
+
+
+def test_gpus_that_generate_nothing_are_noted():
+    said = describe(plan(*RAY, "cluster.learner_ranks=4", "engine.replicas=1"))
+    assert "3 GPUs of the learner will generate nothing" in said

@@ -206,3 +206,39 @@ def test_no_adapter_to_give():
     plain = Learner(base_model())
     with pytest.raises(ValueError, match="has no adapter"):
         plain.weights(which="adapter")
+
+
+# ------------------ what is frozen, in bfloat16
+
+
+def test_frozen_weights_are_kept_in_the_type_of_the_computation():
+    learner = trained(dtype="bfloat16", critic=True)
+    for model in (learner.actor, learner.critic):
+        types = {(parameter.requires_grad, parameter.dtype) for parameter in model.parameters()}
+        assert types == {(True, torch.float32), (False, torch.bfloat16)}
+    assert {parameter.dtype for parameter in trained(steps=0).actor.parameters()} == {torch.float32}
+
+
+def test_rounding_what_is_frozen_changes_no_result(monkeypatch):
+    """It is computed in bfloat16 in any case."""
+    rounded = trained(dtype="bfloat16")
+    monkeypatch.setattr("trainers.learner.setup.round_frozen", lambda model, dtype: None)
+    exact = trained(dtype="bfloat16")
+    np.testing.assert_array_equal(scores(rounded), scores(exact))
+    np.testing.assert_array_equal(scores(rounded, model="reference"), scores(exact, model="reference"))
+
+
+def test_weights_leave_in_float32_whatever_is_frozen(tmp_path):
+    learner = trained(dtype="bfloat16")
+    adapters, merged = learner.weights(which="adapter"), learner.weights()
+    assert {value.dtype for value in merged.values()} == {torch.float32}
+    model = base_model()
+    for name, layer in adapter_layers(learner.actor.lm):
+        a, b = (adapters[f"base_model.model.{name}.lora_{letter}.weight"] for letter in "AB")
+        base = model.get_submodule(name).weight.detach().bfloat16().float()
+        torch.testing.assert_close(merged[f"{name}.weight"], base + layer.scaling["default"] * (b @ a))
+    learner.save(tmp_path / "one")
+    expected = learner.update_sft(TRAJECTORIES)["loss"]
+    other = trained(steps=1, dtype="bfloat16")
+    other.load(tmp_path / "one")
+    assert other.update_sft(TRAJECTORIES)["loss"] == expected

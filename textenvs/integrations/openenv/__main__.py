@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 
+from ...startup import raise_on_interrupt
 from ...text import reader_may_leave
 
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
     import uvicorn
 
+    raise_on_interrupt()
     uvicorn.run(app, host=given.host, port=given.port)
 
 

@@ -1,0 +1,50 @@
+"""What the configurations of all commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import ValidationInfo, model_validator
+
+from . import unread
+from .model import BFLOAT16, Bfloat16, multiplies_bfloat16
+from .section import Problems, Section
+
+
+class ConflictError(ValueError):
+    """Values that are each allowed do not go together; ``conflicts`` are pairs of a key and what is wrong with it."""
+
+    def __init__(self, conflicts: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
+        self.conflicts = conflicts
+
+
+class RunConfig(Section):
+    """What all runs have; ``reads`` says which keys are read only where others have certain values (:mod:`.unread`)."""
+
+    reads: ClassVar[unread.Reads] = {}
+
+    def checks(self) -> Problems:
+        """What does not go together: pairs of a key and what is wrong, in words."""
+        return iter(())
+
+    def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:
+        """Defaults that depend on other keys, by ``section.key``, for a key that is null or not given.
+
+        ``bfloat16`` is of the machine that they are chosen for.
+        """
+        return {}
+
+    @model_validator(mode="after")
+    def _goes_together(self, info: ValidationInfo) -> RunConfig:
+        bfloat16 = (info.context or {}).get(BFLOAT16, multiplies_bfloat16)
+        for name, value in self.chosen_defaults(bfloat16).items():
+            section, key = name.split(".")
+            given = getattr(self, section)
+            if getattr(given, key) is None or key not in given.model_fields_set:
+                chosen = getattr(self, section).model_copy(update={key: value})
+                object.__setattr__(self, section, chosen)  # frozen once it is made
+        if conflicts := [*unread.unread_checks(self, self.reads), *self.checks()]:
+            raise ConflictError(conflicts)
+        return self

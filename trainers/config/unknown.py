@@ -1,0 +1,109 @@
+"""The answer to a key that there is not: the key of the same meaning, from other trainers' words or by its letters."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from .describe import Key
+from .verl import Rule, Table
+from .verl_rules import NOTHING
+from .yaml12 import Loader
+
+_FILE = Path(__file__).with_name("synonyms.yaml")
+
+
+class Synonym(NamedTuple):
+    """What another trainer's word is here."""
+
+    keys: tuple[tuple[str, ...], ...]  #: alternatives, each of keys that are meant together; none: there is no such key
+    remark: str = ""
+
+    def among(self, known: Iterable[str], section: str) -> tuple[str, ...]:
+        """The alternative whose keys are all ``known``, best the one of ``section``; empty without."""
+        there = [each for each in self.keys if set(each) <= set(known)]
+        return next((each for each in there if each[0].startswith(f"{section}.")), there[0] if there else ())
+
+
+@cache
+def read_synonyms() -> dict[str, Synonym]:
+    """The table of synonyms.yaml, by the other trainers' words."""
+    found = {}
+    for word, text in yaml.load(_FILE.read_text(encoding="utf-8"), Loader).items():
+        keys, _, remark = text.partition("--")
+        alternatives = (tuple(key.strip() for key in each.split("+")) for each in keys.split("|") if each.strip())
+        found[word] = Synonym(tuple(alternatives), remark.strip())
+    return found
+
+
+def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
+    """What is wrong with a key that is none of ``keys``, and which was meant."""
+    for key in keys.values():
+        if name.startswith(f"{key.name}.") and key.entries:
+            entry = name.removeprefix(f"{key.name}.").partition(".")[0]
+            its = {f"{key.name}.{entry}.{each}": inner for each, inner in key.entries.items()}
+            return f"unknown key of {key.name}.{entry}" + unknown_key(name, its, NOTHING).removeprefix("unknown key")
+    sections = {key.section for key in keys.values()}
+    if name in sections:
+        below = [key for key in keys if key.startswith(f"{name}.")]
+        return f"is a section, not a key; it has {', '.join(below[:4])}{', ...' if len(below) > 4 else ''}"
+    if owner := next((key for key in keys if name.startswith(f"{key}.")), None):
+        return f"unknown key: {owner} is a value ({keys[owner].allowed}) and has no keys below it"
+    top, last = name.partition(".")[0], name.rpartition(".")[2]
+    if here := [key for key in keys if key.startswith(f"{top}.") and key.endswith(f".{last}")]:
+        return f"unknown key; did you mean {' or '.join(here)}?"  # of this section, by another path
+    if answer := _translated(name, keys, table):
+        return f"unknown key; {answer}"
+    nearest = nearest_keys(name, keys)
+    theirs = [key for key in table.rules if not key.endswith("*")]
+    if difflib.get_close_matches(name, theirs, 1, 0.85) and not difflib.get_close_matches(name, keys, 1, 0.85):
+        nearest = nearest_keys(name, theirs)  # one of verl's is meant
+    return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
+
+
+def _translated(name: str, keys: Mapping[str, Key], table: Table) -> str | None:
+    """What another trainer's word is here, in words; ``None`` where it is no such word."""
+    word = name.lstrip("+-").replace("-", "_")
+    section, _, last = word.rpartition(".")
+    top = section.partition(".")[0]
+    synonyms, parts = read_synonyms(), word.split(".")
+    for start in range(len(parts)):
+        if (found := synonyms.get(".".join(parts[start:]))) is not None:
+            meant = found.among(keys, top)
+            if meant:
+                return f"here it is {' and '.join(meant)}" + (f" ({found.remark})" if found.remark else "")
+            if not found.keys:
+                return f"there is none of this meaning: {found.remark}"
+    known_last = {key.rpartition(".")[2] for key in keys}
+    for theirs, rule in table.rules.items():
+        if last not in known_last and (theirs == word or theirs.endswith(f".{word}")):
+            return _of_verl(theirs, rule)
+    words = [each for each, synonym in synonyms.items() if synonym.among(keys, top) or not synonym.keys]
+    if last not in known_last and not difflib.get_close_matches(name, keys, 1, 0.8):
+        close = difflib.get_close_matches(last, words, 1, 0.88)
+        return _translated(f"{top}.{close[0]}" if top else close[0], keys, table) if close else None
+    return None
+
+
+def _of_verl(name: str, rule: Rule) -> str:
+    if rule.to is not None:
+        return f"here it is {rule.to}" + (f" ({rule.why})" if rule.why else "")
+    if rule.computed is not None:
+        return f"verl's {name} is translated under its whole name ({rule.why})"
+    return f"verl's {name} has no meaning here: {rule.why}"
+
+
+def nearest_keys(name: str, keys: Iterable[str]) -> list[str]:
+    """The keys that ``name`` may have been meant for: the same word in other sections, or what looks alike."""
+    last, known = name.rpartition(".")[2], list(keys)
+    near = difflib.get_close_matches(name, known, 3, 0.7)
+    alike = {key: difflib.SequenceMatcher(None, name, key).ratio() for key in near}
+    one_letter = [key for key in near if alike[key] > 0.9 and alike[key] == alike[near[0]]]
+    if same := [key for key in known if key.rpartition(".")[2] == last]:
+        return list(dict.fromkeys(one_letter + difflib.get_close_matches(name, same, 3, 0.3)))
+    return one_letter or near  # one wrong letter: other keys are not meant
