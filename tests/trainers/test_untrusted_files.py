@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import pickle
 from pathlib import Path
 
 import pytest
 
-from trainers import tiny
+from trainers import doctor, tiny
+from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.model import ModelSection
 from trainers.config.reward_model import ClassifierSection
 from trainers.hub import read_adapter
@@ -147,3 +149,47 @@ def test_pickles_beside_an_adapter_are_not_read(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         read_adapter(tmp_path).tensors()
     assert not proof.exists()
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+CONFIGS = {
+    "bomb": BOMB,
+    "deep": "actor: " + "[" * 50_000,
+    "list": "- 1",
+    "list for a section": "trainer: [1, 2]",
+    "number for a folder": "trainer: {default_local_dir: 3}",
+    "number of base 60": "actor: {lr: " + "1:" * 50_000 + "1}",
+    "date": "trainer: {seed: 2020-99-99}",
+    "own alias": "trainer: &a [*a]",
+    "bytes": "\udcff\udcfe",
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hostile_configurations_are_refused_in_words(name, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIGS[name], encoding="utf-8", errors="surrogateescape")
+    if name != "number for a folder":  # which is a name as good as any on a command line
+        with pytest.raises(ConfigError) as refusal:
+            resolve(["--config", str(path)], PPOConfig)
+        assert len(str(refusal.value)) < 2000
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/reward": 0.5}\n')
+    assert doctor.main([str(tmp_path)]) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/zero", "folder", "absent"])
+def test_configurations_that_are_no_files_are_refused(place, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"device or a pipe|is a folder|no such file"):
+        resolve(["--config", str(tmp_path / place)], PPOConfig)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": 1}', '{"step": "x"}', '{"step": 1, "a": "text"}', "[1]", '{"step": 1e99}', "{", "\0"]
+)
+def test_hostile_metrics_are_refused_in_words(line, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("trainer: {seed: 1}\n")
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n" + '{"step": 1, "train/reward": 0.5}\n')
+    assert doctor.main([str(tmp_path)]) == 2
+    assert "metrics.jsonl, line 1" in capsys.readouterr().err

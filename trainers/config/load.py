@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from textenvs.text import reader_may_leave
+from textenvs.text import excerpt, reader_may_leave
 
 from ..hub import is_name, read_adapter
 from .base import ConflictError, RunConfig
@@ -386,7 +386,7 @@ def _explain(
             else:  # it was not written: an entry of a mapping of sections is named by its key
                 value = name.split(".")[-2]
                 break
-        problems.append(Problem(name, f"{dump(value)} is not allowed; it must be {key.allowed}", _origin(key, sources)))
+        problems.append(Problem(name, f"{excerpt(dump(value))} is not allowed; it must be {key.allowed}", _origin(key, sources)))
     return problems
 
 
