@@ -31,6 +31,7 @@ if __name__ == "__main__":
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from textenvs.bounded_files import UnreadableFile, read_json_object
 from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
 
@@ -177,7 +178,10 @@ def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
 def _open(folder: Path, identity: dict[str, Any]) -> None:
     note = folder / "run.json"
     if note.is_file():
-        found = json.loads(note.read_text(encoding="utf-8"))
+        try:
+            found = read_json_object(note)
+        except UnreadableFile as error:
+            raise TableError(f"{error}; remove {folder}, or give another data.output_path") from error
         if differ := sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name)):
             raise TableError(
                 f"{folder} has batches of another run, which differs in {', '.join(differ)}: remove it, or give "

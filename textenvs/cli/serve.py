@@ -10,9 +10,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from ..bounded_files import UnreadableFile, read_text
 from ..serve.host import Host, Limits, Offer
 from ..serve.remote import TOKEN_VARIABLE
 from ..serve.server import Server
@@ -60,8 +60,8 @@ def read_tokens(path: str | None) -> dict[str, str]:
     if path is None:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         return {"token": token} if token else {}
-    with expected_errors(OSError, UnicodeDecodeError, where=f"--token-file {path}: "):
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()  # some editors put a byte order mark first
+    with expected_errors(UnreadableFile, where="--token-file: "):
+        lines = read_text(path, encoding="utf-8-sig").splitlines()  # some editors put a byte order mark first
     tokens: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()

@@ -386,7 +386,9 @@ def _explain(
             else:  # it was not written: an entry of a mapping of sections is named by its key
                 value = name.split(".")[-2]
                 break
-        problems.append(Problem(name, f"{excerpt(dump(value))} is not allowed; it must be {key.allowed}", _origin(key, sources)))
+        problems.append(
+            Problem(name, f"{excerpt(dump(value))} is not allowed; it must be {key.allowed}", _origin(key, sources))
+        )
     return problems
 
 

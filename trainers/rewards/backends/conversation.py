@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from textenvs.bounded_files import read_text
 from textenvs.messages import Messages, assistant, user
 
 from ...chat_template import ControlTokens, MarkedText, MessageForms, RendererError, show_with
@@ -82,7 +83,7 @@ class ConversationTokens:
             path = Path(template).expanduser()
             if not path.is_file():
                 raise ValueError(f"template: there is no file {path}")
-            tokenizer.chat_template = path.read_text(encoding="utf-8")
+            tokenizer.chat_template = read_text(path)
         if not tokenizer.chat_template:
             raise ValueError(
                 "the reward model's tokenizer has no chat template, which says how it reads a conversation; give "

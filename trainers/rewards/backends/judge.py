@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from textenvs.bounded_files import read_text
 from textenvs.chat import BudgetExceeded, CacheError, ChatClient, ChatSpec, InvalidReply, PromptTooLong, client_for
 from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
@@ -111,7 +112,7 @@ def _rubric(rubric: str) -> str:
     path = RUBRICS.get(rubric) or Path(rubric).expanduser()
     if not path.is_file():
         raise ValueError(f"rubric must be one of {', '.join(RUBRICS)}, or a file; there is no file {rubric}")
-    text = path.read_text(encoding="utf-8").removesuffix("\n")
+    text = read_text(path).removesuffix("\n")
     if not text.strip():
         raise ValueError(f"rubric: {path} is empty")
     return text
