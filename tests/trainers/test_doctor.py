@@ -255,3 +255,83 @@ def test_every_verdict_says_what_it_watches_and_its_threshold():
     for check in CHECKS:
         assert check.says, check.name
         assert len((check.find.__doc__ or "").split()) > 20, check.name
+
+
+# ------------------ curricula: what is played gets harder as the policy gets better
+
+LEVELS = {"easy": {"weight": 1.0}, "medium": {"weight": 1.0}, "hard": {"weight": 2.0}}
+MOVING = {"env": {"mixture": LEVELS, "curriculum": {"kind": "signal"}}, "rollout": {"groups_per_batch": 16}}
+
+
+def of_levels(rng: np.random.Generator, iterations: int, slope: float) -> list[dict[str, float]]:
+    """Levels whose success changes by ``slope``, while the share moves to the hard one, which costs 1."""
+    rows = []
+    for i, base in enumerate(simulated(rng, iterations, 0.0)):
+        at = i / iterations
+        shares = {"easy": 0.8 - 0.7 * at, "medium": 0.1, "hard": 0.1 + 0.7 * at}
+        row, total = base, 0.0
+        for (name, share), start in zip(shares.items(), (0.5, 0.45, 0.4), strict=True):
+            count = round(share * 128)
+            solved = rng.binomial(count, start + slope * (at - (slope < 0))) / count
+            reward = solved - float(name == "hard")
+            row |= {f"train/mixture/{name}/reward": reward, f"train/mixture/{name}/solved": solved}
+            total += reward * share
+        row |= {"train/reward": total, "train/solved": 0.5}
+        rows.append({key: value for key, value in row.items() if not key.startswith("val/")})
+    return rows
+
+
+def checks_of(config: dict[str, object], rows: list[dict[str, float]]) -> set[str]:
+    doctor = Doctor(CHECKS, config)
+    return {finding.check for step, row in enumerate(rows, 1) for finding in doctor.observe(step, row)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_curriculum_whose_levels_improve_is_healthy(seed):
+    rows = of_levels(np.random.default_rng(seed), 60, 0.45)
+    assert checks_of(MOVING, rows) == set()
+    assert "reward falls" in checks_of({}, rows), "the same numbers of tasks that stay the same are a failure"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_curriculum_whose_levels_get_worse_is_not(seed):
+    assert "reward falls" in checks_of(MOVING, of_levels(np.random.default_rng(seed), 60, -0.45))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_levels_that_stand_still_are_said(seed):
+    assert "learns nothing" in checks_of(MOVING, of_levels(np.random.default_rng(seed), 60, 0.0))
+
+
+def test_with_starts_in_the_middle_openings_count():
+    config = {"env": {"curriculum": {"kind": "fixed", "reverse_share": 0.5}}}
+    rows = simulated(np.random.default_rng(0), 60, 0.5)
+    for i, row in enumerate(rows):
+        row["train/begun/opening/reward"] = row["train/reward"]
+        row["train/reward"] = 0.9 - 0.8 * i / 60  # starts move back to the opening
+        row.pop("val/reward", None)
+    assert "reward falls" in checks_of({}, rows)
+    assert checks_of(config, rows) == set()
+
+
+def test_where_tasks_were_passed_over_validations_decide():
+    config = {"env": {"curriculum": {"kind": "signal"}}}
+    rows = simulated(np.random.default_rng(0), 60, 0.5)
+    for i, row in enumerate(rows):
+        row["train/reward"] = 0.9 - 0.8 * i / 60  # what is solved is not played again
+        row["rollout/curriculum/tasks_passed"] = float(i)
+    assert checks_of(config, rows) == set()
+    for row in rows:
+        if "val/reward" in row:
+            row["val/reward"] = 1.0 - row["val/reward"]
+    assert "reward falls" in checks_of(config, rows)
+
+
+def test_levels_are_carried_where_they_were_not_played():
+    doctor = Doctor(CHECKS, MOVING)
+    for step, easy, hard in ((1, 0.2, None), (2, None, 0.4), (3, 0.8, None)):
+        parts = {"easy": easy, "hard": hard}
+        row = {f"train/mixture/{name}/reward": value for name, value in parts.items() if value is not None}
+        doctor.observe(step, {"train/reward": 0.0, **row})
+    found = doctor.history.comparable("reward")
+    np.testing.assert_allclose(found, [(0.2 + 2 * 0.4) / 3, (0.2 + 2 * 0.4) / 3, (0.8 + 2 * 0.4) / 3])

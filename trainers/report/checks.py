@@ -140,7 +140,9 @@ def held_out(history: History) -> Symptom | None:
     steps, errors = sorted(history.val), np.array(history.train["train/reward_se"])
     if len(steps) < 2 or not errors.size or max(history.steps) > steps[-1] + 2:
         return None
-    rewards, last = np.array(history.train["train/reward"]), history.val[steps[-1]]
+    rewards, last = history.comparable("reward"), history.val[steps[-1]]
+    if rewards is None:
+        return None
     for step in sorted({steps[0], *steps[-7:-1]}):
         first, done = history.val[step], bisect_right(history.steps, step)
         old, new = slice(max(0, done - 3), max(3, done)), slice(-3, None)
@@ -479,7 +481,7 @@ def reward_falls(history: History) -> Symptom | None:
     The mean of 3 iterations is below the best mean of 5 before by 5 standard errors and half a standard deviation of an
     episode's reward; or the last validation is below the best one by 5 standard errors and a quarter of that deviation.
     """
-    rewards, spread = np.array(history.train["train/reward"]), history.latest("train/reward_std", RECENT)
+    rewards, spread = history.comparable("reward"), history.latest("train/reward_std", RECENT)
     if spread.size and len(history.val) >= 2:
         last, top = max(history.val), max(history.val, key=lambda step: history.val[step]["val/reward"])
         now, then = history.val[last], history.val[top]
@@ -491,7 +493,7 @@ def reward_falls(history: History) -> Symptom | None:
                 f"{now['val/reward']:+.3f} at iteration {last}, {then['val/reward']:+.3f} at iteration {top}",
                 _GENTLER,
             )
-    if len(rewards) < START + 3 or not spread.size:
+    if rewards is None or len(rewards) < START + 3 or not spread.size:
         return None
     means = np.convolve(rewards[:-3], np.ones(START) / START, "valid")
     best = int(means.argmax())
@@ -515,8 +517,8 @@ def learns_nothing(history: History) -> Symptom | None:
     reward, with 97.5 % confidence, and by no more than twice its error; validation has not gained 1.3 standard errors.
     Few episodes an iteration need more iterations for that.
     """
-    rewards = np.array(history.train["train/reward"])
-    if len(rewards) < _ENOUGH or history.solved() >= _GOOD:
+    rewards = history.comparable("reward")
+    if rewards is None or len(rewards) < _ENOUGH or history.solved() >= _GOOD:
         return None
     change, error = trend(rewards)
     spread = float(np.median(history.latest("train/reward_std", len(rewards))))

@@ -92,18 +92,46 @@ class History:
             value = value.get(part) if isinstance(value, Mapping) else None
         return default if value is None else value
 
+    def comparable(self, name: str) -> Floats | None:
+        """``train/<name>`` of each iteration, as if all had played the same; ``None`` where that is not known.
+
+        A curriculum plays harder tasks as the policy gets better: ``train/reward`` may fall while all levels improve.
+        With ``kind=signal`` the components of a mixture are weighed by their weights, whatever
+        their shares were (where one was not played, as it was last); with ``reverse_share`` only episodes that began at
+        the opening count. Not known: both at once, or tasks of a finite set were passed over.
+        """
+        moving = self.option("env.curriculum.kind") == "signal"
+        reverse = self.option("env.curriculum.reverse_share", 0.0) > 0
+        mixture: Mapping[str, Any] = self.option("env.mixture", {})
+        passed = any(key.startswith("rollout/curriculum/") and key.endswith("tasks_passed") for key in self.train)
+        if moving and (reverse or passed):
+            return None
+        if moving and mixture:
+            parts = {f"train/mixture/{part}/{name}": given.get("weight", 1.0) for part, given in mixture.items()}
+        elif reverse:
+            parts = {f"train/begun/opening/{name}": 1.0}
+        else:
+            return np.array(self.train.get(f"train/{name}", ()), np.float64)
+        columns = [(carried(self.train[key]), weight) for key, weight in parts.items() if key in self.train]
+        if not columns:
+            return None
+        return np.average([column for column, _ in columns], axis=0, weights=[weight for _, weight in columns])
+
     def solved(self) -> float:
         """The share of episodes solved lately."""
-        lately = self.latest("train/solved", 3)
+        shares = self.comparable("solved")
+        lately = self.latest("train/solved", 3) if shares is None else shares[np.isfinite(shares)][-3:]
         return float(lately.mean()) if lately.size else 0.0
 
     def gain(self, before: slice) -> float:
         """How much more the last 3 iterations earned than those of ``before``, in standard errors of the difference.
 
         The errors are the metrics' own (``train/reward_se``, siblings as clusters), but no smaller than the iterations'
-        spread says: tasks differ from batch to batch.
+        spread says: tasks differ from batch to batch. Where iterations cannot be compared, validations are.
         """
-        rewards, errors = (np.array(self.train[name]) for name in ("train/reward", "train/reward_se"))
+        rewards, errors = self.comparable("reward"), np.array(self.train["train/reward_se"])
+        if rewards is None:
+            return self._gain_in_validation(self.steps[before][-1])
         parts = []
         for where in (before, slice(-3, None)):
             reward, error = rewards[where], errors[where] if errors.size else np.zeros(0)
@@ -113,6 +141,25 @@ class History:
             parts.append((float(reward.mean()), max(own, spread) / math.sqrt(len(reward))))
         (old, old_se), (new, new_se) = parts
         return (new - old) / max(math.hypot(old_se, new_se), 1e-9)
+
+    def _gain_in_validation(self, step: int) -> float:
+        """Of the last validation over the one that was the last at a step, in standard errors; 0 without two."""
+        earlier = [each for each in self.val if each <= step] or list(self.val)[:1]
+        if not earlier or (last := max(self.val)) == (first := max(earlier)):
+            return 0.0
+        new, old = self.val[last], self.val[first]
+        error = math.hypot(new.get("val/reward_se", 0.0), old.get("val/reward_se", 0.0))
+        return (new["val/reward"] - old["val/reward"]) / max(error, 1e-9)
+
+
+def carried(values: Sequence[float]) -> Floats:
+    """The values, each that was not measured (NaN) as the one before, or where there is none, as the first."""
+    given = np.array(values, np.float64)
+    known = np.flatnonzero(np.isfinite(given))
+    if not known.size:
+        return given
+    last = np.searchsorted(known, np.arange(len(given)), side="right") - 1
+    return given[known[np.maximum(last, 0)]]
 
 
 class Shift(NamedTuple):
