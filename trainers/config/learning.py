@@ -32,7 +32,7 @@ class AlgorithmSection(Section):
     and `fork`."""
     lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
     turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
-    turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
+    turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns; below 1 is biased.")
     norm_adv: bool = False
     """Scale the batch's advantages to mean 0 and variance 1. It bends the gradient of small batches."""
     norm_by_std: bool | None = None

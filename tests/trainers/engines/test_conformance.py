@@ -195,7 +195,7 @@ async def test_what_the_cuts_kept_is_reported_or_refused(computing_kit: Kit) -> 
 
 async def test_unused_ids_are_left_out(computing_kit: Kit) -> None:
     unused = [2, 3, *range(VOCAB // 2, VOCAB)]
-    samplings = [Sampling(temperature=t, top_k=k, max_new_tokens=16, seed=1) for t in (0.0, 0.7, 3.0) for k in (0, 5)]
+    samplings = [Sampling(temperature=t, top_k=k, max_new_tokens=16, seed=1) for t in (0.0, 0.7, 2.0) for k in (0, 5)]
     asked = prompts(len(samplings), seed=8)
     async with running(computing_kit, unused=unused) as engine:
         made = await asyncio.gather(*(engine.generate(*each) for each in zip(asked, samplings, strict=True)))
@@ -207,7 +207,7 @@ async def test_unused_ids_are_left_out(computing_kit: Kit) -> None:
         if not sampling.temperature:
             assert generation.token_ids.tolist() == rest.argmax(-1).tolist()
     async with running(computing_kit) as engine:  # the next engine is not bound by the one before
-        free = await engine.generate(asked[4], Sampling(temperature=3.0, max_new_tokens=60, seed=1))
+        free = await engine.generate(asked[4], Sampling(temperature=2.0, max_new_tokens=60, seed=1))
     assert not set(unused).isdisjoint(free.token_ids.tolist())
 
 
