@@ -105,7 +105,7 @@ def test_other_generated_tasks_are_refused(kwargs, word):
     assert word in str(refused.value)
 
 
-def test_arguments_that_leave_the_tasks_alone_are_no_change():
+def test_other_arguments_are_no_change():
     checkpoint = checkpoint_of("env.id=textenv/gsm8k-interact")
     assert not compared(checkpoint, "env.id=textenv/gsm8k-interact", "env.kwargs.max_assistant_turns=2")
 
@@ -123,7 +123,7 @@ def test_components_of_a_mixture_are_compared_each(tmp_path):
         list(check_data(config, checkpoint, data_of(config)))
 
 
-def test_a_checkpoint_of_before_is_said_to_be_unknown():
+def test_an_older_checkpoint_is_not_compared():
     config = config_of()
     (line,) = check_data(config, Checkpoint(Path("iteration_000002"), 2, {}), data_of(config))
     assert "is not known" in line
@@ -137,7 +137,7 @@ def test_keys_of_several_types_have_a_fingerprint():
     assert fingerprint(tasks({1: 2, "b": 3}), [0]) != fingerprint(tasks({1: 2, "b": 4}), [0])
 
 
-def test_a_run_with_more_rows_is_refused_and_continues_where_asked(tmp_path, capsys):
+def test_a_run_with_more_rows_is_refused(tmp_path, capsys):
     path = write(tmp_path / "rows.jsonl", EIGHT)
     folder = tmp_path / "run"
     argv = [*arguments(folder, *GSM8K), f"data.train_files={path}", "trainer.save_freq=1", "trainer.logger=[jsonl]"]

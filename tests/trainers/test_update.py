@@ -85,7 +85,7 @@ def test_entropy_is_of_all_tokens(words, with_gradient, known):
         assert abs(alone[0] / every.mean() - 1) > 0.02, "nothing would be seen"
 
 
-def test_entropy_is_there_where_no_token_is_trained_on():
+def test_entropy_without_a_token_to_train_on():
     metrics, _, _ = learned(learner_of(), [2], masked=False)
     assert metrics["actor/entropy"] == pytest.approx(float(np.concatenate(entropies()).mean()), rel=1e-4)
 
@@ -118,7 +118,7 @@ def test_the_target_is_compared_with_all_tokens():
     assert bonus.now > 0
 
 
-def test_the_step_is_the_same_as_without_the_entropies():
+def test_entropies_do_not_change_the_step():
     found = []
     for known in (False, True):
         learner = learner_of(lr=1e-3)

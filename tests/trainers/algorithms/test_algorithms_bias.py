@@ -413,7 +413,7 @@ def free_gradients(lam: float, turn_lam: float) -> tuple[np.ndarray, np.ndarray]
     return found, truth
 
 
-def test_bilevel_with_turn_lam_is_biased_where_lengths_are_chosen() -> None:
+def test_turn_lam_is_biased_where_lengths_are_chosen() -> None:
     for lam in (1.0, 0.5):
         found, truth = free_gradients(lam, turn_lam=1.0)
         np.testing.assert_allclose(found, truth, atol=1e-12)
