@@ -1,17 +1,20 @@
 """A search for cheaters: compositions of cheap replies, by successive halving, and the best on fresh episodes.
 
 A composition is, for example: "." until nothing new is said > every amount seen > "It is one of these: ...". It reads
-the conversation and the tools' schemas, as any policy does, and understands neither. Its parts are in grammar.yaml.
+the conversation and the tools' schemas, as any policy does, and understands neither. Its parts are in grammar.yaml; the
+form of an answer is learned from the expert's replies besides (:func:`learned_forms`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date, timedelta
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -19,10 +22,11 @@ import numpy as np
 from ..attack import Attack, Cheater
 from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
+from ..integrations.importers.base import Imported
 from ..messages import Message, Messages, assistant, text_of
 from ..text import load_yaml
 from ..tools.formats import call
-from .subject import Subject, Verdict, judge, mean, show, solved
+from .subject import Status, Subject, Verdict, judge, mean, show, solved
 
 _MOST = 100  # candidates of one reply
 _CALLS = 6  # tool calls of one reply
@@ -30,6 +34,10 @@ _BATCHES = 3  # replies that only call tools
 _ROUNDS = ((3, 10), (8, 10), (30, 10))  # episodes of each, and of how many one is kept
 _LOOKED_AT = 12  # openings that say which types of candidates there are
 _NEIGHBOURS = 3  # of each that the first round keeps
+_MOST_FORMS, _LONGEST_FORM = 4, 400  # that are learned; characters
+_LINES = "a line each"
+#: Metrics by which environments say that a reply holds an answer in the form that they read.
+_WELL_FORMED = ("well_formed", "answered", "delivered")
 
 _PARTS: Mapping[str, Any] = load_yaml(__package__, "grammar.yaml")
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in _PARTS["patterns"].items()}
@@ -44,15 +52,20 @@ class Composition:
     kind: str = "numbers"  # one of the patterns or ranges, or "options"
     where: str = "everywhere"
     pick: str = "all"
-    form: str = "bare"  # one of the forms, or "tool NAME"
+    form: str = "bare"  # one of the forms, "tool NAME", or a template that was learned
 
     @property
     def says(self) -> str:
         """The composition in words."""
         first = _PARTS["first"][self.first].get("says")
         taken = f"{_PARTS['picks'][self.pick]} of the {self.kind} {_PARTS['where'][self.where]}"
-        form = f"a call of {self.form}" if self.form.startswith("tool ") else f"as {_PARTS['forms'][self.form]!r}"
+        form = f"a call of {self.form}" if self.form.startswith("tool ") else f"as {self.template!r}"
         return (f"{first}, then " if first else "") + f"{_PARTS['ranges'].get(self.kind, taken)}, {form}"
+
+    @property
+    def template(self) -> str:
+        """What the candidates are put into, in the place of ``{}``."""
+        return str(_PARTS["forms"].get(self.form, "{}" if self.form == _LINES else self.form))
 
     @property
     def weakness(self) -> str:
@@ -102,8 +115,12 @@ class Composition:
             return _calls((schema, each) for each in picked[:_CALLS])
         if self.form == "question" and (ids := candidates("ids", _texts(conversation, "everywhere"))):
             return f"Shall I {' or '.join(picked)}, for {' or '.join(ids)}?"
+        if self.form == _LINES:
+            return "\n".join(picked)
         glue = " or " if self.form == "question" else "\n" if self.kind in ("messages", "clauses") else ", "
-        return str(_PARTS["forms"][self.form]).format(glue.join(picked))
+        if self.form in _PARTS["forms"]:
+            return self.template.format(glue.join(picked))
+        return self.template.replace("{}", glue.join(picked))
 
 
 def candidates(kind: str, texts: Sequence[str]) -> list[str]:
@@ -127,7 +144,41 @@ def candidates(kind: str, texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(each.strip() for each in found if each.strip()))[:_MOST]
 
 
-def _parts(openings: Sequence[Messages], tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
+def learned_forms(replies: Sequence[str]) -> list[str]:
+    """Templates of an expert's replies, with ``{}`` for what changes from one to the other.
+
+    One is what all replies begin and end with; the others are marks that stand in at least half of them: a pair of
+    tags, a fenced block, square brackets, a box, a label before a colon; or lines, of which each may be a command.
+    """
+    replies = [reply.strip() for reply in dict.fromkeys(replies) if reply.strip() and "<tool_call>" not in reply]
+    if len(replies) < 2:
+        return []
+    start = os.path.commonprefix(replies)
+    end = os.path.commonprefix([reply[len(start) :][::-1] for reply in replies])[::-1]
+    start, end = re.sub(r"\w+$", "", start), re.sub(r"^\w+", "", end)
+    found = Counter(form for reply in replies for form in dict.fromkeys(_marks_in(reply)))
+    common = [form for form, count in found.most_common(_MOST_FORMS) if 2 * count >= len(replies)]
+    whole = [f"{start}{{}}{end}"] if (start + end).strip() and len(start + end) <= _LONGEST_FORM else []
+    lines = [_LINES] if 2 * sum("\n" in reply for reply in replies) >= len(replies) else []
+    return list(dict.fromkeys((*whole, *common, *lines)))
+
+
+def _marks_in(reply: str) -> Iterator[str]:
+    for match in re.finditer(r"<(\w+)>(\s*).*?(\s*)</\1>", reply, re.DOTALL):
+        yield f"<{match[1]}>{match[2]}{{}}{match[3]}</{match[1]}>"
+    for match in re.finditer(r"^(```|~~~)(\w*)\n.*?\n\1[ \t]*$", reply, re.DOTALL | re.MULTILINE):
+        yield f"{match[1]}{match[2]}\n{{}}\n{match[1]}"
+    for match in re.finditer(r"\[([a-zA-Z]+[ :])?[^\[\]\n]+\]", reply):
+        yield f"[{match[1] or ''}{{}}]"
+    for match in re.finditer(r"\\(boxed|fbox|text)\{[^{}]+\}", reply):
+        yield f"\\{match[1]}{{{{}}}}"
+    for match in re.finditer(r"^[\w ]{1,30}:[ \t]|^#{1,6} ", reply, re.MULTILINE):
+        yield f"{match[0]}{{}}"
+
+
+def _parts(
+    openings: Sequence[Messages], tools: Sequence[Mapping[str, Any]], learned: Sequence[str]
+) -> Mapping[str, Sequence[str]]:
     """The values of each part of a composition that say something in these conversations."""
     kinds = [
         kind
@@ -139,18 +190,26 @@ def _parts(openings: Sequence[Messages], tools: Sequence[Mapping[str, Any]]) -> 
         "kind": [*kinds, *_PARTS["ranges"]],
         "where": [*_PARTS["where"]],
         "pick": [*_PARTS["picks"]],
-        "form": [*_PARTS["forms"], *(f"tool {each['function']['name']}" for each in tools)],
+        "form": list(
+            dict.fromkeys([*_PARTS["forms"], *(f"tool {each['function']['name']}" for each in tools), *learned])
+        ),
     }
 
 
 def _sample(parts: Mapping[str, Sequence[str]], rng: np.random.Generator, count: int) -> list[Composition]:
-    """Different compositions. Half of the time a part is as simple as can be, apart from type and form."""
+    """Different compositions. Half of the time a part is as simple as can be, apart from type and form.
+
+    Of the forms, those that were learned are as frequent as all others together.
+    """
     drawn: dict[Composition, None] = {}
+    learned = [form for form in parts["form"] if form not in _PARTS["forms"] and not form.startswith("tool ")]
     for _ in range(20 * count):
         if len(drawn) == count:
             break
         chosen = {name: values[int(rng.integers(len(values)))] for name, values in parts.items()}
         simple = {name: parts[name][0] for name in ("first", "where", "pick") if rng.random() < 0.5}
+        if learned and rng.random() < 0.5:
+            simple["form"] = learned[int(rng.integers(len(learned)))]
         drawn[_plain(Composition(**chosen | simple))] = None
     return list(drawn)
 
@@ -214,9 +273,12 @@ def _as(schema: Mapping[str, Any], value: str) -> Any:
 def search(subject: Subject) -> Verdict:
     """The best of many cheap policies stays below the expert by the environment's margin."""
     rng = np.random.default_rng([subject.seed, 5])
-    parts = _parts(_openings(subject), _tools(subject))
+    talks = [[text_of(message) for message in record.messages if _is_reply(message)] for record in subject.expert]
+    endings = [replies[-1] for replies in talks if replies]
+    learned = (*learned_forms(list(chain.from_iterable(talks))), *learned_forms(endings))
+    parts = _parts(_openings(subject), _tools(subject), learned)
     tried = _sample(parts, rng, subject.search)
-    known, drawn = set(tried), len(tried)
+    known, drawn, formed = set(tried), len(tried), _form_of(subject.expert)
     for number, (episodes, keep) in enumerate(_ROUNDS):
         indices, _ = subject.tasks(episodes, seed=10 + number)
         scored: list[tuple[float, int, Composition]] = []
@@ -224,6 +286,7 @@ def search(subject: Subject) -> Verdict:
             records = _play(subject, composition, indices, number)
             if failed := _broken(composition, records):
                 return failed
+            formed = None if formed and formed in _forms_of(records) else formed
             scored.append((-mean(records), composition.size, composition))
         scored.sort(key=lambda each: each[:2])
         tried = [composition for *_, composition in scored[: max(1, len(scored) // keep)]]
@@ -239,7 +302,28 @@ def search(subject: Subject) -> Verdict:
             played = _play(subject, simpler, indices, 20)
             if simpler.size <= best.size and mean(played) > subject.limit:
                 best, records = simpler, played
-    return _broken(best, records) or _judge(subject, best, records, drawn, len(known))
+    verdict = _broken(best, records) or _judge(subject, best, records, drawn, len(known))
+    if verdict.failed or not formed:
+        return verdict
+    cause = (
+        f"no cheap reply was ever in the form of an answer (metric {formed!r}), so the search says nothing: write the "
+        "form into own_attacks, as always('name', 'what it says', 'a reply in that form')"
+    )
+    return replace(verdict, status="fail", cause=cause)
+
+
+def _is_reply(message: Message) -> bool:
+    return message["role"] == "assistant" and not message.get("tool_calls")
+
+
+def _forms_of(records: Sequence[Record]) -> set[str]:
+    """The metrics which say that some reply was in the form of an answer."""
+    return {name for name in _WELL_FORMED if any(record.metrics.get(name, 0.0) > 0 for record in records)}
+
+
+def _form_of(records: Sequence[Record]) -> str | None:
+    """The metric that tells whether the expert's replies are in the form of an answer; ``None`` where none does."""
+    return next((name for name in _WELL_FORMED if name in _forms_of(records)), None)
 
 
 def _play(subject: Subject, composition: Composition, indices: list[int], seed: int) -> list[Record]:
@@ -258,7 +342,9 @@ def _judge(subject: Subject, best: Composition, records: Sequence[Record], drawn
         f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, nothing {floor:+.3f}"
     )
     if not subject.expert:
-        return Verdict("search", "skipped", "no scripted expert to compare it with", said, show(records))
+        cause = "no scripted expert, so no ceiling: how near a cheap policy comes to it is not known; define"
+        status: Status = "warning" if isinstance(subject.env, Imported) else "fail"
+        return Verdict("search", status, f"{cause} demonstration(rng)", said, show(records))
     ceiling = mean(subject.expert)
     share = (earned - floor) / (ceiling - floor) if ceiling > floor else 1.0
     too_much = f"{best.weakness}; the policy earns more than {subject.limit:+.3f}, the expert's less the margin"

@@ -264,3 +264,45 @@ class WorthlessExpert(Sound):
 
     def demonstration(self, rng):
         return "?"
+
+
+def copied(rng):
+    word = "".join(rng.choice(list("abcdef"), 7))
+    return f"Repeat this word: {word}", word, {}
+
+
+class CopyInTags(Toy):
+    """A copy of the question's last word is right, between tags."""
+
+    make = staticmethod(copied)
+
+    def respond(self, reply):
+        _, opened, answer = visible_text(reply).partition("<reply>")
+        answer, closed, _ = answer.partition("</reply>")
+        solved = bool(opened and closed) and answer.strip() == self.task.ground_truth
+        stop = "solved" if solved else "wrong"
+        metrics = {"well_formed": float(bool(opened and closed))}
+        return Turn(terms={"right": float(solved)}, terminated=True, stop=stop, metrics=metrics)
+
+    def demonstration(self, rng):
+        return f"<reply>{self.task.ground_truth}</reply>"
+
+
+class Unspoken(CopyInTags):
+    """Answers must be signed with what differs from task to task: no template is learned."""
+
+    def respond(self, reply):
+        text = visible_text(reply)
+        formed = text == text[::-1] and len(text) > 10
+        solved = formed and text[: len(text) // 2] == self.task.ground_truth
+        stop = "solved" if solved else "wrong"
+        return Turn(terms={"right": float(solved)}, terminated=True, stop=stop, metrics={"well_formed": float(formed)})
+
+    def demonstration(self, rng):
+        return f"{self.task.ground_truth}{self.task.ground_truth[::-1]}"
+
+
+class NoExpert(CopyInTags):
+    """Nobody says a right answer."""
+
+    demonstration = TextEnv.demonstration

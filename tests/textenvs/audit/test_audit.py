@@ -6,24 +6,27 @@ from dataclasses import replace
 
 import pytest
 from planted import (
+    CopyInTags,
     DayRangeCounts,
     FailureIsPaid,
     FillerIsPaid,
     ListsCount,
     MenuConsent,
     NoAttacks,
+    NoExpert,
     OneWorld,
     PatchedChecker,
     RestatedCounts,
     Sound,
     ToldToFiller,
+    Unspoken,
     WorthlessExpert,
 )
 
 from textenvs.audit import Subject, audit
 from textenvs.audit.earnings import failing_first, own_attacks, remembering, returns, unasked
 from textenvs.audit.programs import programs
-from textenvs.audit.search import Composition, search
+from textenvs.audit.search import Composition, learned_forms, search
 from textenvs.audit.subject import floor_of, mean
 from textenvs.messages import user
 
@@ -83,6 +86,52 @@ def test_limits_do_not_depend_on_what_random_replies_lose(monkeypatch):
 @pytest.mark.parametrize(("silence", "expert", "floor"), [(-0.5, 1, 0), (0.2, 1, 0.2), (-9, -2, -9), (0, 0, 0)])
 def test_doing_nothing_earns_nothing_or_what_silence_is_paid(silence, expert, floor):
     assert floor_of(silence, expert) == floor
+
+
+@pytest.mark.parametrize(
+    ("replies", "form"),
+    [
+        (["<answer>12</answer>", "<answer>7 or so</answer>"], "<answer>{}</answer>"),
+        (["<document>\nA cat\n</document>", "Here:\n<document>\nA dog\n</document>"], "<document>\n{}\n</document>"),
+        (["```python\ndef f(x): ...\n```", "```python\ndef g(y): ...\n```"], "```python\n{}\n```"),
+        (["I guess [12].", "So [7]"], "[{}]"),
+        (["[col 3]", "[col 4]", "[col 3]"], "[col {}]"),
+        (["go north\ntake lamp", "open door\ngo east\nlook"], "a line each"),
+        (["Answer: red", "I see.\nAnswer: blue"], "Answer: {}"),
+        (["The total is 12.", "The total is 15."], "The total is {}."),
+        (["so \\boxed{12}", "\\boxed{x+1} it is"], "\\boxed{{}}"),
+    ],
+)
+def test_the_form_of_answers_is_learned_from_replies(replies, form):
+    assert form in learned_forms(replies)
+    say = Composition(form=form, kind="numbers", pick="last").cheater([])
+    lines = say((user("Is it 3 or 5?"),))
+    assert lines == ("5" if form == "a line each" else form.replace("{}", "5", 1))
+
+
+@pytest.mark.parametrize(
+    "replies", [[], ["one"], ["red", "blue"], ["<tool_call>1</tool_call>", "<tool_call>2</tool_call>"]]
+)
+def test_no_form_is_learned_where_there_is_none(replies):
+    assert learned_forms(replies) == []
+
+
+def test_a_search_without_an_answer_in_form_fails():
+    """Its answers stand between marks that no composition and no reply of the expert's shows as such."""
+    verdict = search(replace(subject(Unspoken), search=20))
+    assert verdict.failed
+    assert "no cheap reply was ever in the form of an answer (metric 'well_formed')" in verdict.cause
+
+
+def test_a_search_without_a_ceiling_fails():
+    verdict = search(replace(subject(NoExpert), search=10))
+    assert (verdict.status, "no ceiling" in verdict.cause) == ("fail", True)
+
+
+def test_a_copy_in_the_learned_form_is_found():
+    verdict = search(replace(subject(CopyInTags), search=60))
+    assert verdict.failed
+    assert "<reply>{}</reply>" in verdict.evidence, verdict
 
 
 def test_an_environment_without_attacks_of_its_own_gets_a_warning():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,30 +18,36 @@ from ...sandbox import SandboxFailure, SandboxUnavailable
 from ...task import Split, Task
 from .attacks import ATTACKS
 from .sandbox import ProcessScorer, evaluates, sandbox
-from .scoring import Score, ScorerError, check_entry, score
+from .scoring import Score, ScorerError, cheapest, check_entry, score
 from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
 
 AnswerFormat = Literal["tag", "text"]
 Scoring = Literal["strict", "partial"]
 Threshold = Annotated[float, Field(gt=0, le=1)]
 #: Data sets whose partial scores are earned without the work, and how.
-NO_PARTIAL = {"game_of_life": "a board that is the same for every question earns nearly all of it"}
+NO_PARTIAL = {
+    "game_of_life": "a board that is the same for every question earns nearly all of it",
+    "time_intervals": "a duration that is the same for every question earns three quarters of it",
+}
+_CONSTANTS = 8  # right answers of other tasks that are tried on a task with partial scores
 Seed = Annotated[int, Field(ge=0, le=2**30)]
 
 
 @dataclass
 class ReasoningGymState(EpisodeState):
-    """The best score so far."""
+    """The best score so far, and with partial scores what is earned without the work."""
 
     best: float = 0.0
+    cheap: float | None = None
 
 
 class ReasoningGym(TextEnv[ReasoningGymState]):
     """A question of a reasoning-gym dataset, an answer, and the package's own check, without its holes.
 
     The reward's terms are ``correct`` and ``extra_turn`` (every reply after the first). With ``scoring="strict"``,
-    ``correct`` is earned for a score of at least ``threshold`` and is else 0; with ``"partial"`` it is the share by
-    which the reply's score is above the best one before, so that several attempts never earn more than the best alone.
+    ``correct`` is earned for a score of at least ``threshold`` and is else 0. With ``"partial"`` it is the share of
+    what is left above cheap answers (parts of the question copied, right answers of other tasks), by which the reply is
+    above the best one before: several attempts never earn more than the best alone.
 
     Args:
         dataset: The dataset's name.
@@ -89,8 +96,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if scoring == "partial" and dataset in NO_PARTIAL:
-            raise ValueError(f"dataset={dataset!r} with scoring='partial' is refused: {NO_PARTIAL[dataset]}")
+        parts = [part.get("name") for part in (config or {}).get("datasets", ()) if isinstance(part, Mapping)]
+        for name in (dataset, *parts) if scoring == "partial" else ():
+            if name in NO_PARTIAL:
+                raise ValueError(f"{name!r} with scoring='partial' is refused: {NO_PARTIAL[name]}")
         if instruction is None:
             instruction = INSTRUCTION if answer_format == "tag" else ""
         super().__init__(
@@ -130,11 +139,18 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         answer = self._answer_in(visible_text(reply))
         if answer is None:
             return self._turn(None)
-        entry = entry_of(self.task, self.tasks.dataset)
+        entry, cheap = entry_of(self.task, self.tasks.dataset), self.state.cheap
+
+        def scored() -> tuple[Score, float]:
+            if self.scoring == "strict" or cheap is not None:
+                return score(self._scorer, answer, entry), cheap or 0.0
+            return score(self._scorer, answer, entry), cheapest(self._scorer, entry, self._others())
+
         try:
-            return self._turn(await self._scorer.pool.in_thread(lambda: score(self._scorer, answer, entry)))
+            result, self.state.cheap = await self._scorer.pool.in_thread(scored)
         except (ScorerError, SandboxFailure) as error:
             raise EnvironmentFailure("judge_failed", str(error)) from error
+        return self._turn(result)
 
     def _turn(self, result: Score | None) -> Turn:
         state = self.state
@@ -142,7 +158,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         metrics = {"score": read.value, "well_formed": float(result is not None)}
         metrics |= {"refused": float(read.refused), "unread": float(read.unread)}
         solved = read.value >= self.threshold
-        earned = max(read.value - state.best, 0.0) if self.scoring == "partial" else float(solved)
+        earned = max(self._share(read.value) - self._share(state.best), 0.0) if self.scoring == "partial" else solved
         state.best = max(state.best, read.value)
         extra = self.extra_turn if state.assistant_turns > 1 else 0.0
         terms = {"correct": self.correct * earned, "extra_turn": extra}
@@ -150,6 +166,22 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
             return Turn(terminated=True, stop="solved" if solved else "wrong", terms=terms, metrics=metrics)
         again = "That is not right. Try again." if result is not None else f"{INSTRUCTION} Try again."
         return Turn([user(again)], terms=terms, metrics=metrics)
+
+    def _share(self, value: float) -> float:
+        """The share of what is left above cheap answers."""
+        cheap = self.state.cheap or 0.0
+        return max(0.0, (value - cheap) / (1.0 - cheap))
+
+    def _others(self) -> list[str]:
+        """The right answers of some other tasks: what a policy may say to every question."""
+        return [answer for key, answer in self._answers if key != self.task.key][:_CONSTANTS]
+
+    @functools.cached_property
+    def _answers(self) -> tuple[tuple[str, str], ...]:
+        """The keys and right answers of tasks that lie apart, made once."""
+        indices = np.linspace(0, self.tasks.size - 1, _CONSTANTS + 1).astype(int)
+        tasks = [self.tasks[int(index)] for index in dict.fromkeys(indices)]
+        return tuple((task.key, str(task.ground_truth)) for task in tasks if task.ground_truth is not None)
 
     def conversation_score(self) -> Mapping[str, float]:
         return {"accuracy": float(self.state.best >= self.threshold)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
@@ -68,6 +68,25 @@ def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
     if value >= 1.0 and _is_padded(dataset, answer, entry):
         return Score(0.0)
     return Score(min(max(value, 0.0), 1.0))
+
+
+def cheap_answers(question: str, others: Iterable[str]) -> list[str]:
+    """Answers to a question that are no work: parts of it copied, its blanks filled, right answers to ``others``."""
+    question = question.strip()
+    lines = question.split("\n")
+    paragraphs = re.split(r"\n\s*\n", question)
+    words = question.split() or [""]
+    grid = max(_GRID.findall(question), key=len, default="").strip("\n")
+    copies = [words[-1].strip(".?!"), lines[-1], question.rpartition(":")[2], paragraphs[-1], paragraphs[0], grid]
+    copies += [_BLANK.sub(digit, grid) for digit in "123456789"]
+    copies += [*_QUOTED.findall(question)[:2], *re.findall(r"-?\d+(?:\.\d+)?", question)[:2], " ".join(words)]
+    return list(dict.fromkeys(text.strip() for text in (*copies, *others) if text.strip()))
+
+
+def cheapest(dataset: Scorer, entry: Mapping[str, Any], others: Iterable[str]) -> float:
+    """What the best of :func:`cheap_answers` scores, but for those that are right; below 1."""
+    values = (score(dataset, answer, entry).value for answer in cheap_answers(str(entry["question"]), others))
+    return max((value for value in values if value < 1.0), default=0.0)
 
 
 def _attempt(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> float | Exception:
@@ -245,6 +264,10 @@ _METADATA: dict[str, tuple[str, Callable[[str], bool]]] = {
 # reads the digits of every script, and underscores between them; these are left out before the search, and so are the
 # commas between thousands, which some scorers leave out themselves.
 _ENDLESS = re.compile(r"[\d.][eE][+-]?\d{4}")
+# Rows of digits and blanks, as of a puzzle; a blank; a text in quotes.
+_GRID = re.compile(r"(?:^[ \t]*[\d_.?*|\- ]+(?:\n|\Z)){2,}", re.MULTILINE)
+_BLANK = re.compile(r"[_.?*]|\b0\b")
+_QUOTED = re.compile(r"[\"'`]([^\"'`\n]+)[\"'`]")
 _SEPARATORS = re.compile(r"[_,](?=\d)")
 _HEXADECIMAL = frozenset({"base_conversion", "bitwise_arithmetic"})  # where 1e2345 is short
 _ENDLESS_IN = dict.fromkeys(("rubiks_cube", "rush_hour"), re.compile(r"\d{2}"))

@@ -31,6 +31,8 @@ INSTRUCTION = "End with <answer>your answer</answer>."
 _SET_ORDER = frozenset({"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"})
 #: Data sets whose scorer pays without the work, and how.
 REFUSED = {"propositional_logic": "its scorer pays nearly any disjunction of the letters"}
+# Where most answers are a copy of a word of the question: such items are left out, and others are drawn in their place.
+_COPIES, _DRAWS = frozenset({"string_insertion"}), 1024
 # Where a dataset without a right answer of its own keeps an example of one.
 _EXAMPLES = {
     "graph_color": lambda metadata: json.dumps(metadata["possible_answer"]),
@@ -93,7 +95,9 @@ class ReasoningGymTasks:
 
     def opening(self) -> tuple[str, str, int, int]:
         """What the dataset is opened with: its name, its options as JSON text, its seed and how many items it has."""
-        return self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size
+        parts = (part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, Mapping))
+        draws = 1 if _COPIES.isdisjoint((self.dataset, *parts)) else _DRAWS
+        return self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size * draws
 
     def __getitem__(self, index: int) -> Task:
         """The task at ``index``; a TaskError where the dataset could not make this item: some give up."""
@@ -102,8 +106,13 @@ class ReasoningGymTasks:
         item = 2 * int(index) + (self.seed + SPLITS.index(self.split)) % 2
         dataset = self.opened()
         try:
-            with contained(RandomState.seeded(self.seed + item)):
-                entry = dataset[item]
+            for item in range(item, self.opening()[-1], 2 * self.size):  # noqa: B020  (the same split)
+                with contained(RandomState.seeded(self.seed + item)):
+                    entry = dataset[item]
+                if not _is_copy(entry):
+                    break
+            else:
+                raise ValueError("the right answer is a copy of a word of the question in all items that were drawn")
         except Exception as error:
             raise TaskError(
                 f"{self.name}: task {index} could not be made ({type(error).__name__}: {error}); "
@@ -118,6 +127,12 @@ class ReasoningGymTasks:
             ability=dataset.category,
             extra={"question": question, "answer": entry["answer"], "metadata": metadata, "item": item},
         )
+
+
+def _is_copy(entry: Mapping[str, Any]) -> bool:
+    if entry["metadata"].get("source_dataset") not in _COPIES:
+        return False
+    return str(entry["answer"]) in str(entry["question"]).split()
 
 
 def right_answer(entry: Mapping[str, Any]) -> str | None:

@@ -1,9 +1,11 @@
 """The bridge to reasoning-gym: every dataset, reproducible, contained, and strict."""
 
+import functools
 import json
 import logging
 import pickle
 import random
+import re
 import subprocess
 import sys
 
@@ -130,6 +132,47 @@ def test_an_answer_around_the_right_one_earns_a_share_only_where_asked_for():
         truth = env.state.task.ground_truth
         assert observation[0]["content"] == env.state.task.extra["question"]
         assert env.step(truth + "~" * len(truth))[1] == reward
+
+
+def total(env, reply, tasks=12):
+    """The mean return of a reply to tasks: a text, or what is made of the question."""
+    earned = 0.0
+    for index in range(tasks):
+        env.reset(options={"task_index": index})
+        text = reply(env.state.task) if callable(reply) else reply
+        earned += env.step(f"<answer>{text}</answer>")[1]
+    return earned / tasks
+
+
+def test_a_copy_of_the_question_is_no_right_answer():
+    """In 93 of 100 items of string_insertion nothing is to be inserted; these are left out."""
+    env = ReasoningGym("string_insertion", size=40)
+    assert total(env, lambda task: task.extra["question"].split()[-1]) == 0.0
+    assert total(env, lambda task: task.ground_truth) == 1.0
+    part = {"name": "string_insertion", "weight": 1.0, "config": {}}
+    composite = ReasoningGym("composite", config={"datasets": [part]}, size=40)
+    assert total(composite, lambda task: task.extra["question"].split()[-1]) == 0.0
+    splits = [ReasoningGymTasks("string_insertion", size=20, split=split) for split in ("train", "test")]
+    items = [[tasks[index].extra["item"] for index in range(20)] for tasks in splits]
+    assert len(set(items[0]) | set(items[1])) == 40
+
+
+def test_partial_scores_pay_nothing_for_copies():
+    """What a sudoku's clues score is taken off, whatever fills the blanks."""
+    sudoku = ReasoningGym("mini_sudoku", scoring="partial", size=40)
+    grid = re.compile(r"(?:^[ \t]*[\d_ ]+\n?){4}", re.MULTILINE)
+
+    def filled(task, digit):
+        return grid.search(task.extra["question"])[0].strip("\n").replace("_", digit)
+
+    def three_rows(task):
+        rows = task.ground_truth.split("\n")
+        return "\n".join([*rows[:3], rows[0]])
+
+    for digit in "1234":
+        assert total(sudoku, functools.partial(filled, digit=digit), 5) == 0.0
+    assert total(sudoku, lambda task: task.ground_truth, 5) == 1.0
+    assert 0.1 < total(sudoku, three_rows, 5) < 0.9
 
 
 def test_attempts():

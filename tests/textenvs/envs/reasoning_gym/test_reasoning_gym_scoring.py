@@ -237,6 +237,8 @@ def test_datasets_that_pay_without_the_work_are_refused():
         ("propositional_logic", {}),
         ("composite", {"config": {"datasets": [part]}}),
         ("game_of_life", {"scoring": "partial"}),
+        ("time_intervals", {"scoring": "partial"}),
+        ("composite", {"scoring": "partial", "config": {"datasets": [{**part, "name": "time_intervals"}]}}),
     ):
         with pytest.raises(ValueError, match="is refused"):
             ReasoningGym(dataset, **options)
