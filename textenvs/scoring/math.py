@@ -19,6 +19,7 @@ from typing import Literal
 
 from ..sandbox import CORES, Pool, Worker, WorkerDied
 from ..text import quoted
+from .answers import plain
 from .final_answer import boxed
 from .relations import claims_of, is_name
 from .restated import expressions_in, has_variables, restates
@@ -30,6 +31,7 @@ Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "t
 MAX_CHARS = 20_000
 # Sides of relations that an answer may have beside names: each is a comparison of its own.
 _SIDES = 8
+_WORDS = re.compile(r"[a-z'-]{3,}")  # of an answer that is no expression
 # x \\in (2, 5), and 2 \\text{ or } 5.
 _MEMBER = re.compile(r"([^=<>{}()]{1,20}?)(?:\\in(?![a-zA-Z])|\u2208)")
 _CONNECTED = re.compile(
@@ -94,6 +96,8 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("no_answer")
     if answer == ground_truth.strip():
         return MathVerdict("equal", answer)  # the same text needs no reading
+    if _WORDS.fullmatch(plain(ground_truth)) and plain(answer) == plain(ground_truth):
+        return MathVerdict("equal", answer)
     if len(answer) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
     value, directions = split_unit(_in_one_list(answer))

@@ -15,6 +15,13 @@ _COMMAND = (
 _SPACE = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"
 _POWER = r"(?:\s*\^\s*(?:-?\d|\{\s*-?\d\s*\})|[\u00b9\u00b2\u00b3])?"
 _LETTERS = r"[a-zA-Z\u00b5\u03bc\u03a9\u2126\u00c5]"
+# Units that may stand behind an expression with variables: other words may be part of what it says ("n even").
+_AFTER_VARIABLES = """
+    unit units square sq cubic m s g h foot feet inch inches meter meters metre metres centimeter centimeters centimetre
+    centimetres millimeter millimeters kilometer kilometers kilometre kilometres mile miles yard yards second seconds
+    minute minutes hour hours day days week weeks month months year years degree degrees dollar dollars cent cents
+    gallon gallons liter liters litre litres gram grams kilogram kilograms pound pounds per
+"""
 #: A word, or a group of words in a command.
 _WORD = re.compile(
     rf"(?P<group>{_COMMAND}\s*\{{(?:[^{{}}\d%\\=<>+|!?]|\^\d|\\[,;:! ]|\\cdot(?![a-zA-Z]))*\}}{_POWER}\s*)"
@@ -59,6 +66,9 @@ _SHORT = """
 _ATTACHED = frozenset(_SHORT.split())
 
 
+_KNOWN = _ATTACHED | frozenset(_AFTER_VARIABLES.split())
+
+
 def split_unit(text: str) -> tuple[str, frozenset[str]]:
     r"""Return a text's value, and the words of its unit that turn a value round; the whole text where it has no unit.
 
@@ -82,8 +92,13 @@ def _start_of_unit(text: str) -> int | None:
     """Where the unit at the end of a text begins: the first place behind a value from which all is words of a unit."""
     for match in re.finditer(rf"{_SPACE}|{_COMMAND}|\u00b0|(?<=\d){_LETTERS}", text):
         start = match.start()
-        if _VALUE_END.search(text[max(0, start - 12) : start]) and _is_unit(text, start):
+        before = text[max(0, start - 12) : start]
+        if _VALUE_END.search(before) and _is_unit(text, start):
             return start
+        if match[0].startswith("\\t") or match[0].startswith("\\m"):  # of a command, not of a space
+            known = all(word in _KNOWN for word in _words(text[start:]))
+            if known and re.search(r"(?<![a-zA-Z\\])[a-zA-Z]\s*$", before) and _is_unit(text, start):
+                return start
     return text.rindex("\u00b0") if text.endswith("\u00b0") else None
 
 

@@ -274,6 +274,22 @@ def test_words_of_a_value_are_no_units(answer, truth):
     assert not right(answer, truth)
 
 
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("answer", "truth", "correct"),
+    [
+        (r"2x \text{ cm}", "2x", True),
+        ("x", r"x \text{ meters}", True),
+        (r"n\text{ even}", r"n\text{ odd}", False),
+        ("north", r"\text{north}", True),
+        (r"\text{No Solution}", r"\text{no solution}", True),
+        ("south", r"\text{north}", False),
+    ],
+)
+def test_words_behind_variables_and_alone(answer, truth, correct):
+    assert right(answer, truth) == correct
+
+
 PIECES = ["4", " ", "m", "cm", "\\text{", "}", "/", "^2", "dollars", "\\,", "°", "(", "="]
 
 
