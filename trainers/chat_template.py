@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from textenvs.messages import Message, Messages, ToolCall, assistant, has_images, system, text_of, tool, user
+from textenvs.reasoning import REASONING_MARKS, Marks, split_reasoning
 from textenvs.text import excerpt
 
 
@@ -465,6 +467,60 @@ def _text(message: Mapping[str, Any]) -> str:
     return text_of(message)
 
 
+# ------------------ private reasoning
+
+
+class TemplateReasoning(NamedTuple):
+    """What a chat template tells about the private reasoning of its model."""
+
+    opened: str = ""  # with what the generation prompt begins it, so that replies have its end alone
+    end: str = ""  # which that is
+    marks: Marks | None = None  # its marks, where they are not among textenvs' own
+
+    def reply(self, text: str, *, cut: bool) -> str:
+        """A sampled text as an environment reads it: reasoning has its begin mark, and marks that are known there.
+
+        A reply whose prompt opened reasoning, and which never ends it, is reasoning if it was ``cut``; one that ended
+        by itself spoke without.
+        """
+        if cut or (self.end and self.end in text):
+            text = self.opened + text
+        if self.marks is None or (split := split_reasoning(text, (self.marks,))).said == text.strip():
+            return text
+        return f"{_KNOWN.begin}\n{split.reasoning}\n{_KNOWN.end}\n\n{split.said}"
+
+
+_KNOWN = REASONING_MARKS[0]
+_THOUGHT, _SAID = "zqthoughtqz", "zqsaidqz"
+
+
+def reasoning_of(show: Show) -> TemplateReasoning:
+    """Find out by a probe how a template shows reasoning that is apart, and whether its generation prompt opens it."""
+    asked = {"role": "user", "content": "x"}
+    try:
+        prompt = show([asked], None)
+    except RejectedError:
+        return TemplateReasoning()
+    marks = None
+    for key in ("reasoning_content", "reasoning", "thinking"):
+        with contextlib.suppress(RejectedError):
+            text = show([asked, {"role": "assistant", "content": _SAID, key: _THOUGHT}], None, generate=False)
+            if shown := _SHOWN.search(text):
+                header = text[len(os.path.commonprefix([prompt, text])) : shown.end(1)].strip()
+                marks = Marks(header or shown[1], shown[2])
+                break
+    if marks and any(marks.begin.lower() == each.begin.lower() for each in REASONING_MARKS):
+        marks = None
+    for each in (*([marks] if marks else []), *REASONING_MARKS):
+        if each.in_prompt and prompt.rstrip().endswith(each.begin):
+            return TemplateReasoning(prompt[prompt.rindex(each.begin) :], each.end, marks)
+    return TemplateReasoning(marks=marks)
+
+
+_MARK = r"<[^<>\s]+>|\[[^\[\]\s]+\]|◁[^◁▷\s]+▷"
+_SHOWN = re.compile(rf"((?:{_MARK})[a-z]*)\s*{_THOUGHT}\s*({_MARK}).*{_SAID}", re.DOTALL)
+
+
 # ------------------ variables that a user may set
 
 _OURS = "the renderer's own: templates are rendered as text, and tokenised behind that"
@@ -511,3 +567,22 @@ def unread(sources: Iterable[str], given: Mapping[str, Any]) -> tuple[list[str],
     """What was given and no template reads, and what could have been given instead; both sorted."""
     reads = variables(sources)
     return sorted(given.keys() - reads), sorted(reads - given.keys())
+
+
+def check_kwargs(kwargs: Mapping[str, Any], template: str | dict[str, str]) -> None:
+    """Refuse variables that are the renderer's own, and those that would do nothing, by a ``RendererError``."""
+    from jinja2 import TemplateSyntaxError
+
+    for name, what in refused(kwargs):
+        raise RendererError(f"chat_template_kwargs: {name} cannot be given: it is {what}")
+    if not kwargs:
+        return
+    try:
+        nothing, instead = unread(template.values() if isinstance(template, dict) else [template], kwargs)
+    except TemplateSyntaxError as error:
+        raise RendererError(f"the chat template is no Jinja template: {error}") from error
+    if nothing:
+        raise RendererError(
+            f"chat_template_kwargs: the chat template never reads {', '.join(nothing)}, which would do nothing; "
+            f"it may read {', '.join(instead) or 'no variable that can be given'}"
+        )

@@ -262,7 +262,10 @@ def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, too
     except RendererError as error:
         if not demonstration.where:
             raise
-        raise DemonstrationError(f"{demonstration.where}: {error}") from error
+        more = (
+            "; or describe a row's tools in its system message, without a column 'tools'" if demonstration.tools else ""
+        )
+        raise DemonstrationError(f"{demonstration.where}: {error}{more}") from error
 
 
 def _encoded(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools) -> Example:

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import pytest
 from chat_styles import QWEN3, STYLES, make_tokenizer, tokenizer_of
 from transformers import PreTrainedTokenizerBase
 
-from textenvs.messages import assistant, user
+from textenvs.messages import assistant, user, visible_text
 from trainers import ppo, sft
-from trainers.chat_template import RESERVED, refused, unread, variables
+from trainers.chat_template import RESERVED, TemplateReasoning, reasoning_of, refused, show_with, unread, variables
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import GenerateConfig
 from trainers.config.load import ConfigError
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.engines.base import Generation
+from trainers.rollout.renderer import EpisodeTokens, Renderer, RendererError
 from trainers.run import refuse_other_run
 from trainers.tiny import CHATML
 
@@ -55,6 +57,42 @@ def test_no_argument_of_the_tokenizers_own_method_gets_through() -> None:
 )
 def test_what_a_template_reads(source: str, read: set[str]) -> None:
     assert variables([source]) == read
+
+
+#: Shows reasoning as the last turn has it.
+REASONS = CHATML.replace(
+    "{{ message['content'] }}",
+    "{% if message['reasoning_content'] %}BEGIN\n{{ message['reasoning_content'] }}\nEND\n\n{% endif %}"
+    "{{ message['content'] }}",
+)
+
+
+def reasons(begin: str, end: str, *, opened: bool = False) -> str:
+    template = REASONS.replace("BEGIN", begin).replace("END", end)
+    assert template != CHATML
+    return template.replace("assistant\n{% endif %}", f"assistant\n{begin}\n{{% endif %}}") if opened else template
+
+
+@pytest.mark.parametrize(("begin", "end"), [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<muse>", "</muse>")])
+@pytest.mark.parametrize("opened", [False, True])
+def test_reasoning_reaches_the_environment_with_its_marks(begin: str, end: str, opened: bool) -> None:
+    """Also reasoning that the prompt opened and that was cut, and marks that the template alone knows."""
+    reasoning = Renderer(make_tokenizer(reasons(begin, end, opened=opened))).reasoning
+    start = "" if opened else f"{begin}\n"
+    for text, visible in (
+        (f"{start}hm #### 4\n{end}\n\n7", "7"),
+        (f"{start}{end}7", "7"),
+        (f"{start}hm #### 4", "hm #### 4" if opened else ""),  # it ended by itself
+        ("The tag <think> opens it.", "The tag <think> opens it."),
+    ):
+        assert visible_text(assistant(reasoning.reply(text, cut=False))) == visible
+    for text in (f"{start}hm #### 4", f"{start}hm"):
+        assert visible_text(assistant(reasoning.reply(text, cut=True))) == ""
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_template_without_reasoning_leaves_replies_alone(name: str) -> None:
+    assert reasoning_of(show_with(tokenizer_of(name))) == TemplateReasoning()
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -177,3 +215,18 @@ def test_a_checkpoint_of_another_template_is_another_run(tmp_path: Path) -> None
     refuse_other_run(off, off, tmp_path)
     with pytest.raises(ValueError, match=r"data.chat_template_kwargs was \{'enable_thinking': False\} and is now \{\}"):
         refuse_other_run(off, dumped(), tmp_path)
+
+
+def test_a_reply_cut_in_reasoning_is_private_in_an_episode() -> None:
+    """What the prompt opened is put back for the environment, and in no token."""
+    tokenizer = make_tokenizer(reasons("<think>", "</think>", opened=True))
+    renderer = Renderer(tokenizer)
+    for text, cut, heard in (("#### 4", True, ""), ("#### 4", False, "#### 4"), ("hm</think>7", True, "7")):
+        tokens = EpisodeTokens(renderer, (user("2 + 2?"),), episode_id="e")
+        size = tokens.context_size
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        ids += [] if cut else [renderer.stop_token_ids[0]]
+        zeros = np.zeros(len(ids), np.float32)
+        reply = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))
+        assert visible_text(assistant(reply)) == heard
+        assert tokens.context[size:] == ids

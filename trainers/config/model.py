@@ -150,8 +150,8 @@ class SupervisedSection(Section):
     """Supervised training on demonstrations: the loss is on the assistant's tokens alone."""
 
     files: Names | None = None
-    """Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted expert of the
-    environment."""
+    """Conversations to imitate, .jsonl or .parquet with a column `messages`, and `tools` where the chat template is to
+    show a row's own; null plays the scripted expert of the environment."""
     demonstrations: int = Field(20000, ge=1)
     """Episodes that the scripted expert plays at most: no more than `steps` times `batch_size` are needed."""
     mistake_rate: float = Field(0.3, ge=0, lt=1)

@@ -191,8 +191,9 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             logprobs += [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else ()
             _note(served, metrics, output)
             routed_experts = output.routed_experts if output.routed_experts is not None else routed_experts
+            cut = ids[-1] not in self.renderer.stop_token_ids
             with simple_timer("tool_calls", metrics):
-                turn = await session.areply(self.renderer.decode(ids))
+                turn = await session.areply(self.renderer.reasoning.reply(self.renderer.decode(ids), cut=cut))
             session.check()
             if turn.done:
                 break

@@ -39,7 +39,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import jinja2
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
@@ -54,11 +53,12 @@ from ..chat_template import (
     MessageForms,
     RejectedError,
     RendererError,
+    TemplateReasoning,
     Tools,
     any_of,
-    refused,
+    check_kwargs,
+    reasoning_of,
     show_with,
-    unread,
 )
 from ..engines.base import Generation
 from ..trajectory import Status, Trajectory, is_reward
@@ -80,12 +80,14 @@ class Renderer:
 
     ``template_kwargs`` are variables for the template, in every rendering. ``stop_token_ids``, those given and the
     template's and tokenizer's own, end a reply. ``rewrites_history``: the template changes earlier turns, at least for
-    some conversations. ``forms``: how each kind of message is put to the template.
+    some conversations. ``forms``: how each kind of message is put to the template. ``reasoning``: what the template
+    tells about the model's private reasoning.
     """
 
     stop_token_ids: tuple[int, ...]
     rewrites_history: bool
     forms: MessageForms
+    reasoning: TemplateReasoning
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Renderer:
             raise RendererError("the tokenizer has no chat template: set tokenizer.chat_template, or use a chat model")
         self._tokenizer = tokenizer
         self._kwargs = dict(template_kwargs or {})
-        _check_kwargs(self._kwargs, tokenizer.chat_template)
+        check_kwargs(self._kwargs, tokenizer.chat_template)
         self._warned: set[str] = set()
         # Scripted users say the same few things again and again, and a template takes longer than a user's turn.
         self._bridges: dict[str, tuple[list[int], int]] = {}
@@ -106,6 +108,7 @@ class Renderer:
 
         self._show = show_with(tokenizer, self._kwargs)
         self.forms = MessageForms(self._show)
+        self.reasoning = reasoning_of(self._show)
         if converted := self.forms.converted():
             how = "where they occur, they are rendered as text or as user messages"
             logger.info("the chat template does not show %s: %s", ", ".join(converted), how)
@@ -184,7 +187,7 @@ class Renderer:
         whole = self._control.plain(self._text((*before, reply), tools, generate=False))
         if not whole.startswith(opening):
             raise RendererError(
-                f"the chat template does not show a reply with {_structure(reply)} behind its generation prompt "
+                f"the chat template does not show a reply with calls or reasoning behind its generation prompt "
                 f"({opening[-60:]!r}): write what the model should say into its content"
             )
         text, end = whole[len(opening) :], self.stop_token_ids[0]
@@ -192,10 +195,8 @@ class Renderer:
             if token in self.stop_token_ids and text.rstrip().endswith(name):
                 text, end = text.rstrip().removesuffix(name), token
         if (reasoning := reply.get("reasoning_content", "").strip()) and reasoning not in text:
-            raise RendererError(
-                "the chat template does not show reasoning_content: write the reasoning into the reply's content, with "
-                "the marks that the model puts around it"
-            )
+            way_out = "write it into the reply's content, with the marks that the model puts around it"
+            raise RendererError(f"the chat template does not show reasoning_content: {way_out}")
         return text, end
 
     def following(self, token_ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> list[int] | None:
@@ -344,27 +345,6 @@ class Renderer:
         return both[len(opening) :] if both[: len(opening)] == opening else self._control.within(reply)
 
 
-def _structure(reply: Message) -> str:
-    return " and ".join(key for key in ("reasoning_content", "tool_calls") if reply.get(key))
-
-
-def _check_kwargs(kwargs: Mapping[str, Any], template: str | dict[str, str]) -> None:
-    """Refuse variables that are the renderer's own, and those that would do nothing."""
-    for name, what in refused(kwargs):
-        raise RendererError(f"chat_template_kwargs: {name} cannot be given: it is {what}")
-    if not kwargs:
-        return
-    try:
-        nothing, instead = unread(template.values() if isinstance(template, dict) else [template], kwargs)
-    except jinja2.TemplateSyntaxError as error:
-        raise RendererError(f"the chat template is no Jinja template: {error}") from error
-    if nothing:
-        raise RendererError(
-            f"chat_template_kwargs: the chat template never reads {', '.join(nothing)}, which would do nothing; "
-            f"it may read {', '.join(instead) or 'no variable that can be given'}"
-        )
-
-
 def _remember(known: dict[str, _T], key: str, value: _T, most: int) -> None:
     if len(known) >= most:
         known.clear()
@@ -434,7 +414,7 @@ class EpisodeTokens:
         return child
 
     def reply(self, generation: Generation, message: Message | None = None) -> str:
-        """Take what the engine sampled, and return its text for the environment.
+        """Take what the engine sampled, and return its text for the environment: with its reasoning's begin mark.
 
         ``message`` is how the chat template is to show the reply from now on, where it has calls or reasoning apart.
 
@@ -464,7 +444,8 @@ class EpisodeTokens:
             self._phase = "told"
         self._said = self._renderer.decode(self._token_ids[self._turn_start :])
         self._message = message
-        return self._said
+        cut = not ids or ids[-1] not in self._renderer.stop_token_ids
+        return self._renderer.reasoning.reply(self._said, cut=cut)
 
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
         """What the turn just played earned, and its parts; see :func:`~trainers.trajectory.is_reward`."""

@@ -158,6 +158,7 @@ HALF = {
         ('<tool_call>{"function": {"name": "now"}, "arguments": {}}</tool_call>', 'beside "function"'),
         ('<tool_call>{"function": {"name": "now", "arguments": "[]"}}</tool_call>', "JSON object"),
         ('<tool_call>{"name": "now", "input": "x"}</tool_call>', '"input" must be a JSON object'),
+        ('<tool_call>{"name": "now", "tool": "search", "arguments": {}}</tool_call>', 'both "name" and "tool"'),
     ],
     "llama3": [
         ('{"name": "now", "parameters": {"x"', "not closed"),
@@ -178,6 +179,7 @@ HALF = {
         ('[TOOL_CALLS] ["now"]', "a call is a JSON object"),
         ('[{"name": "now", "arguments": {"x"', "not closed"),
         ('[TOOL_CALLS] [{"name": "search", "query": "x"}]', 'has "query"'),
+        ('[TOOL_CALLS]search[ARGS]{"query": "x"}, {"top": 3}', "followed by ', {"),
         ('[{"name": "search", "query": "x"}]', 'has "query"'),
     ],
     "qwen3-coder": [
@@ -188,6 +190,9 @@ HALF = {
         ("<tool_call>\n<function=>\n</function>", "must have a name"),
         ("<tool_call>\n<function=now>\n<parameter=x>\n1\n", "has no </parameter>"),
         ("<function=search><parameter=query>a</parameter><parameter=query>b</parameter></function>", "twice"),
+        ("<tool_call><function=now></function><parameter=x>1</parameter></tool_call>", "between </function> and"),
+        ("<function=now></function><parameter=x>1</parameter>", "between </function> and"),
+        ('<tool_call><function=now></function>{"x": 1}</tool_call>', "between </function> and"),
         ("<tool_call>\n<function=now>\nx=1\n</function>\n</tool_call>", "<parameter=...> or </function> is missing"),
     ],
     "react": [
@@ -283,6 +288,8 @@ def test_every_name_of_the_arguments_is_read(name, frame, key):
         {"type": "function", "function": {"name": "search", key: arguments}},
         {"id": "a", "type": "function", "function": {"name": "search", key: json.dumps(arguments)}},
         {"name": "search", key: arguments, "arguments" if key == "args" else "args": None},
+        {"function": "search", key: arguments},
+        {"tool": "search", key: arguments},
     ):
         parsed = form.parse(frame % json.dumps(value))
         assert (parsed.calls, parsed.problems, parsed.text) == (numbered([made], form), (), ""), value
@@ -303,9 +310,9 @@ def test_nothing_in_a_call_is_dropped(value):
     if parsed.calls:
         function = parsed.calls[0]["function"]
         inside = value["function"] if isinstance(value.get("function"), dict) and "name" not in value else value
-        rest = {k: v for k, v in inside.items() if k not in ("name", "id", "type") and v is not None}
-        assert function["name"] == inside["name"]
-        assert list(rest.values()) in ([], [json.loads(function["arguments"])])
+        rest = [v for k, v in inside.items() if k not in ("id", "type") and v is not None]
+        arguments = json.loads(function["arguments"])
+        assert rest in ([function["name"]], [function["name"], arguments], [arguments, function["name"]])
 
 
 @text_formats
@@ -446,12 +453,14 @@ def test_qwen3_coder_reads_values_by_the_tools_types():
         "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</function>\n</tool_call>",
         "<tool_call>\n<function=search>\n<parameter=query>\nx\n<parameter=top>\n2\n</parameter>\n</function>\n</tool_call>",
         "<tool_call><function=search><parameter=query>x<parameter=top>2</function></tool_call>",
+        "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</parameter>\n</function>",
         "<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</function>",
         "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</parameter>\n</tool_call>",
     ],
 )
 def test_qwen3_coder_needs_no_end_of_a_parameter(reply):
     form, made = make_format("qwen3-coder", TOOLS), call("search", query="x", top=2)
+    assert form.parse(reply).calls == numbered([made])
     both = form.parse(f"{reply}\n{form.write('', [call('search', query='y')])}")
     assert (both.calls, both.problems) == (numbered([made, call("search", query="y")]), ())
 

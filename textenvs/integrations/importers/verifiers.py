@@ -19,7 +19,7 @@ from typing import Any
 
 from ...env import EnvironmentFailure
 from ...event_loop import submit
-from ...messages import Message, Messages, check_conversation, clean_messages, user
+from ...messages import Message, Messages, check_conversation, clean_messages, has_images, text_of, user
 from ...options import PositiveInt, Seconds, checked
 from ...task import Task
 from .base import Answer, Imported
@@ -304,9 +304,11 @@ def _messages(body: Mapping[str, Any]) -> Messages:
     if body.get("stream"):
         raise _failure("the harness asks for a stream, which is not offered here")
     try:
-        return clean_messages(check_conversation(body["messages"], "a call of the model"))
+        read = clean_messages(check_conversation(body["messages"], "a call of the model"))
     except (KeyError, ValueError) as error:
         raise _failure(f"the harness's messages cannot be read: {error}") from error
+    # A harness may send a text as parts; here every content without images is one text.
+    return tuple(each if has_images(each) else {**each, "content": text_of(each)} for each in read)
 
 
 def _verifiers() -> tuple[Any, Any]:
