@@ -246,7 +246,11 @@ def test_all_entrances_agree_about_any_message(message, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     expected = None if problem(message) else copy_messages([read_message(message)])[0]
     for enter in (by_step, by_row, by_opening, by_json_lines, by_wire):
-        assert entered(enter, message, folder) == expected, enter.__name__
+        right = expected
+        if enter is by_step and right is not None and right.get("reasoning_content") == "":
+            # A service's empty reasoning says nothing of the content, so a reply does not keep it.
+            right = {key: value for key, value in right.items() if key != "reasoning_content"}
+        assert entered(enter, message, folder) == right, enter.__name__
     if expected is not None:
         assert read_message(expected) == expected, "the form is its own form"
         assert {type(expected["content"])} <= {str, tuple}
