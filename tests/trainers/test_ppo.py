@@ -66,8 +66,8 @@ def test_a_whole_run_writes_everything(tmp_path, capsys):
     said = capsys.readouterr().out
     for words in (
         *(
-            "warm start    3/3",
-            "careless    2/2",
+            "warm start: 3 steps, loss",
+            "careless: 2 steps, loss",
             "validation 0/4  reward",
             "iteration  4/4  reward",
             "validation 4/4",

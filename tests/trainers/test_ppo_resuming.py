@@ -201,7 +201,7 @@ def test_after_an_interrupt_and_a_kill_the_same_command_resumes(tmp_path, monkey
     *_, kept, last = said.out.splitlines()
     assert kept == f"saved:   {folder / 'checkpoints' / 'iteration_000002'}"
     assert last.startswith("stopped after iteration 2 of 12: start the same command again")
-    assert "warm start " in said.out
+    assert "warm start: " in said.out
     assert "Traceback" not in said.err
     saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
     assert saved.iteration == 2
