@@ -43,6 +43,7 @@ from trainers.policy import Policy
 from trainers.registry import Result
 from trainers.report.loggers import open_loggers
 from trainers.report.metrics import episode_metrics
+from trainers.report.progress import Progress
 from trainers.rollout.curriculum import TaskOrder, derive_seed, environment_seed
 from trainers.rollout.renderer import Renderer
 from trainers.run import refuse_other_run, warm_start_wanted, warm_up
@@ -230,7 +231,7 @@ class TRLGRPOTrainer:
         if warm_start_wanted(config) and self._checkpoint() is None:
             say = log.info if "console" in config.trainer.logger else log.debug
             renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
-            warm_up(config, policy, renderer, say, threading.Event())
+            warm_up(config, policy, renderer, say, threading.Event(), Progress.silent())
         return policy
 
     def _checkpoint(self) -> Path | None:
