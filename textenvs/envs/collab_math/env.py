@@ -48,6 +48,7 @@ class CollabMath(Collab):
     own_attacks = (*Collab.own_attacks, *ATTACKS)
     score_name = "accuracy"
     form = "Please end with #### and the answer."
+    deliveries = 1  # a second guess would be a search over formulas
     check_metrics = ("grader_timeout",)
 
     @checked
