@@ -113,7 +113,7 @@ def told_in(
 
 def said_in(split: Split, rng: random.Random, said: Mapping[str, Any], frames: Sequence[str] = ()) -> dict[str, Any]:
     """Return a piece as YAML files have it with three sayings of a split's, drawn from its own and from ``frames``."""
-    sayings = split_choices((*said["sayings"], *frames), split)
+    sayings = [*split_choices(said["sayings"], split), *(split_choices(frames, split) if frames else ())]
     return {**said, "sayings": rng.sample(sayings, min(3, len(sayings)))}
 
 

@@ -68,8 +68,12 @@ def draft_document(rng: random.Random, level: str, split: Split = "train") -> Dr
     other_titles = [other for other in kind["titles"] if other != title]
     pieces = [piece_of(told["title"], {"kind": "first_line", "texts": [title], "rivals": other_titles}, v=title)]
     for fact, (value, rivals) in zip(facts, drawn, strict=True):
-        said = said_in(split, rng, fact, _CONTENT["frames"])
-        pieces.append(piece_of(said, {"kind": "line", "texts": [value], "rivals": rivals}, v=value, topic=fact["topic"]))
+        said, other = said_in(split, rng, fact, _CONTENT["frames"]), value
+        while other == value:
+            other, _ = _draw(rng, fact["values"])
+        pieces.append(
+            piece_of(said, {"kind": "line", "texts": [value], "rivals": rivals}, v=value, w=other, topic=fact["topic"])
+        )
     if tone:
         other_greetings = [
             form.format(reader=who)[:-1]
