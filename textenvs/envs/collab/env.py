@@ -54,9 +54,9 @@ class CollabState(EpisodeState):
 class Collab(TextEnv[CollabState], ABC):
     """A user with a hidden goal, an assistant that finds out and delivers; the base of the three families.
 
-    The terms of the reward, the same on every turn, are the task score (named by the family), ``cost`` (at most
-    0), with the scripted user ``needless`` (at most 0), and with a ``judge`` ``interactivity``. The user ends the talk with ``stop`` ``"solved"``, ``"user_left"`` or
-    ``"gave_up"``; see :mod:`textenvs.envs.collab.user`.
+    The terms of the reward, the same on every turn, are the task score (named by the family), ``cost`` (at most 0),
+    with the scripted user ``needless`` (at most 0), and with a ``judge`` ``interactivity``. The user ends the talk with
+    ``stop`` ``"solved"``, ``"user_left"`` or ``"gave_up"``; see :mod:`textenvs.envs.collab.user`.
 
     Args:
         tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,

@@ -43,7 +43,10 @@ _QUESTION_WORD = re.compile(
     r"|shall|should|may|might|must|any)\b"
 )
 # Words with which questions are asked: they are not what is asked for.
-_ASKING = frozenset("many much tell know please need want like give let ask say there exactly also total".split())
+_ASKING = frozenset(
+    ("many", "much", "tell", "know", "please", "need", "want", "like", "give", "let", "ask", "say", "there", "exactly")
+    + ("also", "total")
+)
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class CollabUser:
             asking = asking or len(_WORDS.findall(sentence)) > 1
             listing = listing or sentence.rstrip().endswith(":")
             about = []
-            formed = not request or _QUESTION_WORD.search(sentence) or _REQUEST.search(sentence)
+            formed = not request or any(form.search(sentence) for form in (_QUESTION_WORD, _REQUEST))
             formed = formed or len(content_words(sentence)) <= _ELLIPTIC
             for clause in _CLAUSE.split(sentence):
                 words = _WORDS.findall(clause)

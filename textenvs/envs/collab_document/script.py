@@ -1,4 +1,4 @@
-"""A script for collab-document from the phrase tables of training documents: it asks, and cuts values out of sentences."""
+"""A script for collab-document from the phrase tables of training documents: it asks, and cuts values out."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _story(conversation: Messages) -> list[tuple[str, int]] | None:
     best, chosen = -math.inf, None
     for kinds in itertools.product(*map(_kinds, told)):
         names = [name for name, _ in kinds]
-        events = sorted((_ORDER.index(name) for name in names if name not in (*_BEGIN, "aside")))
+        events = sorted(_ORDER.index(name) for name in names if name not in (*_BEGIN, "aside"))
         begun = sorted(name for name in names if name in _BEGIN)
         if not events or begun not in (["contents", "holders"], ["stock"]) or len(begun) + len(events) < 3:
             continue

@@ -103,7 +103,7 @@ def _piece(rng: random.Random, step: Mapping[str, Any], nouns: Mapping[str, str]
     named = {name: step[name].format(**nouns) for name in ("topic", "question")}
     sayings = rng.sample(step["sayings"], 3)
     said = {**named, "keywords": step["keywords"].format(**stems), "sayings": sayings}
-    return piece_of(said, n=number, **nouns)
+    return piece_of(said, None, n=number, **nouns)
 
 
 def _draw(rng: random.Random, step: Mapping[str, Any], result: int) -> int | None:
