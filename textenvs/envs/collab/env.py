@@ -223,7 +223,7 @@ class Collab(TextEnv[CollabState], ABC):
         assert self.player is not None
         state = self.state
         said, memory = self._all_said(), state.memory
-        asked = self.user.asked(visible_text(reply), memory)
+        asked = self.user.asked(visible_text(reply), memory, strict=False)
         view = self.user_view()
         player = self.player.briefed(view.manner, self.user_may(reply).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
@@ -249,7 +249,7 @@ class Collab(TextEnv[CollabState], ABC):
     def user_may(self, reply: Message) -> Entitled:
         """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""
         said, memory, goal, truth = self._all_said(), self.state.memory, self.goal, str(self.task.ground_truth)
-        asked, untold = self.user.asked(visible_text(reply), memory), self.user.untold(memory)
+        asked, untold = self.user.asked(visible_text(reply), memory, strict=False), self.user.untold(memory)
         # Two pieces may have the same value: who tells one says nothing of the other.
         said = " ".join([said, visible_text(reply), *(goal.pieces[i].sayings[0] for i in asked.pieces)])
         free = 1 if asked.open and not asked.pieces and not memory.opened else 0

@@ -146,12 +146,13 @@ class CollabUser:
             parts += [_pick("all_told", rng), self.form]
         return Reaction(_joined(parts), memory, None, len(wanted), bool(wanted) or opened)
 
-    def asked(self, text: str, memory: Memory) -> Asked:
+    def asked(self, text: str, memory: Memory, *, strict: bool = True) -> Asked:
         """What the questions and requests in ``text`` are about.
 
         Every clause asks for one piece at most: the one with the most keywords in it, among equals one that is not told
         yet, and then the one of whose keywords it has the larger share. A clause that was asked before, word for word,
-        asks for nothing. One that is a list of words, and no question, is unclear.
+        asks for nothing. One that is a list of words and no question, or too long, is unclear, and one with too many words
+        about other things asks for nothing, unless not ``strict``: a person understands more than keywords.
         """
         pieces: dict[int, None] = {}
         heard: dict[str, int | None] = {}
@@ -176,25 +177,24 @@ class CollabUser:
                 if plain in memory.heard:
                     again = again or self._about_piece(words, ()) is not None
                     continue
-                if not (formed and self._is_clear(clause)):
+                weight, foreign = self._weigh(clause) if strict else (0, 0)
+                if strict and not (formed and weight <= _MOST_WORDS):
                     unclear += 1
                     continue
-                heard[plain] = piece = self._about_piece(words, (*memory.told, *pieces))
+                done = (*memory.told, *pieces)
+                heard[plain] = piece = self._about_piece(words, done) if foreign <= _MOST_FOREIGN else None
                 about.append(piece)
                 if piece is not None:
                     pieces[piece] = None
             open_ = open_ or (bool(about) and set(about) == {None} and _OPEN.search(sentence) is not None)
         return Asked(tuple(pieces), open_, heard, asking, again, unclear)
 
-    def _is_clear(self, clause: str) -> bool:
-        """Return whether a clause is short enough to be a question, and not a list of words on a chance."""
+    def _weigh(self, clause: str) -> tuple[int, int]:
+        """Return how many content words a clause has, and how many of them are about nothing the user has in mind."""
         words = [word for word in content_words(clause) if word not in _ASKING and not _OPEN.fullmatch(word)]
-        if len(words) <= _MOST_FOREIGN:
-            return True
         mind = " ".join(" ".join((piece.topic, piece.question, *piece.sayings)) for piece in self.pieces)
-        stems = {*keywords_of(mind), *(keyword for piece in self.pieces for keyword in piece.keywords)}
-        foreign = sum(not word.startswith(tuple(stems)) for word in words)
-        return len(words) <= _MOST_WORDS and foreign <= _MOST_FOREIGN
+        stems = (*keywords_of(mind), *(keyword for piece in self.pieces for keyword in piece.keywords))
+        return len(words), sum(not word.startswith(stems) for word in words)
 
     def _about_piece(self, words: Sequence[str], done: Sequence[int]) -> int | None:
         hits = [sum(any(w.startswith(k) for w in words) for k in piece.keywords) for piece in self.pieces]

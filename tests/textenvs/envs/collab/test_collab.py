@@ -236,7 +236,9 @@ def test_a_third_of_openings_tell_pieces(env_id, split):
     whole, half = (sum(len(goal.told) == len(goal.pieces) for goal in goals), sum(bool(goal.told) for goal in goals))
     assert 0.11 < whole / 300 < 0.23
     assert 0.25 < half / 300 < 0.42
-    complete = [len(env.tasks[i].prompt[0]["content"].split(".")) for i, goal in enumerate(goals) if len(goal.told) == 3]
+    complete = [
+        len(env.tasks[i].prompt[0]["content"].split(".")) for i, goal in enumerate(goals) if len(goal.told) == 3
+    ]
     partial = [len(env.tasks[i].prompt[0]["content"].split(".")) for i, goal in enumerate(goals) if len(goal.told) == 2]
     assert min(complete) <= max(partial), "sentences that have no part in the goal stand between"
 
@@ -277,7 +279,9 @@ def test_the_splits_share_no_wording(env_id):
         found = set()
         for index in range(250):
             pieces = env.family.goal(env.tasks[index]).pieces
-            values = "|".join(re.escape(text) for piece in pieces for text in (piece.requirement or {}).get("texts", ()))
+            values = "|".join(
+                re.escape(text) for piece in pieces for text in (piece.requirement or {}).get("texts", ())
+            )
             found |= {re.sub(rf"{values or '0'}|\d+", "#", saying) for piece in pieces for saying in piece.sayings}
         return found
 
