@@ -124,7 +124,9 @@ class Problem:
     parts: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     equations: list[str] = field(default_factory=list)
-    wording: list[str] = field(default_factory=list)  # the sentences that the question is made of, before they are filled in
+    wording: list[str] = field(
+        default_factory=list
+    )  # the sentences that the question is made of, before they are filled in
     result: int = 0
 
     def calculate(self, left: int, sign: str, right: int) -> int:

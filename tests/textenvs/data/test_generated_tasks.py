@@ -145,7 +145,7 @@ def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_splits_share_no_wording(level):
-    """Not a question, whatever its names, things and numbers; nor a story, a sentence that continues or a distractor."""
+    """Not one question, whatever its names, things and numbers."""
 
     def wordings(split):
         words = "|".join((*grammar().names, *grammar().things))

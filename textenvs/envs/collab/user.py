@@ -151,8 +151,8 @@ class CollabUser:
 
         Every clause asks for one piece at most: the one with the most keywords in it, among equals one that is not told
         yet, and then the one of whose keywords it has the larger share. A clause that was asked before, word for word,
-        asks for nothing. One that is a list of words and no question, or too long, is unclear, and one with too many words
-        about other things asks for nothing, unless not ``strict``: a person understands more than keywords.
+        asks for nothing. One that is a list of words and no question, or too long, is unclear, and one with too many
+        words about other things asks for nothing, unless not ``strict``: a person understands more than keywords.
         """
         pieces: dict[int, None] = {}
         heard: dict[str, int | None] = {}

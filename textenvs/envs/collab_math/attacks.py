@@ -30,6 +30,13 @@ def _worked_out(rng: np.random.Generator, conversation: Messages) -> str:
     return f"#### {first}"
 
 
+def _mentioned(conversation: Messages) -> list[str]:
+    """A question about each thing that the user names without a number."""
+    return [
+        f"What about the {topic}?" for topic in re.findall(r"\bthe (\w+)(?=[,.]| and )", user_texts(conversation)[0])
+    ]
+
+
 def _salad(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     """Lists of words as questions, until all is told or patience is short; then formulas by the numbers."""
     asked = 0
@@ -91,7 +98,7 @@ ATTACKS: tuple[Attack, ...] = (
         "interview-and-formula",
         "asks the same questions in every story, takes up hints, and tries a formula",
         lambda rng, seen: interview(
-            lambda conversation: _GENERAL,
+            lambda conversation: (*_mentioned(conversation), *_GENERAL),
             lambda conversation: _worked_out(rng, conversation),
             lambda conversation: len(_numbers(conversation)) > 2,
         )(rng, seen),

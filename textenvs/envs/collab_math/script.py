@@ -44,7 +44,7 @@ _PATTERNS = [
 
 def _goals(conversation: Messages) -> Mapping[str, float]:
     """The kinds of the last event, from how the user begins."""
-    wants = [text for text in opening_sentences(conversation) if not re.search(r"\d", text)]
+    wants = [text for text in opening_sentences(conversation) if not re.search(r"\d|, too|\bthe [a-z ]+[.,]", text)]
     return _GOALS.scores(" ".join(wants))
 
 
@@ -81,9 +81,11 @@ def _complete(conversation: Messages) -> bool:
 
 
 def _questions(conversation: Messages) -> list[str]:
+    mentioned = re.findall(r"\bthe ([a-z ]+?)(?=[,.]| and )", " ".join(opening_sentences(conversation)[-2:]))
     noun = next(iter(_NOUN.findall(" ".join(opening_sentences(conversation)))), "things")
     return [
         f"How many {noun} are there at first? How many {noun} in each?",
+        *(f"What about the {topic}?" for topic in mentioned),
         "What else should I know?",
         "What is the price? Between how many do you share or divide it?",
         "How many do you need?",

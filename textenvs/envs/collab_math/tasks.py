@@ -19,6 +19,7 @@ from ..collab.tasks import Draft, Family, Piece, begin, piece_of
 
 _LARGEST = 100_000
 _STEPS = {"easy": 3, "medium": 4, "hard": 5}
+_MENTIONED = 0.8  # how likely a vague opening is to name what an event is about
 _NUMBER = re.compile(r"\d+")
 _CONTENT = load_yaml(__package__, "stories.yaml")
 
@@ -39,7 +40,7 @@ def grammar(split: Split) -> Mapping[str, Any]:
         for name, kind in _CONTENT["kinds"].items()
     }
     nouns = {name: split_choices(tuple(_CONTENT[name].items()), split) for name in ("holders", "things")}
-    return {"begin": begins, "kinds": kinds, **nouns}
+    return {"begin": begins, "kinds": kinds, "mentions": split_choices(_CONTENT["mentions"], split), **nouns}
 
 
 def draft_math(rng: random.Random, level: str, split: Split = "train") -> Draft | None:
@@ -69,7 +70,7 @@ def draft_math(rng: random.Random, level: str, split: Split = "train") -> Draft 
         return None
     wants = [want.format(**nouns) for want in wants]
     return Draft(
-        opening=begin(rng, wants),
+        opening=f"{begin(rng, wants)} {_mention(rng, words, steps)}".strip(),
         request=" ".join([*(piece.sayings[0] for piece in pieces), wants[0]]),
         pieces=tuple(pieces),
         ground_truth=str(result),
@@ -96,6 +97,13 @@ def _story(
         steps.append({**kind, **rng.choice(events[kind["name"]])})
         counts, wants = kind.get("gives", ""), kind["wants"]
     return steps, wants
+
+
+def _mention(rng: random.Random, words: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
+    """What most of the events are about, and nothing of what they come to: so that there is something to ask about."""
+    topics = [f"the {step['topic']}" for step in steps if "wants" in step and rng.random() < _MENTIONED]
+    listed = " and ".join(filter(None, (", ".join(topics[:-1]), *topics[-1:])))
+    return rng.choice(words["mentions"]).format(topics=listed) if topics else ""
 
 
 def _piece(rng: random.Random, step: Mapping[str, Any], nouns: Mapping[str, str], number: int) -> Piece:
