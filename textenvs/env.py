@@ -85,6 +85,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     attack_margin: ClassVar[float] = 0.1
     #: This family's attacks (``textenvs/envs/<family>/attacks.py``). None may come near the expert.
     own_attacks: ClassVar[Sequence[Attack]] = ()
+    #: This family's script (``textenvs/envs/<family>/script.py``): an hour's work from what training tasks show. Its
+    #: return on test tasks says how much of the family needs no model. ``None`` where there is none.
+    own_script: ClassVar[Attack | None] = None
 
     state: StateT
 

@@ -10,12 +10,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from .messages import Messages, check_conversation, clean_text, copy_messages, text_of
 from .text import plural
 
 Split = Literal["train", "test"]
+ChoiceT = TypeVar("ChoiceT")
 SPLITS: tuple[str, ...] = ("train", "test")
 
 
@@ -23,6 +24,24 @@ def split_by_hash(content: str, held_out: int) -> Split:
     """The split that ``content`` belongs to, whatever seeds there are: one in ``held_out`` is a test problem."""
     digest = hashlib.sha256(content.encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") % held_out == 0 else "train"
+
+
+def split_choices(choices: Sequence[ChoiceT], split: Split, held_out: int = 4) -> tuple[ChoiceT, ...]:
+    """Return those of ``choices`` (wordings, stories, ...) that a split draws from; the two splits share none.
+
+    The order of their hashes decides: the first in ``held_out`` of them, at least one, are the test split's. A single
+    choice belongs to both.
+
+    Raises:
+        ValueError: No choices, or two that are equal.
+    """
+    ranked = sorted(choices, key=lambda choice: hashlib.sha256(str(choice).encode()).digest())
+    if not ranked or len({str(choice) for choice in ranked}) < len(ranked):
+        raise ValueError(f"give at least one choice and none twice, not {list(choices)!r}")
+    if len(ranked) == 1:
+        return tuple(choices)
+    test = ranked[: max(1, len(ranked) // held_out)]
+    return tuple(choice for choice in choices if (choice in test) == (split == "test"))
 
 
 class TaskError(ValueError):

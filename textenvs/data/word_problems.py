@@ -3,9 +3,12 @@
 The text is data (``word_problems.yaml``): stories, sentences that continue a story from its result, and distractors.
 A level is a setting of :class:`Dials`.
 
-Training and test problems are disjoint by construction: the *arithmetic* of a problem (its chain of equations,
-without names and things) hashes to one split or the other, and a generator draws again until it falls into its own.
-So a test problem is never a training problem in other words. Rows are a function of (level, split, seed, index) alone.
+Training and test problems are disjoint by construction, in two ways. The *arithmetic* of a problem (its chain of
+equations, without names and things) hashes to one split or the other, and a generator draws again until it falls into
+its own: a test problem is never a training problem in other words. And a split draws from its own stories, sentences
+and distractors: a test problem is never a training problem with other numbers. At the easy level it is the sequence of
+sentences that is held out, not the sentences: a model from scratch knows no word that it has not read. Rows are a
+function of (level, split, seed, index) alone.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ import operator
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..messages import user
-from ..task import Endless, Split, Task, split_by_hash
+from ..task import Endless, Split, Task, split_by_hash, split_choices
 from ..text import load_yaml
 
 Level = Literal["easy", "medium", "hard", "expert"]
@@ -28,6 +31,8 @@ LEVELS: tuple[str, ...] = get_args(Level)
 
 #: One problem in this many is held out for the test split.
 _HELD_OUT = 8
+#: One sequence of the easy level's sentences in this many is held out for the test split.
+_WORDINGS_HELD_OUT = 4
 #: No number on the way is larger.
 _LARGEST = 10**6
 
@@ -86,7 +91,26 @@ class Grammar:
 
 
 @functools.cache
-def grammar() -> Grammar:
+def grammar(split: Split | None = None) -> Grammar:
+    """Return what problems are written with: all of it, or what a split draws from, of each kind some."""
+    if split is not None:
+        whole = grammar()
+        kinds = dict.fromkeys(story.kind for story in whole.stories)
+        stories = [
+            story
+            for kind in kinds
+            for story in split_choices([story for story in whole.stories if story.kind == kind], split)
+        ]
+        then = {  # one calculation or more, each by itself: a story can always be continued to its number of steps
+            unit: [
+                sentence
+                for single in (True, False)
+                for sentence in split_choices([each for each in listed if (len(each.steps) == 1) == single], split)
+            ]
+            for unit, listed in whole.then.items()
+        }
+        distractors = split_choices(whole.distractors, split)
+        return replace(whole, stories=stories, then=then, distractors=distractors)
     content = dict(load_yaml(__package__, "word_problems.yaml"))
     content["stories"] = [Story(**each) for each in content["stories"]]
     content["then"] = {unit: [Story(**each) for each in listed] for unit, listed in content["then"].items()}
@@ -95,11 +119,14 @@ def grammar() -> Grammar:
 
 @dataclass
 class Problem:
-    """A problem while it is written: parts of the question, lines of the answer, and the equations alone."""
+    """A problem while it is written: parts of the question and their wording, lines of the answer, the equations."""
 
     parts: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     equations: list[str] = field(default_factory=list)
+    wording: list[str] = field(
+        default_factory=list
+    )  # the sentences that the question is made of, before they are filled in
     result: int = 0
 
     def calculate(self, left: int, sign: str, right: int) -> int:
@@ -170,16 +197,17 @@ def short_sentences(steps: int, rng: random.Random) -> Problem:
         n = rng.randint(-min(10, have), 9)
         sign, phrases = ("-", words.easy["losses"]) if n < 0 else ("+", words.easy["gains"])
         n = -n if n < 0 else n + 1
-        problem.parts.append(rng.choice(phrases).format(name=name, n=n))
+        problem.wording.append(rng.choice(phrases))
+        problem.parts.append(problem.wording[-1].format(name=name, n=n))
         have = problem.calculate(have, sign, n)
         problem.lines.append(problem.equations[-1])
     problem.parts.append(words.easy["ask"].format(name=name, thing=thing))
     return problem
 
 
-def _told(story: Story, steps: int, dials: Dials, rng: random.Random) -> Problem:
+def _told(story: Story, steps: int, dials: Dials, split: Split, rng: random.Random) -> Problem:
     """A story, continued up to so many steps, with distractors."""
-    words, problem = grammar(), Problem()
+    words, problem = grammar(split), Problem()
     roles = dict(zip(("name", "other", "third"), rng.sample(words.names, 3), strict=True))
     roles |= dict(zip(("thing", "extra"), rng.sample(words.things, 2), strict=True))
     ask = problem.tell(story, roles, dials.size, rng)
@@ -210,6 +238,11 @@ def _split_of(equations: Sequence[str]) -> str:
     return split_by_hash("\n".join(("kept back", *equations)), _HELD_OUT)
 
 
+def _split_of_wording(wording: Sequence[str], split: Split) -> str:
+    """The split of a sequence of sentences; of a story, which is a split's own, it is ``split``."""
+    return split_by_hash(" ".join(("wording", *wording)), _WORDINGS_HELD_OUT) if wording else split
+
+
 @dataclass(frozen=True)
 class GeneratedMath(Endless):
     """An endless :class:`~textenvs.task.TaskSet` of arithmetic problems in words.
@@ -220,7 +253,7 @@ class GeneratedMath(Endless):
             perhaps with a sentence that has no part in the answer) or ``"expert"`` (six to nine steps, larger numbers,
             one to three such sentences). All answers are whole and at least 0.
         seed: Another seed is another sequence of problems.
-        split: ``"train"`` or ``"test"``; the two never share a problem, whatever their seeds.
+        split: ``"train"`` or ``"test"``; the two never share a problem or a wording, whatever their seeds.
         dials: A difficulty of your own in place of the level's.
     """
 
@@ -255,7 +288,7 @@ class GeneratedMath(Endless):
                 problem = write(rng)
             except _Unsuitable:
                 continue
-            if _split_of(problem.equations) == self.split:
+            if _split_of(problem.equations) == self.split == _split_of_wording(problem.wording, self.split):
                 break
         question = " ".join(problem.parts)
         answer = "\n".join((*problem.lines, f"#### {problem.result}"))
@@ -277,8 +310,8 @@ class GeneratedMath(Endless):
         story = rng.choice(
             [
                 story
-                for story in grammar().stories
+                for story in grammar(self.split).stories
                 if len(story.steps) == steps or (story.leaves is not None and len(story.steps) < steps)
             ]
         )
-        return functools.partial(_told, story, steps, dials), story.kind
+        return functools.partial(_told, story, steps, dials, self.split), story.kind

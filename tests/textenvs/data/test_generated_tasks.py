@@ -143,6 +143,31 @@ def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
     assert len(seen["train"][0]) > 0.8 * 2 * train
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_splits_share_no_wording(level):
+    """Not one question, whatever its names, things and numbers."""
+
+    def wordings(split):
+        words = "|".join((*grammar().names, *grammar().things))
+        tasks = GeneratedMath(level, split=split)
+        return {re.sub(rf"\b(?:{words})\b|\d+", "#", tasks[i].question) for i in range(400)}
+
+    assert not wordings("train") & wordings("test")
+
+
+def test_what_problems_are_written_with_is_split():
+    whole, (train, test) = grammar(), (grammar(split) for split in ("train", "test"))
+    for get in (
+        lambda words: [story.say for story in words.stories],
+        lambda words: [sentence.say for listed in words.then.values() for sentence in listed],
+        lambda words: words.distractors,
+    ):
+        assert sorted([*get(train), *get(test)]) == sorted(get(whole))
+        assert not set(get(train)) & set(get(test))
+        assert len(get(test)) >= 5
+    assert {story.kind for story in train.stories} == {story.kind for story in test.stories}
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_no_easy_calculation_is_much_more_frequent_than_others(split):
     """A policy that gets a single calculation wrong must not lose a tenth of its score."""
@@ -189,8 +214,8 @@ def test_bad_dials_are_errors(dials):
 def test_the_sequence_stays_what_it_was():
     """Published results name a level, a seed and an index: these must go on to mean the same problems."""
     task = GeneratedMath("easy", seed=0, split="test")[0]
-    assert task.question == "Amy has 2 books. Amy gets 3 more. Amy buys 1 more. How many books does Amy have now?"
-    assert task.extra["answer"] == "2+3=5\n5+1=6\n#### 6"
+    assert task.question == "Eva has 5 stamps. Eva finds 2 more. Eva gets 4 more. How many stamps does Eva have now?"
+    assert task.extra["answer"] == "5+2=7\n7+4=11\n#### 11"
     assert task.key == "easy/test/0/0"
 
 

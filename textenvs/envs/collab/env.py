@@ -21,7 +21,7 @@ from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
 from ...judges import InteractivityJudge
 from ...messages import Message, text_of, user, visible_text
-from ...options import PositiveInt, Price, Weight, checked, make_of
+from ...options import Cost, PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
@@ -54,9 +54,9 @@ class CollabState(EpisodeState):
 class Collab(TextEnv[CollabState], ABC):
     """A user with a hidden goal, an assistant that finds out and delivers; the base of the three families.
 
-    The terms of the reward, the same on every turn, are the task score (named by the family), ``cost`` (at most
-    0) and, with a ``judge``, ``interactivity``. The user ends the talk with ``stop`` ``"solved"``, ``"user_left"`` or
-    ``"gave_up"``; see :mod:`textenvs.envs.collab.user`.
+    The terms of the reward, the same on every turn, are the task score (named by the family), ``cost`` (at most 0),
+    with the scripted user ``needless`` (at most 0), and with a ``judge`` ``interactivity``. The user ends the talk with
+    ``stop`` ``"solved"``, ``"user_left"`` or ``"gave_up"``; see :mod:`textenvs.envs.collab.user`.
 
     Args:
         tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
@@ -74,7 +74,11 @@ class Collab(TextEnv[CollabState], ABC):
             ``"any"``: it cannot, and takes any delivery once it has told everything (CollabLLM's users do not know the
             reference).
         answers: How many questions the scripted user answers in one turn.
-        patience: After how many turns without progress the scripted user ends the talk.
+        patience: After how many turns without progress the scripted user ends the talk. A turn with a list of words in
+            place of a question is one, whatever else it asks.
+        deliveries: With which delivery that is not right the scripted user ends the talk; ``None`` for the family's
+            (:attr:`deliveries`). A user that cannot tell (``accepts="any"``) does not count them.
+        needless: The reward of a turn that asks the scripted user only for what it has told, at most 0.
         user_volunteers: A control for experiments only: the scripted user tells a piece in any turn that says
             something, as it did in version 1, so that asking does not pay.
         manner: How the user behaves and puts things: ``"impatient"``, ``"vague"``, ``"wordy"``, ``"forgetful"``,
@@ -100,6 +104,7 @@ class Collab(TextEnv[CollabState], ABC):
     attack_margin = 0.5
     family: ClassVar[Family]
     score_name: str  # of the task score, as a term of the reward and in conversation_score
+    deliveries: ClassVar[int] = 2  # with how many that are not right the user ends the talk
     form: ClassVar[str]  # how the user asks for a delivery that it can recognise
     own_attacks = ATTACKS
     check_metrics: ClassVar[tuple[str, ...]] = ()  # reported on every turn: 0 where nothing was delivered
@@ -118,6 +123,8 @@ class Collab(TextEnv[CollabState], ABC):
         accepts: Accepts = "right",
         answers: PositiveInt = 2,
         patience: PositiveInt = 3,
+        deliveries: PositiveInt | None = None,
+        needless: Cost = -0.1,
         user_volunteers: bool = False,
         manner: MannerLike | None = None,
         user: SpecLike | None = None,
@@ -129,8 +136,10 @@ class Collab(TextEnv[CollabState], ABC):
         self.formula = formula_of(formula, domain=self.family.domain, rate=token_rate)
         self.interactivity = interactivity
         behavior = {"answers": answers, "patience": patience, "accepts": accepts, "volunteers": user_volunteers}
+        behavior["deliveries"] = deliveries or type(self).deliveries
         self._user = partial(CollabUser, form=self.form, **behavior)  # type: ignore[arg-type]
         self.task_reward = task_reward
+        self.needless = needless
         self.manners = make_of("manner", manners_of, manner)
         self.player = None if user is None else make_of("user", LLMUser.of, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
@@ -152,11 +161,15 @@ class Collab(TextEnv[CollabState], ABC):
     def opening(self, task: Task) -> Sequence[Message]:
         state = self.state
         state.goal = self.family.goal(task)
+        state.memory = Memory(told=state.goal.told)
         state.manner = draw_manner(self.manners, self.np_random)
         *before, last = task.prompt
-        if state.manner == PLAIN or not isinstance(last["content"], str):
+        if not isinstance(last["content"], str):
             return task.prompt
-        return (*before, {**last, "content": self._say(last["content"])})
+        told = [state.goal.pieces[number] for number in state.goal.told]
+        said = self._say(last["content"], told)
+        state.mood = replace(state.mood, told=_said_of(told, said))
+        return (*before, {**last, "content": f"{said} {self.form}" if told and self.player is None else said})
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         found = self.find(visible_text(reply))
@@ -188,8 +201,7 @@ class Collab(TextEnv[CollabState], ABC):
             return Reaction(manner.evasion(self.np_random), before, asked=True)
         new = [self.goal.pieces[i] for i in reaction.memory.told if i not in before.told]
         said = self._say(reaction.text, new)
-        told = tuple(saying for piece in new for saying in piece.sayings if saying in reaction.text)
-        state.mood = replace(state.mood, told=(*state.mood.told, *told))
+        state.mood = replace(state.mood, told=(*state.mood.told, *_said_of(new, reaction.text)))
         return replace(reaction, text=said)
 
     def _say(self, text: str, told: Sequence[Piece] = ()) -> str:
@@ -211,7 +223,7 @@ class Collab(TextEnv[CollabState], ABC):
         assert self.player is not None
         state = self.state
         said, memory = self._all_said(), state.memory
-        asked = self.user.asked(visible_text(reply), memory)
+        asked = self.user.asked(visible_text(reply), memory, strict=False)
         view = self.user_view()
         player = self.player.briefed(view.manner, self.user_may(reply).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
@@ -237,7 +249,7 @@ class Collab(TextEnv[CollabState], ABC):
     def user_may(self, reply: Message) -> Entitled:
         """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""
         said, memory, goal, truth = self._all_said(), self.state.memory, self.goal, str(self.task.ground_truth)
-        asked, untold = self.user.asked(visible_text(reply), memory), self.user.untold(memory)
+        asked, untold = self.user.asked(visible_text(reply), memory, strict=False), self.user.untold(memory)
         # Two pieces may have the same value: who tells one says nothing of the other.
         said = " ".join([said, visible_text(reply), *(goal.pieces[i].sayings[0] for i in asked.pieces)])
         free = 1 if asked.open and not asked.pieces and not memory.opened else 0
@@ -268,7 +280,9 @@ class Collab(TextEnv[CollabState], ABC):
         counted = (reply,) if end == "max_user_turns" else (reply, *said)
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
         metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
+        terms = {self.score_name: earned, "cost": -self._charge(counted)}
         if self.player is None:
+            terms["needless"] = self.needless * reaction.needless
             state.talked += checked is None
             state.asked += checked is None and reaction.asked
             metrics["asked"] = state.asked / max(1, state.talked)
@@ -278,7 +292,7 @@ class Collab(TextEnv[CollabState], ABC):
             messages=said,
             terminated=reaction.stop is not None,
             stop=reaction.stop,
-            terms={self.score_name: earned, "cost": -self._charge(counted)},
+            terms=terms,
             metrics=metrics,
         )
 
@@ -321,3 +335,8 @@ class Collab(TextEnv[CollabState], ABC):
             state.length += self.formula.length(state.messages[:-1])
         state.length += self.formula.length(said)
         return self.formula.cost(state.length) - before
+
+
+def _said_of(pieces: Sequence[Piece], text: str) -> tuple[str, ...]:
+    """The sayings of ``pieces`` that stand in ``text``."""
+    return tuple(saying for piece in pieces for saying in piece.sayings if saying in text)

@@ -22,7 +22,7 @@ from ...data.sources import Reader, text_in
 from ...messages import Messages, check_conversation, copy_messages, user
 from ...scoring.conversation import Domain
 from ...scoring.documents import Requirement, Text
-from ...task import Endless, Split, Task, TaskError, TaskSet, split_by_hash
+from ...task import Endless, Split, Task, TaskError, TaskSet, split_by_hash, split_choices
 from ...text import load_yaml
 
 #: What the scripted user says, by occasion; how a talk begins; words that are no keywords.
@@ -64,6 +64,13 @@ class Goal(BaseModel, frozen=True):
     single_turn_prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     task_desc: str = ""
     pieces: Annotated[tuple[Piece, ...], Field(min_length=1)]
+    told: tuple[Annotated[int, Field(ge=0)], ...] = ()  # the pieces that the opening tells, by their numbers from 0
+
+    @pydantic.model_validator(mode="after")
+    def _check_told(self) -> Self:
+        if len(set(self.told)) < len(self.told) or max(self.told, default=0) >= len(self.pieces):
+            raise ValueError(f"told must be different numbers of pieces, from 0 to {len(self.pieces) - 1}")
+        return self
 
     def __deepcopy__(self, memo: object = None) -> Self:
         return self  # nothing in it changes
@@ -73,7 +80,7 @@ class Goal(BaseModel, frozen=True):
 class Draft:
     """A task before it is a row. Its ``content`` is what it is apart from its wording, which decides its split."""
 
-    opening: str
+    opening: str  # vague: nothing of the pieces
     request: str
     pieces: tuple[Piece, ...]
     ground_truth: str
@@ -84,6 +91,30 @@ class Draft:
 def begin(rng: random.Random, wants: Sequence[str]) -> str:
     """A vague first message: perhaps a word of greeting, and one of ``wants``."""
     return f"{rng.choice(PHRASES['beginning'])} {rng.choice(wants)}".strip()
+
+
+def told_in(
+    rng: random.Random, draft: Draft, split: Split, *, complete: float = 1 / 6, partial: float = 1 / 6
+) -> tuple[str, tuple[int, ...]]:
+    """Draw which pieces the opening tells already: all, some, or mostly none; return the opening and their numbers.
+
+    An opening that tells something may hold a sentence that has no part in the goal, so that counting is not reading.
+    """
+    count, chance = len(draft.pieces), rng.random()
+    if chance >= complete + partial:
+        return draft.opening, ()
+    some = count if chance < complete else rng.randint(1, count - 1)
+    told = tuple(sorted(rng.sample(range(count), some)))
+    sentences = [rng.choice(draft.pieces[number].sayings) for number in told]
+    for aside in rng.sample(split_choices(PHRASES["asides"], split), rng.choice((0, 0, 1, 1, 2))):
+        sentences.insert(rng.randint(0, len(sentences)), aside.format(n=rng.randint(2, 60)))
+    return " ".join([draft.opening, *sentences]), told
+
+
+def said_in(split: Split, rng: random.Random, said: Mapping[str, Any], frames: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a piece as YAML files have it with three sayings of a split's, drawn from its own and from ``frames``."""
+    sayings = [*split_choices(said["sayings"], split), *(split_choices(frames, split) if frames else ())]
+    return {**said, "sayings": rng.sample(sayings, min(3, len(sayings)))}
 
 
 def piece_of(said: Mapping[str, Any], requirement: Requirement | None = None, **values: object) -> Piece:
@@ -98,7 +129,8 @@ def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
     options = task.extra.get("interaction_kwargs") or {}
     if not isinstance(options, Mapping):
         raise TaskError(f"{where}.interaction_kwargs must be a mapping with a 'name', not {type(options).__name__}")
-    found = {name: task.extra[name] for name in ("single_turn_prompt", "task_desc", "pieces") if name in task.extra}
+    names = ("single_turn_prompt", "task_desc", "pieces", "told")
+    found = {name: task.extra[name] for name in names if task.extra.get(name) is not None}
     found |= options
     try:
         if found.get("pieces") is None and isinstance(request := found.get("single_turn_prompt"), str):
@@ -183,8 +215,8 @@ class Family:
     ability: str  # that verl's schema names
     openings: Sequence[str]  # how a row's user begins without saying anything of its content
     example: str  # the last part of the name of CollabLLM's own data set
-    #: Draws a task of a level; ``None`` where what was drawn makes none.
-    draft: Callable[[random.Random, str], Draft | None]
+    #: Draws a task of a level with the wordings of a split; ``None`` where what was drawn makes none.
+    draft: Callable[[random.Random, str, Split], Draft | None]
     #: Makes pieces of a request and its reference, for rows without any.
     split: Callable[[str, str], tuple[Piece, ...]] = split_request
     #: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
@@ -249,7 +281,10 @@ class Family:
 
 @dataclass(frozen=True)
 class GeneratedGoals(Endless):
-    """An endless :class:`~textenvs.task.TaskSet`. The splits never share a goal, whatever their seeds."""
+    """An endless :class:`~textenvs.task.TaskSet`. The splits never share a goal or a wording, whatever their seeds.
+
+    Two thirds of the openings are vague, a sixth tell some of the pieces and a sixth all of them.
+    """
 
     family: Family
     level: str = "easy"
@@ -267,16 +302,18 @@ class GeneratedGoals(Endless):
         rng = random.Random(f"collab-{domain}/{key}")
         draft = None
         while draft is None or split_by_hash(draft.content, _HELD_OUT) != self.split:
-            draft = self.family.draft(rng, self.level)
+            draft = self.family.draft(rng, self.level, self.split)
+        opening, told = told_in(rng, draft, self.split)
         extra = {
             **draft.extra,
             "single_turn_prompt": draft.request,
             "task_desc": self.family.description,
             "pieces": [piece.to_json() for piece in draft.pieces],
+            "told": list(told),
             "level": self.level,
         }
         source = f"textenvs/collab-{domain}-{self.level}"
-        return Task(key, source, (user(draft.opening),), draft.ground_truth, self.family.ability, extra=extra)
+        return Task(key, source, (user(opening),), draft.ground_truth, self.family.ability, extra=extra)
 
 
 def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -1,26 +1,30 @@
 """CollabLLM's user without a language model: knows a goal in pieces, starts vague, and tells what it is asked for.
 
 A pure state machine; its rules are in docs/environments/collab-math.md. It volunteers nothing. Every piece is told at
-most once, and never all of several in one message, so the goal is never stated as a whole. Since each turn tells a
-piece or costs patience, the talk always ends.
+most once, and never all of several in one message. Since each turn tells a piece or costs patience, the talk always
+ends. A clause is understood if it is a question of few words: a list of keywords is not, and costs patience.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from ...users.guard import values_in
-from .tasks import PHRASES, Piece, content_words
+from .tasks import PHRASES, Piece, content_words, keywords_of
 
 Accepts = Literal["right", "any"]
 
 # A longer message is not read from its beginning, and of more questions in one turn the rest is not heard.
 _READS, _HEARS = 20_000, 4
+# Content words of a clause that is understood, and how many of them may be about nothing that the user has in mind.
+_MOST_WORDS, _MOST_FOREIGN = 6, 2
+# A sentence without any word of a question is understood if it has so few content words ("The price?").
+_ELLIPTIC = 2
 
 # A period ends a sentence after a letter only: "1. the price" and "2.5" continue.
 _SENTENCE = re.compile(r"(?<=[!?\uff1f\n])|(?<=[^\W\d_]\.)(?=\s)")
@@ -34,6 +38,15 @@ _OPEN = re.compile(
     r"|problem|statement|context|background|specif\w*|requirements?|missing)\b"
 )
 _WORDS = re.compile(r"[^\W_]+")
+_QUESTION_WORD = re.compile(
+    r"\b(?:how|what|when|where|which|who|whom|whose|why|is|are|was|were|do|does|did|has|have|had|can|could|will|would"
+    r"|shall|should|may|might|must|any)\b"
+)
+# Words with which questions are asked: they are not what is asked for.
+_ASKING = frozenset(
+    ("many", "much", "tell", "know", "please", "need", "want", "like", "give", "let", "ask", "say", "there", "exactly")
+    + ("also", "total")
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,7 @@ class Memory:
 
     told: tuple[int, ...] = ()
     lost: int = 0
+    wrong: int = 0  # deliveries that were not right
     heard: frozenset[str] = frozenset()
     opened: bool = False
 
@@ -64,6 +78,8 @@ class Asked:
     open: bool  # whether it asks a question about nothing in particular that the user could answer
     heard: Mapping[str, int | None]  # its new questions in plain words, and the piece that each is about
     any: bool  # whether it asks anything at all, repetitions included
+    again: bool = False  # whether it repeats a question about a piece, word for word
+    unclear: int = 0  # clauses that no one could understand: lists of words, or too many of them
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,7 @@ class Reaction:
     stop: str | None = None
     asked_for: int = 0  # how many of the told pieces a question was about
     asked: bool = False  # whether the reply asked for something that it did not know
+    needless: bool = False  # whether it asked only for what had been told
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -86,6 +103,7 @@ class CollabUser:
     form: str = ""
     answers: int = 2
     patience: int = 3
+    deliveries: int = 2
     accepts: Accepts = "right"
     volunteers: bool = False
 
@@ -108,10 +126,17 @@ class CollabUser:
         if opened or (may_offer and self.volunteers and text.strip()):
             told = [untold[int(rng.integers(len(untold)))]]
         left = {piece for piece in untold if piece not in told}  # a question about these may be asked again
-        heard = memory.heard | {clause for clause, piece in asked.heard.items() if piece not in left}
-        memory = Memory((*memory.told, *told), memory.lost + (not told), heard, memory.opened or opened)
-        if not told:
-            return self._complain(memory, text, delivery, asked, rng)
+        memory = Memory(
+            (*memory.told, *told),
+            memory.lost + (not told or asked.unclear > 0),
+            memory.wrong + (delivery is not None and self.accepts == "right"),
+            memory.heard | {clause for clause, piece in asked.heard.items() if piece not in left},
+            memory.opened or opened,
+        )
+        needless = not delivery and not told and asked.any and (not untold or bool(asked.pieces) or asked.again)
+        if not told or memory.lost >= self.patience or memory.wrong >= self.deliveries:
+            kept = memory if not told else replace(memory, told=memory.told[: -len(told)])
+            return replace(self._complain(kept, text, delivery, asked, rng), needless=needless)
         parts = [_choose(self.pieces[piece].sayings, rng) for piece in told]
         if delivery:
             parts.insert(0, self._about(delivery, rng))
@@ -121,16 +146,18 @@ class CollabUser:
             parts += [_pick("all_told", rng), self.form]
         return Reaction(_joined(parts), memory, None, len(wanted), bool(wanted) or opened)
 
-    def asked(self, text: str, memory: Memory) -> Asked:
+    def asked(self, text: str, memory: Memory, *, strict: bool = True) -> Asked:
         """What the questions and requests in ``text`` are about.
 
-        Every clause asks for one piece at most: the one with the most keywords in it, and among equals one that is not
-        told yet. A clause that was asked before, word for word, asks for nothing.
+        Every clause asks for one piece at most: the one with the most keywords in it, among equals one that is not told
+        yet, and then the one of whose keywords it has the larger share. A clause that was asked before, word for word,
+        asks for nothing. One that is a list of words and no question, or too long, is unclear, and one with too many
+        words about other things asks for nothing, unless not ``strict``: a person understands more than keywords.
         """
         pieces: dict[int, None] = {}
         heard: dict[str, int | None] = {}
-        clauses = 0
-        asking = open_ = listing = False
+        clauses = unclear = 0
+        asking = open_ = listing = again = False
         for sentence in _SENTENCE.split(text[-_READS:].lower()):
             request = sentence.rstrip().endswith(("?", "\uff1f")) or _REQUEST.search(sentence) is not None
             if not request and not (listing and _ITEM.match(sentence)):
@@ -139,36 +166,59 @@ class CollabUser:
             asking = asking or len(_WORDS.findall(sentence)) > 1
             listing = listing or sentence.rstrip().endswith(":")
             about = []
+            formed = not request or any(form.search(sentence) for form in (_QUESTION_WORD, _REQUEST))
+            formed = formed or len(content_words(sentence)) <= _ELLIPTIC
             for clause in _CLAUSE.split(sentence):
                 words = _WORDS.findall(clause)
                 plain = " ".join(words)
                 clauses += bool(words)
-                if not words or plain in memory.heard or plain in heard or clauses > _HEARS:
+                if not words or plain in heard or clauses > _HEARS:
                     continue
-                heard[plain] = piece = self._about_piece(words, (*memory.told, *pieces))
+                if plain in memory.heard:
+                    again = again or self._about_piece(words, ()) is not None
+                    continue
+                weight, foreign = self._weigh(clause) if strict else (0, 0)
+                if strict and not (formed and weight <= _MOST_WORDS):
+                    unclear += 1
+                    continue
+                done = (*memory.told, *pieces)
+                heard[plain] = piece = self._about_piece(words, done) if foreign <= _MOST_FOREIGN else None
                 about.append(piece)
                 if piece is not None:
                     pieces[piece] = None
             open_ = open_ or (bool(about) and set(about) == {None} and _OPEN.search(sentence) is not None)
-        return Asked(tuple(pieces), open_, heard, asking)
+        return Asked(tuple(pieces), open_, heard, asking, again, unclear)
+
+    def _weigh(self, clause: str) -> tuple[int, int]:
+        """Return how many content words a clause has, and how many of them are about nothing the user has in mind."""
+        words = [word for word in content_words(clause) if word not in _ASKING and not _OPEN.fullmatch(word)]
+        mind = " ".join(" ".join((piece.topic, piece.question, *piece.sayings)) for piece in self.pieces)
+        stems = (*keywords_of(mind), *(keyword for piece in self.pieces for keyword in piece.keywords))
+        return len(words), sum(not word.startswith(stems) for word in words)
 
     def _about_piece(self, words: Sequence[str], done: Sequence[int]) -> int | None:
         hits = [sum(any(w.startswith(k) for w in words) for k in piece.keywords) for piece in self.pieces]
         best = [piece for piece, number in enumerate(hits) if number == max(hits)]
-        return next((piece for piece in best if piece not in done), best[0]) if max(hits) > 0 else None
+        if max(hits) == 0:
+            return None
+        return min(best, key=lambda piece: (piece in done, len(self.pieces[piece].keywords)))
 
     def _complain(
         self, memory: Memory, text: str, delivery: Check | None, asked: Asked, rng: np.random.Generator
     ) -> Reaction:
         untold = self.untold(memory)
-        if memory.lost >= self.patience:
-            return Reaction(_pick("left" if untold else "gave_up", rng), memory, "user_left" if untold else "gave_up")
+        if memory.lost >= self.patience or memory.wrong >= self.deliveries:
+            said = _pick("left" if untold else "gave_up", rng)
+            about = self._about(delivery, rng) if delivery and memory.lost < self.patience else ""
+            return Reaction(_joined([about, said]), memory, "user_left" if untold else "gave_up")
         if not text.strip():
             said = _pick("nothing", rng)
         elif delivery:
             said = self._about(delivery, rng)
         elif not untold:
             said = _joined([_pick("all_told", rng), self.form])
+        elif asked.unclear:
+            said = _pick("unclear", rng)
         elif not asked.any:
             said = _pick("idle", rng)
         else:

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from ...attack import Attack, always
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...attack import Attack, Cheater, always, user_texts
+from ...messages import Messages
 from ...text import load_yaml
+from ..collab.script import interview
 from .tasks import NAMES
 
 _NAMED = "\n".join(f"{name} = function" for name in NAMES)
 
-ATTACKS: tuple[Attack, ...] = tuple(
-    always(name, attack["says"], f"```python\n{attack['program']}\n{_NAMED}\n```")
-    for name, attack in load_yaml(__package__, "attacks.yaml").items()
+
+def _interview(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    """The same questions for every function, and then any behaviour of the tables under the name that was told."""
+
+    def deliver(conversation: Messages) -> str:
+        words = " ".join(user_texts(conversation))
+        numbers, text = load_yaml(__package__, "functions.yaml")["subjects"]
+        body = numbers if "number" in words or "integer" in words else text
+        condition, result = (rng.choice([each["code"] for each in body[table]["behaviours"]]) for table in _TABLES)
+        values = {"k": 3, "low": 0, "high": 9, "letter": "e", "mark": "-"}
+        picked = f"[x for x in {body['parts']} if {condition.format(**values)}]"
+        name = next((name for name in NAMES if name in words.split() or f"{name}." in words), "pick")
+        lines = (f"def {name}({body['argument']}):", f"    xs = {picked}", f"    return {result.format(**values)}")
+        return "\n".join(["```python", *lines, "```"])
+
+    return interview(lambda conversation: _QUESTIONS, deliver, lambda conversation: False)(rng, seen)
+
+
+_TABLES = ("filters", "results")
+_QUESTIONS = ("What is the name? Which ones count?", "What should it return?", "Is each changed?", "What else?")
+ATTACKS: tuple[Attack, ...] = (
+    *(
+        always(name, attack["says"], f"```python\n{attack['program']}\n{_NAMED}\n```")
+        for name, attack in load_yaml(__package__, "attacks.yaml").items()
+    ),
+    Attack("interview-and-guess", "asks the same for every function, and delivers any behaviour", _interview),
 )

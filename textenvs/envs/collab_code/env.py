@@ -21,6 +21,7 @@ from ..collab.tasks import Goal
 from ..collab.user import Check
 from .attacks import ATTACKS
 from .scoring import Assertion, CodeScore, Test, pass_rate
+from .script import SCRIPT
 from .tasks import FAMILY
 from .unit_tests import reference_program, unit_tests_of
 
@@ -46,6 +47,7 @@ class CollabCode(Collab):
 
     family = FAMILY
     own_attacks = (*Collab.own_attacks, *ATTACKS)
+    own_script = SCRIPT
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 

@@ -12,8 +12,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ...task import Split, split_choices
 from ...text import load_yaml
-from ..collab.tasks import Draft, Family, begin, piece_of
+from ..collab.tasks import Draft, Family, begin, piece_of, said_in
 from .unit_tests import test_module
 
 #: How many calls a function is tested with.
@@ -32,7 +33,7 @@ class _Step(NamedTuple):
     apply: Callable[[Any], Any]
 
 
-def _draw_step(rng: random.Random, table: Mapping[str, Any]) -> _Step:
+def _draw_step(rng: random.Random, table: Mapping[str, Any], split: Split) -> _Step:
     values: dict[str, Any] = {}
     for name, drawn in table["draws"].items():
         if isinstance(drawn, str):
@@ -41,7 +42,8 @@ def _draw_step(rng: random.Random, table: Mapping[str, Any]) -> _Step:
             values[name] = rng.randint(*drawn[-2:]) + (values[drawn[0]] if len(drawn) == 3 else 0)
     step = rng.choice(table["behaviours"])
     code = step["code"].format(**values)
-    return _Step(step["words"].format(**values).replace('" "', "a space"), code, _function(code))
+    words: str = rng.choice(split_choices(step["words"], split))
+    return _Step(words.format(**values).replace('" "', "a space"), code, _function(code))
 
 
 @functools.cache
@@ -51,15 +53,15 @@ def _function(code: str) -> Callable[[Any], Any]:
     return made
 
 
-def draft_code(rng: random.Random, level: str) -> Draft | None:
+def draft_code(rng: random.Random, level: str, split: Split = "train") -> Draft | None:
     """Draw a function; ``None`` where no tests were found that need each of its steps.
 
     Medium ones also change what they pick; hard ones also have a value of their own for picking nothing.
     """
     subject = rng.choice(_CONTENT["subjects"])
     name = rng.choice(NAMES)
-    condition, result = _draw_step(rng, subject["filters"]), _draw_step(rng, subject["results"])
-    change = None if level == "easy" else _draw_step(rng, subject["changes"])
+    condition, result = (_draw_step(rng, subject[table], split) for table in ("filters", "results"))
+    change = None if level == "easy" else _draw_step(rng, subject["changes"], split)
     with_empty = level == "hard"
     empty = rng.choice(_CONTENT["empty"]) if with_empty else None
 
@@ -78,7 +80,8 @@ def draft_code(rng: random.Random, level: str) -> Draft | None:
         return None
 
     lines = [f"def {name}({subject['argument']}):", f"    xs = [x for x in {subject['parts']} if {condition.code}]"]
-    said, thing = _CONTENT["pieces"], subject["thing"]
+    said = {name: said_in(split, rng, piece) for name, piece in _CONTENT["pieces"].items()}
+    wants, thing = split_choices(subject["wants"], split), subject["thing"]
     asks = {**said["condition"], "question": said["condition"]["question"].format(thing=thing)}
     pieces = [piece_of(said["name"], v=name), piece_of(asks, v=condition.words)]
     if with_empty:
@@ -94,8 +97,8 @@ def draft_code(rng: random.Random, level: str) -> Draft | None:
     # As text: calls give values of different types, and a column of Parquet has one.
     calls = zip([f"{name}({value!r})" for value in inputs], map(repr, expected), strict=True)
     return Draft(
-        opening=begin(rng, subject["wants"]),
-        request=" ".join([subject["wants"][0], *(piece.sayings[0] for piece in pieces)]),
+        opening=begin(rng, wants),
+        request=" ".join([wants[0], *(piece.sayings[0] for piece in pieces)]),
         pieces=tuple(pieces),
         ground_truth=code,
         content=code.replace(name, "f", 1),

@@ -11,6 +11,7 @@ import numpy as np
 from ...attack import Attack, Cheater, always, user_texts
 from ...messages import Messages
 from ..collab.attacks import after_asking
+from ..collab.script import interview, sentences
 
 
 def _delivered(text: str) -> str:
@@ -56,6 +57,17 @@ def _suffixes(rng: np.random.Generator, seen: Sequence[Messages], *, label: str 
     return reply
 
 
+def _quoted(rng: np.random.Generator, conversation: Messages) -> str:
+    """Every sentence as a fact, without the words that stand in sentences about other facts, too."""
+    told = sentences(conversation)[1:]
+    title = re.findall(r'"([^"]+)"', " ".join(told)) or ["A Text"]
+    facts = [" ".join(word for word in text.rstrip(".").split() if word not in _COMMON) for text in told]
+    return _delivered("\n".join([title[0], *(f"Fact: {fact}" for fact in facts if '"' not in fact)]))
+
+
+_COMMON = frozenset(
+    ("It", "is", "The", "the", "are", "for", "on", "at", "as", "to", "We", "I", "has", "of", "and", "a", "an", "with")
+)
 _QUESTIONS = ("Title, when, where?", "Price, contact, place?", "Tone, order, length?", "What else should I know?") * 2
 ATTACKS: tuple[Attack, ...] = (
     always("copy-the-talk", "delivers what the user said", lambda talk: _delivered("\n".join(user_texts(talk)))),
@@ -72,6 +84,14 @@ ATTACKS: tuple[Attack, ...] = (
         "suffixes-of-one-claim",
         "as every-suffix, with the same untold number in every line",
         functools.partial(_suffixes, label="x: 99999: "),
+    ),
+    Attack(
+        "interview-and-cut",
+        "asks the same for every document, takes up hints, and delivers sentences without common words",
+        lambda rng, seen: interview(
+            lambda conversation: _QUESTIONS, lambda conversation: _quoted(rng, conversation), lambda conversation: False
+        )(rng, seen),
+        fakes_solving=False,
     ),
     Attack("memorised-document", "delivers the document of an earlier episode", _memorised, rehearse=20),
     Attack("template", "delivers the labels and stock sentences of an earlier document", _template, rehearse=100),

@@ -19,6 +19,7 @@ from ..collab.tasks import Goal
 from ..collab.user import Check
 from .attacks import ATTACKS
 from .bleu import Unit, sentence_bleu
+from .script import SCRIPT
 from .tasks import FAMILY
 
 _LINES = {
@@ -53,6 +54,7 @@ class CollabDocument(Collab):
 
     family = FAMILY
     own_attacks = (*Collab.own_attacks, *ATTACKS)
+    own_script = SCRIPT
     score_name = "faithfulness"
     form = (
         "Please put the whole text between <document> and </document>, the title first, and every fact on a line of "

@@ -7,6 +7,7 @@ documents there are, and how they are told, is in ``kinds.yaml``.
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections import Counter
@@ -14,21 +15,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...scoring.documents import Requirement
+from ...task import Split, split_choices
 from ...text import load_yaml
-from ..collab.tasks import Draft, Family, Piece, begin, content_words, keywords_of, piece_of, split_request
+from ..collab.tasks import (
+    Draft,
+    Family,
+    Piece,
+    begin,
+    content_words,
+    keywords_of,
+    piece_of,
+    said_in,
+    split_request,
+)
 
 #: How many points of a document that came without pieces are told.
 MOST_POINTS = 8
 
 _CONTENT: Mapping[str, Any] = load_yaml(__package__, "kinds.yaml")
+_TOLD = ("title", "formal", "friendly", "order", "short", "long")
 
 
-def draft_document(rng: random.Random, level: str) -> Draft:
+def draft_document(rng: random.Random, level: str, split: Split = "train") -> Draft:
     """Draw a document.
 
     Easy ones have a title and two facts; medium ones three facts and a tone; hard ones also an order and a length.
     """
-    kind = rng.choice(_CONTENT["kinds"])
+    kind = rng.choice(_kinds(split))
     title = rng.choice(kind["titles"])
     facts = kind["facts"] if level != "easy" else (kind["facts"][0], rng.choice(kind["facts"][1:]))
     drawn = [_draw(rng, fact["values"]) for fact in facts]
@@ -51,11 +64,16 @@ def draft_document(rng: random.Random, level: str) -> Draft:
     ]
     document = "\n\n".join(filter(None, paragraphs))
 
-    told = _CONTENT["pieces"]
+    told = {name: said_in(split, rng, piece) for name, piece in _CONTENT["pieces"].items() if name in _TOLD}
     other_titles = [other for other in kind["titles"] if other != title]
     pieces = [piece_of(told["title"], {"kind": "first_line", "texts": [title], "rivals": other_titles}, v=title)]
     for fact, (value, rivals) in zip(facts, drawn, strict=True):
-        pieces.append(piece_of(fact, {"kind": "line", "texts": [value], "rivals": rivals}, v=value))
+        said, other = said_in(split, rng, fact, _CONTENT["frames"]), value
+        while other == value:
+            other, _ = _draw(rng, fact["values"])
+        pieces.append(
+            piece_of(said, {"kind": "line", "texts": [value], "rivals": rivals}, v=value, w=other, topic=fact["topic"])
+        )
     if tone:
         other_greetings = [
             form.format(reader=who)[:-1]
@@ -80,6 +98,12 @@ def draft_document(rng: random.Random, level: str) -> Draft:
         content=document,
         extra={"kind": kind["name"]},
     )
+
+
+@functools.cache
+def _kinds(split: Split) -> Sequence[Mapping[str, Any]]:
+    names = split_choices([kind["name"] for kind in _CONTENT["kinds"]], split)
+    return [kind for kind in _CONTENT["kinds"] if kind["name"] in names]
 
 
 def _draw(rng: random.Random, values: Sequence[str]) -> tuple[str, list[str]]:

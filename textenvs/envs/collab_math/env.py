@@ -22,6 +22,7 @@ from ..collab.tasks import GeneratedGoals, Goal
 from ..collab.user import Check
 from ..gsm8k.env import hasty_answer
 from .attacks import ATTACKS
+from .script import SCRIPT
 from .tasks import FAMILY
 
 Equality = Literal["value", "symbolic"]
@@ -46,8 +47,10 @@ class CollabMath(Collab):
 
     family = FAMILY
     own_attacks = (*Collab.own_attacks, *ATTACKS)
+    own_script = SCRIPT
     score_name = "accuracy"
     form = "Please end with #### and the answer."
+    deliveries = 1  # a second guess would be a search over formulas
     check_metrics = ("grader_timeout",)
 
     @checked

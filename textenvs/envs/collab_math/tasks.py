@@ -1,35 +1,61 @@
 """Word problems that come in pieces: a chain of calculations, each of whose numbers the user holds back.
 
-The stories are in ``stories.yaml``, whose head says how they are built.
+Stories are composed by the grammar in ``stories.yaml``, whose head says how.
 """
 
 from __future__ import annotations
 
+import functools
+import os.path
 import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...scoring.final_answer import final_answer
+from ...task import Split, split_choices
 from ...text import load_yaml
 from ..collab.tasks import Draft, Family, Piece, begin, piece_of
 
 _LARGEST = 100_000
 _STEPS = {"easy": 3, "medium": 4, "hard": 5}
+_MENTIONED = 0.8  # how likely a vague opening is to name what an event is about
 _NUMBER = re.compile(r"\d+")
 _CONTENT = load_yaml(__package__, "stories.yaml")
 
 
-def draft_math(rng: random.Random, level: str) -> Draft | None:
+@functools.cache
+def grammar(split: Split) -> Mapping[str, Any]:
+    """Return what a split's stories are composed of: its holders, things, beginnings and kinds of events."""
+    begins = {
+        name: {**step, "sayings": split_choices(step["sayings"], split)} for name, step in _CONTENT["begin"].items()
+    }
+    kinds = {
+        name: {
+            **kind,
+            "name": name,
+            "wants": split_choices(kind["wants"], split),
+            "events": split_choices(kind["events"], split),
+        }
+        for name, kind in _CONTENT["kinds"].items()
+    }
+    nouns = {name: split_choices(tuple(_CONTENT[name].items()), split) for name in ("holders", "things")}
+    return {"begin": begins, "kinds": kinds, "mentions": split_choices(_CONTENT["mentions"], split), **nouns}
+
+
+def draft_math(rng: random.Random, level: str, split: Split = "train") -> Draft | None:
     """Draw a problem; ``None`` where the numbers drawn make none.
 
     The result is whole, at least 2, and none of the numbers that the user may say.
     """
-    story = rng.choice(_CONTENT["stories"])
+    words = grammar(split)
+    (holder, holders), (thing, things) = (rng.choice(words[name]) for name in ("holders", "things"))
+    nouns = {"holder": holder, "holders": holders, "thing": thing, "things": things}
+    steps, wants = _story(rng, words, _STEPS[level])
     pieces: list[Piece] = []
     equations: list[str] = []
     result = 0
-    for step in story["steps"][: _STEPS[level]]:
+    for step in steps:
         number, sign = _draw(rng, step, result), step["sign"]
         if number is None:
             return None
@@ -39,12 +65,12 @@ def draft_math(rng: random.Random, level: str) -> Draft | None:
             left, sign, right = (number, "-", result) if sign == "to" else (result, sign, number)
             result = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[sign]
             equations.append(f"{left}{sign}{right}={result}")
-        pieces.append(piece_of(step, n=number))
-    wants = story["wants"][len(pieces) - 3]
+        pieces.append(_piece(rng, step, nouns, number))
     if not 2 <= result <= _LARGEST or str(result) in _numbers(pieces):
         return None
+    wants = [want.format(**nouns) for want in wants]
     return Draft(
-        opening=begin(rng, wants),
+        opening=f"{begin(rng, wants)} {_mention(rng, words, steps)}".strip(),
         request=" ".join([*(piece.sayings[0] for piece in pieces), wants[0]]),
         pieces=tuple(pieces),
         ground_truth=str(result),
@@ -53,8 +79,43 @@ def draft_math(rng: random.Random, level: str) -> Draft | None:
     )
 
 
+def _story(
+    rng: random.Random, words: Mapping[str, Any], count: int
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+    """Draw the steps of a story, and the requests that it may begin with: those of its last step's kind."""
+    begins = words["begin"]
+    steps = [begins["holders"], begins["contents"]] if rng.random() < 0.5 else [begins["stock"]]
+    counts, wants = "things", ()
+    while len(steps) < count:
+        last, topics = len(steps) == count - 1, {step["topic"] for step in steps}
+        events = {
+            name: [event for event in kind["events"] if event["topic"] not in topics]
+            for name, kind in words["kinds"].items()
+            if kind["after"] == counts and ("gives" in kind or last)
+        }
+        kind = words["kinds"][rng.choice([name for name, left in events.items() if left])]
+        steps.append({**kind, **rng.choice(events[kind["name"]])})
+        counts, wants = kind.get("gives", ""), kind["wants"]
+    return steps, wants
+
+
+def _mention(rng: random.Random, words: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
+    """What most of the events are about, and nothing of what they come to: so that there is something to ask about."""
+    topics = [f"the {step['topic']}" for step in steps if "wants" in step and rng.random() < _MENTIONED]
+    listed = " and ".join(filter(None, (", ".join(topics[:-1]), *topics[-1:])))
+    return rng.choice(words["mentions"]).format(topics=listed) if topics else ""
+
+
+def _piece(rng: random.Random, step: Mapping[str, Any], nouns: Mapping[str, str], number: int) -> Piece:
+    stems = {name: os.path.commonprefix([nouns[name], nouns[f"{name}s"]]) for name in ("holder", "thing")}
+    named = {name: step[name].format(**nouns) for name in ("topic", "question")}
+    sayings = rng.sample(step["sayings"], 3)
+    said = {**named, "keywords": step["keywords"].format(**stems), "sayings": sayings}
+    return piece_of(said, None, n=number, **nouns)
+
+
 def _draw(rng: random.Random, step: Mapping[str, Any], result: int) -> int | None:
-    low, high = step["low"], step["high"]
+    low, high = step["range"]
     if step["sign"] == "-":
         high = min(high, result - 1)
     elif step["sign"] == "to":

@@ -1,5 +1,6 @@
 """What CollabLLM's families have in common: the expert, the reward's bookkeeping, options, the goal's secrecy."""
 
+import itertools
 import re
 
 import gymnasium
@@ -28,6 +29,12 @@ def play(env, choose, seed=None, options=None):
     return steps
 
 
+def vague(env, count=1):
+    """The indices of tasks whose opening tells nothing."""
+    found = (index for index in range(1000) if not env.family.goal(env.tasks[index]).told)
+    return list(itertools.islice(found, count))
+
+
 def expert(env, generator):
     return env.demonstration(generator)
 
@@ -53,7 +60,7 @@ def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
         steps = play(env, expert, index, {"task_index": index})
         assert sum(step[1] for step in steps) == pytest.approx(1.0), env.state.task.key
         assert env.state.stop == "solved"
-        pieces = len(env.goal.pieces)
+        pieces = len(env.goal.pieces) - len(env.goal.told)
         assert len(steps) == -(-pieces // 2) + 1, "every question of the expert's is answered"
         assert sum(step[4]["metrics"]["asked_for"] for step in steps) == pieces
     env = textenvs.make(env_id, level=level, split=split)
@@ -84,7 +91,8 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
     said = env.state.messages if chosen.scope == "all" else env.state.messages[opening:]
     ((score_name, score),) = env.conversation_score().items()
     assert score_name == SCORES[env_id]
-    assert sum(step[1] for step in steps) == pytest.approx(score - chosen.cost(chosen.length(said)))
+    needless = sum(step[4]["terms"]["needless"] for step in steps)
+    assert sum(step[1] for step in steps) == pytest.approx(score - chosen.cost(chosen.length(said)) + needless)
     totals = {term: sum(step[4]["terms"][term] for step in steps) for term in (score_name, "cost")}
     assert totals[score_name] == pytest.approx(score)
     if task_reward == "final":
@@ -98,14 +106,14 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
 def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_reward):
     # Only the assistant's tokens: the user's phrasings are drawn, and a talk may have shorter ones than another.
     env = textenvs.make(env_id, task_reward=task_reward, formula="repository", level="medium")
-    for seed in range(2 if env.family.domain == "code" else 4):
-        at_once = sum(step[1] for step in play(env, expert, seed))
+    for index in vague(env, 2 if env.family.domain == "code" else 4):
+        at_once = sum(step[1] for step in play(env, expert, index, {"task_index": index}))
         for wrong_turn in range(3):
 
             def first_wrong(env, generator, wrong_turn=wrong_turn):
                 return (env.careless_reply if env.state.assistant_turns == wrong_turn else env.demonstration)(generator)
 
-            assert sum(step[1] for step in play(env, first_wrong, seed)) < at_once
+            assert sum(step[1] for step in play(env, first_wrong, index, {"task_index": index})) < at_once
 
 
 @every_id
@@ -123,12 +131,14 @@ def test_the_goal_stays_secret(env_id, data):
             break
         *_, info = env.step(text)
         seen.append(env.state.messages[-1]["content"])
-        assert env.goal.single_turn_prompt not in " ".join(seen)
+        assert env.goal.told or env.goal.single_turn_prompt not in " ".join(seen)
         assert not re.search(rf"(?<!\d){re.escape(gold)}(?!\d)", " ".join(seen))
         assert gold not in repr(info) or len(gold) < 4
     (secret,) = env.secrets()
     assert secret == gold
-    assert all(piece.sayings[0] not in opening[0]["content"] for piece in env.goal.pieces), "it starts vague"
+    for number, piece in enumerate(env.goal.pieces):
+        told = any(saying in opening[0]["content"] for saying in piece.sayings)
+        assert told == (number in env.goal.told), "it starts with what the task says, and no more"
 
 
 @every_id
@@ -146,13 +156,13 @@ def test_private_reasoning_neither_delivers_nor_costs(env_id):
 def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
     env = textenvs.make(env_id, max_assistant_turns=None)
     for idle in ("", "Go on."):
-        play(env, lambda *_, idle=idle: idle, 0)
+        play(env, lambda *_, idle=idle: idle, 0, {"task_index": vague(env)[0]})
         assert (env.state.terminated, env.state.stop, env.state.assistant_turns) == (True, "user_left", 3)
 
     def then_idle(env, generator):
         return expert(env, generator) if env.user.untold(env.state.memory) else "Go on."
 
-    play(env, then_idle, 0)
+    play(env, then_idle, 0, {"task_index": vague(env)[0]})
     assert (env.state.stop, env.state.assistant_turns) == ("gave_up", 2 + 3)
     play(textenvs.make(env_id, patience=1, max_assistant_turns=None), lambda *_: "", 0)
 
@@ -160,17 +170,18 @@ def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
 @every_id
 def test_who_takes_anything_takes_a_careless_reply_once_everything_is_told(env_id):
     env = textenvs.make(env_id, accepts="any")
+    task = {"task_index": vague(env)[0]}
 
     def careless(env, generator):
         return env.careless_reply(generator)
 
-    play(env, careless, 0)
+    play(env, careless, 0, task)
     assert (env.state.stop, env.state.assistant_turns) == ("user_left", 3), "it is not taken before"
 
     def asked_and_careless(env, generator):
         return (expert if env.user.untold(env.state.memory) else careless)(env, generator)
 
-    play(env, asked_and_careless, 0)
+    play(env, asked_and_careless, 0, task)
     assert (env.state.stop, env.state.assistant_turns) == ("user_left", 2 + 1)
     play(env, expert, 0)
     assert env.state.stop == "solved"
@@ -179,7 +190,7 @@ def test_who_takes_anything_takes_a_careless_reply_once_everything_is_told(env_i
 @every_id
 def test_the_share_of_turns_that_ask_is_reported(env_id):
     env = textenvs.make(env_id, patience=9)
-    env.reset(seed=0)
+    env.reset(seed=0, options={"task_index": vague(env)[0]})
     shares = []
     for reply in ("Go on.", None, "Go on.", None, None):
         *_, info = env.step(reply or env.demonstration(rng()))
@@ -214,3 +225,66 @@ def test_rows_without_a_goal_cannot_be_played(env_id):
     extra = {"single_turn_prompt": "Buy 5. Then sell 3.", "interaction_kwargs": {"name": "gsm8k"}}
     with pytest.raises(textenvs.TaskError, match="extra_info.name: .*'collabllm'"):
         env.reset(options={"task": {**row, "extra_info": extra}})
+
+
+@every_id
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_third_of_openings_tell_pieces(env_id, split):
+    """So whether to ask is a decision, which counting sentences does not make."""
+    env = textenvs.make(env_id, split=split)
+    goals = [env.family.goal(env.tasks[index]) for index in range(300)]
+    whole, half = (sum(len(goal.told) == len(goal.pieces) for goal in goals), sum(bool(goal.told) for goal in goals))
+    assert 0.11 < whole / 300 < 0.23
+    assert 0.25 < half / 300 < 0.42
+    complete = [
+        len(env.tasks[i].prompt[0]["content"].split(".")) for i, goal in enumerate(goals) if len(goal.told) == 3
+    ]
+    partial = [len(env.tasks[i].prompt[0]["content"].split(".")) for i, goal in enumerate(goals) if len(goal.told) == 2]
+    assert min(complete) <= max(partial), "sentences that have no part in the goal stand between"
+
+
+@every_id
+def test_a_needless_question_costs_and_an_answer_does_not(env_id):
+    env = textenvs.make(env_id, token_rate=0.0)
+    index = next(i for i in range(200) if len(env.family.goal(env.tasks[i]).told) == 3)
+    env.reset(seed=0, options={"task_index": index})
+    assert env.state.messages[-1]["content"].endswith(env.form), "who has told everything says how to deliver"
+    *_, info = env.step(env.goal.pieces[0].question)
+    assert info["terms"]["needless"] == -0.1
+    *_, info = env.step(env.demonstration(rng()))
+    assert info["terms"]["needless"] == 0.0
+    assert info["stop"] == "solved"
+    env.reset(seed=0, options={"task_index": vague(env)[0]})
+    first, second = (piece.question for piece in env.goal.pieces[:2])
+    assert env.step(first)[-1]["terms"]["needless"] == 0.0
+    assert env.step(f"And this: {first}")[-1]["terms"]["needless"] == -0.1, "it was told"
+    assert env.step(second)[-1]["terms"]["needless"] == 0.0
+
+
+@every_id
+def test_as_many_wrong_deliveries_as_allowed_end_the_talk(env_id):
+    for count in (None, 1, 3):
+        env = textenvs.make(env_id, patience=9, deliveries=count)
+        play(env, lambda env, generator: env.careless_reply(generator), 0, {"task_index": vague(env)[0]})
+        assert (env.state.stop, env.state.assistant_turns) == ("user_left", count or type(env).deliveries)
+        assert env.state.assistant_turns <= (count or 2), "no search by feedback"
+
+
+@every_id
+def test_the_splits_share_no_wording(env_id):
+    """Apart from names and numbers: not one saying of a piece, nor a request, is in both."""
+
+    def wordings(split):
+        env = textenvs.make(env_id, split=split, level="hard")
+        found = set()
+        for index in range(250):
+            pieces = env.family.goal(env.tasks[index]).pieces
+            values = "|".join(
+                re.escape(text) for piece in pieces for text in (piece.requirement or {}).get("texts", ())
+            )
+            found |= {re.sub(rf"{values or '0'}|\d+", "#", saying) for piece in pieces for saying in piece.sayings}
+        return found
+
+    train, test = wordings("train"), wordings("test")
+    assert len(train) > 100
+    assert not train & test

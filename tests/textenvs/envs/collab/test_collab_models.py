@@ -91,7 +91,7 @@ def test_a_judge_is_asked_once_at_the_end(by):
         paid = []
         while not env.state.done:
             *_, info = env.step(env.demonstration(rng) if by == "user" else "Go on.")
-            assert set(info["terms"]) == {env.score_name, "cost", "interactivity"}
+            assert set(info["terms"]) == {env.score_name, "cost", "needless", "interactivity"}
             paid.append(info["terms"]["interactivity"])
         assert paid[:-1] == [0.0] * (len(paid) - 1)
         assert paid[-1] == 0.375

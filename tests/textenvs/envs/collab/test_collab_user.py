@@ -40,6 +40,7 @@ manners = st.fixed_dictionaries(
     {
         "answers": st.integers(1, 4),
         "patience": st.integers(1, 4),
+        "deliveries": st.integers(1, 4),
         "accepts": st.sampled_from(["right", "any"]),
         "volunteers": st.booleans(),
     }
@@ -78,7 +79,8 @@ def test_what_holds_of_every_talk(task, how, said, seed):
             spoken = any(saying in reaction.text for saying in pieces[piece].sayings)
             assert spoken == (piece in new)
         accepted = delivery is not None and (delivery.right if how["accepts"] == "right" else not user.untold(memory))
-        assert (reaction.memory.lost > memory.lost) == (not new and not accepted)
+        unclear = user.asked(text, memory).unclear > 0
+        assert (reaction.memory.lost > memory.lost) == (not accepted and (not new or unclear))
         assert reaction.asked_for == len(new) or (not delivery and len(new) == 1)  # a guess is told nothing
         assert how["volunteers"] or bool(new) == reaction.asked, "nothing is told that was not asked for"
         assert 0 <= reaction.asked_for <= len(new)
@@ -145,6 +147,39 @@ def told_by(*replies, **how):
 )
 def test_what_is_told(replies, told):
     assert told_by(*replies) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "lost"),
+    [
+        ("tray each per burn lost box price shelf hour?", 0, 1),  # words, and no question
+        ("Trays, rolls, burnt ones, prices, hours?", 0, 1),
+        ("How many tray box shelf row class bucket basket crate hall?", 0, 1),  # more than a question has
+        ("Which tray, box, shelf and burnt price cost wage hour week day row?", 1, 1),  # answered, and not for nothing
+        ("How many trays? tray each per burn lost box price shelf?", 1, 1),
+        ("How many of the tray, box, row, hall?", 1, 0),
+        ("What box shelf hour tray price?", 0, 1),  # mostly about nothing that it has in mind
+        ("How many trays of rolls do you bake?", 1, 0),
+        ("Could you please tell me how many rolls fit on each tray, and whether any get burnt?", 2, 0),
+        ("Trays?", 1, 0),
+        ("The trays?", 1, 0),
+        ("To help you, I need to know:\n- the number of trays\n- the burnt ones", 2, 0),
+    ],
+)
+def test_a_list_of_words_is_no_question(text, told, lost):
+    memory = CollabUser(PIECES, FORM, patience=9).react(Memory(), text, None, rng()).memory
+    assert (len(memory.told), memory.lost) == (told, lost)
+
+
+@given(goals, st.integers(0, 99), st.data())
+def test_all_keywords_at_once_are_told_nothing(task, seed, data):
+    """Whatever words a goal has: who says all that any goal might have is not understood."""
+    pieces = pieces_of(task)
+    words = sorted({word for piece in pieces for word in piece.keywords} | {"price", "hour", "box", "garden", "ticket"})
+    salad = "How many " + " ".join(data.draw(st.permutations(words))) + " mountain elephant violin?"
+    reaction = CollabUser(pieces, FORM).react(Memory(), salad, None, rng(seed))
+    assert not reaction.memory.told
+    assert reaction.memory.lost == 1
 
 
 def test_a_user_that_volunteers_tells_a_piece_for_any_word():

@@ -26,7 +26,7 @@ def score(env, program):
 
 
 def test_programs_are_scored_by_the_tests_they_pass():
-    env = started(max_assistant_turns=None, patience=20)
+    env = started(max_assistant_turns=None, patience=20, deliveries=20)
     name, right = env.state.task.extra["entry_point"], env.state.task.ground_truth
     expected = [test["expected"] for test in env.state.task.extra["tests"]]
     assert score(env, f"def {name}(*args):\n    return None") == 0.0
@@ -93,7 +93,7 @@ def test_rows_with_unit_tests_are_judged_from_outside(tmp_path):
     """Row E of the table: a program that patches ``assert*``, or forges the report, passed everything."""
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(UNITTEST_ROW))
-    env = started(tasks=str(path), max_assistant_turns=None, patience=30)
+    env = started(tasks=str(path), max_assistant_turns=None, patience=30, deliveries=30)
     for name in ("patched assertions", "the caller's frame", "a report to every file", "equal to everything"):
         assert score(env, CHEATS[name].replace("double", "area").replace("(x)", "(*x)")) == 0.0
     assert env.state.messages[-1]["content"] == "It passes 0 of my 2 checks."  # the reference fails the third there

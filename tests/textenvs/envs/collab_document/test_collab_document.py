@@ -30,8 +30,13 @@ def score(env, document):
 def test_there_are_kinds_enough():
     kinds = {kind["name"] for kind in _CONTENT["kinds"]}
     assert len(kinds) >= 10
-    drawn = {FAMILY.reader.generated("easy", "train", 0)[index].extra["kind"] for index in range(200)}
-    assert drawn == kinds
+    drawn = {
+        split: {FAMILY.reader.generated("easy", split, 0)[index].extra["kind"] for index in range(200)}
+        for split in ("train", "test")
+    }
+    assert drawn["train"] | drawn["test"] == kinds
+    assert not drawn["train"] & drawn["test"]
+    assert len(drawn["test"]) >= 3
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -49,7 +54,7 @@ def test_a_faithful_document_in_other_words_is_worth_everything(level):
 
 
 def test_each_missing_fact_and_each_untold_claim_costs_one_share():
-    env = told_everything(level="medium", patience=99, max_assistant_turns=None)
+    env = told_everything(level="medium", patience=99, deliveries=99, max_assistant_turns=None)
     gold, pieces = env.state.task.ground_truth, len(env.goal.pieces)
     lines = gold.split("\n")
     facts = [number for number, line in enumerate(lines) if ": " in line]
@@ -64,12 +69,13 @@ def test_each_missing_fact_and_each_untold_claim_costs_one_share():
 
 
 def test_what_was_not_told_earns_nothing_however_it_was_guessed():
-    env = textenvs.make("textenv/collab-document", patience=99, max_assistant_turns=None)
-    env.reset(seed=0)
+    env = textenvs.make("textenv/collab-document", patience=99, deliveries=99, max_assistant_turns=None)
+    index = next(index for index in range(99) if not FAMILY.goal(env.tasks[index]).told)
+    env.reset(seed=0, options={"task_index": index})
     gold = env.state.task.ground_truth
     env.step(env.goal.pieces[0].question)
     assert score(env, gold.replace(": ", " - ")) == pytest.approx(1 / len(env.goal.pieces))
-    env.reset(seed=0)
+    env.reset(seed=0, options={"task_index": index})
     assert score(env, gold) == 0.0
 
 
@@ -90,7 +96,7 @@ def test_bleu_is_an_option():
     assert env.score_name == "bleu"
     assert 0 < score(env, env.state.task.ground_truth[:30]) < 1
     *_, info = env.step(env.demonstration(rng()))
-    assert info["terms"] == {"bleu": pytest.approx(1.0), "cost": 0.0}
+    assert info["terms"] == {"bleu": pytest.approx(1.0), "cost": 0.0, "needless": 0.0}
     assert textenvs.make("textenv/collab-document").score_name == "faithfulness"
 
 

@@ -61,7 +61,8 @@ def test_generated_problems_need_no_library(monkeypatch):
         monkeypatch.delattr(f"textenvs.envs.collab_math.env.{function}")
     env = textenvs.make("textenv/collab-math")
     env.reset(seed=0)
-    env.step("\\boxed{x+1}")
+    assert env.step("\\boxed{x+1}")[-1]["stop"] == "user_left"
+    env.reset(seed=0)
     while not env.state.done:
         env.step(env.demonstration(None))
     assert env.state.stop == "solved"
@@ -110,7 +111,7 @@ def test_the_problems_own_expression_is_no_answer(saying, gold, restated, worked
         env.reset(seed=0)
         assert env.step("Which expression is it?")[-1]["metrics"]["told"] > 0
         *_, info = env.step(rf"\boxed{{{answer}}}")
-        assert (info["metrics"]["score"], info["stop"]) == (score, "solved" if score else None)
+        assert (info["metrics"]["score"], info["stop"]) == (score, "solved" if score else "user_left")
 
 
 def test_a_number_within_a_number_of_a_condition_stays_a_secret():

@@ -1,0 +1,100 @@
+"""What the scripts of the collaboration families share: the talk up to a delivery, and telling wordings apart.
+
+A script is an hour's work from the phrase tables of training tasks (``own_script`` of a family's class). It sees the
+conversation alone. What it earns on test tasks, whose wordings it has not seen, says how much of a family needs no
+model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ...attack import Cheater, first_user_text, user_texts
+from ...messages import Messages
+from .tasks import PHRASES
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d\"$])")
+_SENTENCES_OF_NO_USE = tuple(
+    phrase for name, phrases in PHRASES.items() if name not in ("asides", "stop_words") for phrase in phrases if phrase
+)
+_HINT = re.compile(r"[Aa]sk me about the ([\w ]+?)[,.]")
+
+
+_FORMS = ("Please end with", "Please put the")  # how a user says how to deliver
+
+
+class Words:
+    """A classifier of short texts by the words in them: naive Bayes over examples of each class."""
+
+    def __init__(self, examples: Mapping[str, Iterable[str]]) -> None:
+        listed = {name: list(texts) for name, texts in examples.items()}
+        self._counts = {
+            name: Counter(word for text in texts for word in set(_words(text))) for name, texts in listed.items()
+        }
+        self._texts = {name: len(texts) for name, texts in listed.items()}
+        self._known = {word for counts in self._counts.values() for word in counts}
+
+    def scores(self, text: str) -> dict[str, float]:
+        """Return each class's log-likelihood of the words that were in examples, the likeliest class first."""
+        words = {word for word in _words(text) if word in self._known}
+        found = {name: self._score(name, words) for name in self._counts}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def best(self, text: str) -> str:
+        """Return the likeliest class."""
+        return next(iter(self.scores(text)))
+
+    def _score(self, name: str, words: Iterable[str]) -> float:
+        counts, texts = self._counts[name], self._texts[name]
+        return sum(math.log((counts[word] + 0.3) / (texts + 3)) for word in words)
+
+
+def _words(text: str) -> list[str]:
+    return ["#" if word.isdigit() else word for word in re.findall(r"\d+|[$%]|[a-z]+", text.lower())]
+
+
+def sentences(conversation: Messages) -> list[str]:
+    """What the user said, by sentences, without its phrases that tell nothing and how to deliver."""
+    found = (sentence for text in user_texts(conversation) for sentence in _SENTENCE.split(text))
+    return [
+        sentence
+        for sentence in found
+        if sentence not in _SENTENCES_OF_NO_USE and not _HINT.search(sentence) and not sentence.startswith(_FORMS)
+    ]
+
+
+def interview(
+    questions: Callable[[Messages], Sequence[str]],
+    deliver: Callable[[Messages], str],
+    complete: Callable[[Messages], bool],
+) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
+    """Return what starts a script: it asks its ``questions``, takes up hints, and delivers once all seems told."""
+
+    def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+        asked: list[str] = []
+
+        def reply(conversation: Messages) -> str:
+            last = user_texts(conversation)[-1]
+            all_told = any(phrase in last for phrase in PHRASES["all_told"])
+            if all_told or len(asked) > 10 or (not asked and complete(conversation)):
+                return deliver(conversation)
+            if hint := _HINT.search(last):
+                question = f"What about the {hint[1]}?"
+            else:
+                question = next((text for text in questions(conversation) if text not in asked), "What else is there?")
+            asked.append(question)
+            return question
+
+        return reply
+
+    return start
+
+
+def opening_sentences(conversation: Messages) -> list[str]:
+    """The first message of the user, by sentences."""
+    return _SENTENCE.split(first_user_text(conversation))

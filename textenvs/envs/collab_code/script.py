@@ -1,0 +1,143 @@
+"""A script for collab-code from the phrase tables of training functions: it asks, and puts their code together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...attack import Attack, first_user_text
+from ...messages import Messages
+from ...task import split_choices
+from ..collab.script import Words, interview, sentences
+from ..collab.tasks import PHRASES
+from .tasks import _CONTENT, NAMES
+
+_PIECES = {
+    name: [saying.format(v="", thing="") for saying in split_choices(piece["sayings"], "train")]
+    for name, piece in _CONTENT["pieces"].items()
+}
+_KINDS = {
+    subject["argument"]: Words(
+        {
+            "aside": split_choices(PHRASES["asides"], "train"),
+            "empty": _PIECES["empty"],
+            **{
+                table: [
+                    *_PIECES[piece],
+                    *(
+                        words
+                        for each in subject[table]["behaviours"]
+                        for words in split_choices(each["words"], "train")
+                    ),
+                ]
+                for table, piece in (("filters", "condition"), ("changes", "change"), ("results", "result"))
+            },
+        }
+    )
+    for subject in _CONTENT["subjects"]
+}
+_GROUP = re.compile(r"\\\{(k|low|high|letter|mark)\\\}")
+_VALUES = {"k": r"\d+", "low": r"-?\d+", "high": r"-?\d+", "letter": r"\w", "mark": r"[^\w]"}
+
+
+def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern[str], str]]:
+    """How training puts each behaviour of a table, and its code; the longest wordings first."""
+    listed = [
+        (words, each["code"])
+        for each in subject[table]["behaviours"]
+        for words in split_choices(each["words"], "train")
+    ]
+    found = []
+    for words, code in sorted(listed, key=lambda item: -len(item[0])):
+        pattern = _GROUP.sub(lambda match: f"(?P<{match[1]}>{_VALUES[match[1]]})", re.escape(words))
+        found.append((re.compile(pattern), code))
+    return found
+
+
+_BEHAVIOURS = {
+    (subject["argument"], table): _behaviours(subject, table)
+    for subject in _CONTENT["subjects"]
+    for table in ("filters", "changes", "results")
+}
+_GUESSES = {
+    (subject["argument"], table): Words(
+        {each["code"]: split_choices(each["words"], "train") for each in subject[table]["behaviours"]}
+    )
+    for subject in _CONTENT["subjects"]
+    for table in ("filters", "changes", "results")
+}
+
+
+def _code(argument: str, table: str, sentence: str) -> str:
+    """The code of a behaviour: as training says it, or the likeliest by its words, with the values in the sentence."""
+    sentence = sentence.replace("a space", '" "')
+    for pattern, code in _BEHAVIOURS[argument, table]:
+        if match := pattern.search(sentence):
+            return code.format(**match.groupdict())
+    numbers, quoted = re.findall(r"-?\d+", sentence), re.findall(r'"(.)"', sentence)
+    shape = (min(2, len(numbers)), bool(quoted))
+    scores = _GUESSES[argument, table].scores(sentence)
+    code = next((code for code in scores if _shape(code) == shape), next(iter(scores)))
+    numbers, quoted = numbers or ["2"], quoted or ["-"]
+    values = {"k": numbers[0], "low": numbers[0], "high": numbers[-1], "letter": quoted[0], "mark": quoted[0]}
+    return code.format(**values)
+
+
+def _shape(code: str) -> tuple[int, bool]:
+    """How many numbers a behaviour is said with, and whether it is said with something in quotes."""
+    return 2 if "{low}" in code else int("{k}" in code), "{letter}" in code or "{mark}" in code
+
+
+def _argument(conversation: Messages) -> str:
+    return "numbers" if re.search(r"number|integer", first_user_text(conversation)) else "text"
+
+
+def _told(conversation: Messages) -> dict[str, str]:
+    """What the user said of the name, the condition, and so on, by a sentence each."""
+    argument, told = _argument(conversation), {}
+    for sentence in sentences(conversation)[1:]:
+        if set(re.findall(r"\w+", sentence)) & set(NAMES):
+            told["name"] = sentence
+            continue
+        exact = [
+            table
+            for table in ("filters", "changes", "results")
+            if any(pattern.search(sentence) for pattern, _ in _BEHAVIOURS[argument, table])
+        ]
+        scores = _KINDS[argument].scores(sentence)
+        kind = exact[0] if len(exact) == 1 else next((name for name in scores if name not in told), "aside")
+        if kind != "aside":
+            told.setdefault(kind, sentence)
+    return told
+
+
+def _complete(conversation: Messages) -> bool:
+    return _told(conversation).keys() >= {"name", "filters", "results"}
+
+
+def _deliver(conversation: Messages) -> str:
+    argument, told = _argument(conversation), _told(conversation)
+    name = next((word for word in re.findall(r"\w+", told.get("name", "")) if word in NAMES), "pick")
+    codes = {table: _code(argument, table, told.get(table, "")) for table in ("filters", "changes", "results")}
+    parts = "numbers" if argument == "numbers" else "text.split()"
+    lines = [f"def {name}({argument}):", f"    xs = [x for x in {parts} if {codes['filters']}]"]
+    if "empty" in told:
+        value = next(iter(re.findall(r"-1|None|'none'", told["empty"])), "None")
+        lines += ["    if not xs:", f"        return {value}"]
+    if "changes" in told:
+        lines.append(f"    xs = [{codes['changes']} for x in xs]")
+    return "\n".join(["```python", *lines, f"    return {codes['results']}", "```"])
+
+
+_QUESTIONS = (
+    "What should the function be called? Which ones should count?",
+    "What should it return? Is each of them changed?",
+    "What if nothing is left?",
+    "What else should I know?",
+)
+SCRIPT = Attack(
+    "script",
+    "asks, and puts code together by the wordings of training functions",
+    interview(lambda conversation: _QUESTIONS, _deliver, _complete),
+)

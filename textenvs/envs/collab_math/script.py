@@ -1,0 +1,118 @@
+"""A script for collab-math from the phrase tables of training problems: it asks, reads by words, and calculates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...attack import Attack
+from ...messages import Messages
+from ...task import split_choices
+from ..collab.script import Words, interview, opening_sentences, sentences
+from ..collab.tasks import PHRASES
+from .tasks import grammar
+
+_LEARNED: Mapping[str, Any] = grammar("train")
+_NOUN = re.compile(r"\b(?:many|my|of|with|number of|the|too few) ([a-z]{3,}s)\b")
+_SAYINGS = {
+    **{name: step["sayings"] for name, step in _LEARNED["begin"].items()},
+    **{
+        name: [saying for event in kind["events"] for saying in event["sayings"]]
+        for name, kind in _LEARNED["kinds"].items()
+    },
+    "aside": split_choices(PHRASES["asides"], "train"),
+}
+_FILLED = {"n": "7", "thing": "", "things": "", "holder": "", "holders": ""}
+_KINDS = Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _SAYINGS.items()})
+_WANTS = {name: [want.format(**_FILLED) for want in kind["wants"]] for name, kind in _LEARNED["kinds"].items()}
+_GOALS = Words(_WANTS)
+_BEGIN = ("holders", "contents", "stock")
+#: In which order events take effect.
+_ORDER = ("holders", "contents", "stock", "gain", "loss", "times", "price", "share", "to", "income", "expense", "split")
+
+
+_SURE = 20.0  # in log-likelihood, of a sentence that is one of training
+_PATTERNS = [
+    (re.compile(re.sub(r"\\\{(?:thing|holder)s?\\\}", r"\\w+", re.escape(saying).replace(r"\{n\}", r"\d+"))), name)
+    for name, sayings in _SAYINGS.items()
+    for saying in sayings
+]
+
+
+def _goals(conversation: Messages) -> Mapping[str, float]:
+    """The kinds of the last event, from how the user begins."""
+    wants = [text for text in opening_sentences(conversation) if not re.search(r"\d|, too|\bthe [a-z ]+[.,]", text)]
+    return _GOALS.scores(" ".join(wants))
+
+
+def _kinds(sentence: str) -> list[tuple[str, float]]:
+    """The likeliest kinds of a sentence."""
+    sure = {name for pattern, name in _PATTERNS if pattern.fullmatch(sentence)}
+    return [(name, score + _SURE * (name in sure)) for name, score in _KINDS.scores(sentence).items()][:5]
+
+
+def _story(conversation: Messages) -> list[tuple[str, int]] | None:
+    """What the user told as a story that makes sense: the likeliest reading, or ``None`` where there is none."""
+    told = [sentence for sentence in sentences(conversation) if re.search(r"\d", sentence)][:7]
+    numbers = [int(re.findall(r"\d+", sentence)[0]) for sentence in told]
+    goals = _goals(conversation)
+    best, chosen = -math.inf, None
+    for kinds in itertools.product(*map(_kinds, told)):
+        names = [name for name, _ in kinds]
+        events = sorted(_ORDER.index(name) for name in names if name not in (*_BEGIN, "aside"))
+        begun = sorted(name for name in names if name in _BEGIN)
+        if not events or begun not in (["contents", "holders"], ["stock"]) or len(begun) + len(events) < 3:
+            continue
+        score = sum(each for _, each in kinds) + goals.get(_ORDER[events[-1]], -99.0)
+        if score > best:
+            best, chosen = score, [fact for fact in zip(names, numbers, strict=True) if fact[0] != "aside"]
+    return chosen
+
+
+def _complete(conversation: Messages) -> bool:
+    told, kinds = (
+        _story(conversation),
+        [_kinds(text)[0][0] for text in sentences(conversation) if re.search(r"\d", text)],
+    )
+    return told is not None and [name for name, _ in told] == [name for name in kinds if name != "aside"]
+
+
+def _questions(conversation: Messages) -> list[str]:
+    mentioned = re.findall(r"\bthe ([a-z ]+?)(?=[,.]| and )", " ".join(opening_sentences(conversation)[-2:]))
+    noun = next(iter(_NOUN.findall(" ".join(opening_sentences(conversation)))), "things")
+    return [
+        f"How many {noun} are there at first? How many {noun} in each?",
+        *(f"What about the {topic}?" for topic in mentioned),
+        "What else should I know?",
+        "What is the price? Between how many do you share or divide it?",
+        "How many do you need?",
+        "What comes first?",
+    ]
+
+
+def _deliver(conversation: Messages) -> str:
+    facts = sorted(_story(conversation) or [], key=lambda fact: _ORDER.index(fact[0]))
+    result = 0
+    for place, (kind, number) in enumerate(facts):
+        sign = {**{name: each["sign"] for name, each in _LEARNED["kinds"].items()}, "contents": "*"}.get(kind, "+")
+        if place == 0:
+            result = number
+        elif sign == "*":
+            result *= number
+        elif sign == "/":
+            result //= max(1, number)
+        elif sign == "to":
+            result = number - result
+        else:
+            result += number if sign == "+" else -number
+    return f"#### {result}"
+
+
+SCRIPT = Attack(
+    "script",
+    "asks, takes up hints, and reads by the words of training problems",
+    interview(_questions, _deliver, _complete),
+)
