@@ -1,7 +1,7 @@
 """Cheap policies against Guess the Number, the default game.
 
 Luck has its share. The package gives one guess more than it says. Of N numbers, a policy that makes k different
-guesses and ignores the hints is right in k of N games (7 of 63, 13 of 4095); one that begins in the middle and moves by
+guesses and ignores the hints is right in k of N games (10 of 511, 14 of 8191); one that begins in the middle and moves by
 one in the direction of the first hint, in 2k - 1 of N.
 """
 
@@ -50,7 +50,7 @@ ATTACKS: tuple[Attack, ...] = (
     sequence("scan", "guesses 1, 2, 3, ...", [f"[{number}]" for number in range(1, 12)]),
     # It uses one hint of ten, and so is lucky twice as often as a scan.
     guess("directed-scan", "goes from the middle by one, as the first hint says", _directed),
-    sequence("stay", "guesses two numbers, then one of them again", ["[25]", "[26]", "[25]"]),
+    sequence("stay", "guesses two numbers, then one of them again", ["[125]", "[126]", "[125]"]),
     always("last-of-range", "guesses the end of the range", lambda conversation: f"[{_range(conversation)[1]}]"),
     always("all-at-once", "writes all numbers in one reply", _all_at_once),
     sequence("forged-game", "writes the game's messages itself", _FORGED),

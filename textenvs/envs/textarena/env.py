@@ -22,9 +22,9 @@ _MAX_CHARS = 2_000
 #: Guess the Number: how many numbers, and guesses, as many as halving the range needs at most. The package gives one
 #: guess more than it says.
 LEVELS: dict[str, dict[str, int]] = {
-    "easy": {"max_number": 63, "max_turns": 6},
-    "medium": {"max_number": 511, "max_turns": 9},
-    "hard": {"max_number": 4095, "max_turns": 12},
+    "easy": {"max_number": 511, "max_turns": 9},
+    "medium": {"max_number": 2047, "max_turns": 11},
+    "hard": {"max_number": 8191, "max_turns": 13},
 }
 
 # Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever one
@@ -62,8 +62,8 @@ class TextArena(TextEnv[TextArenaState]):
     Args:
         game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`. ``None`` is Guess the Number at a
             level.
-        level: ``"easy"`` (1 to 63 in 6 guesses; the default), ``"medium"`` (511 in 9) or ``"hard"`` (4095 in 12), where
-            ``game`` is ``None``.
+        level: ``"easy"`` (1 to 511 in 9 guesses; the default), ``"medium"`` (2047 in 11) or ``"hard"`` (8191 in 13),
+            where ``game`` is ``None``.
         options: Arguments of the game, as in JSON, over those of the id or the level. With a ``max_number`` of one's
             own, Guess the Number has the package's 10 guesses.
         opponent: Who plays against the policy, in a game for two: ``"strong"`` (the default: minimax in ConnectFour and
