@@ -12,6 +12,7 @@ import numpy as np
 from ..attack import COMMON, Attack
 from ..env import TextEnv, as_reply
 from ..evaluate.baselines import has_script
+from ..integrations.importers.base import Imported
 from ..messages import Message, Messages, transcript
 from ..task import Task
 from ..text import excerpt, plural, quoted
@@ -83,7 +84,7 @@ def _verdict(env: TextEnv[Any], tally: _Tally, pairs: int, speaks: bool) -> Verd
             f"{name} answers replies and offers no twin of a task, so whether its words tell what is right was not "
             "tried; define twin(task), which returns the task with another ground truth"
         )
-        return Verdict(_CHECK, "warning", cause)
+        return Verdict(_CHECK, "skipped" if isinstance(env, Imported) else "warning", cause)
     if tally.scripted and not tally.scored_apart:
         cause = f"a task and its twin reward the expert's replies alike; let twin(task) of {name} change what they earn"
         return Verdict(_CHECK, "fail", cause, plural(tally.scripted, "pair") + " of episodes")

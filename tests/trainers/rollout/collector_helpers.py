@@ -11,6 +11,7 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message
+from trainers.chat_template import TemplateReasoning
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
@@ -26,6 +27,7 @@ class Characters:
 
     stop_token_ids = (END,)
     rewrites_history = False
+    reasoning = TemplateReasoning()
 
     def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
         ids = [i for m in messages for i in (ROLES[m["role"]], *map(ord, m["content"]), END)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +79,9 @@ class Criteria:
         return count
 
     def heard(self, words: str) -> set[str]:
-        """Those of ``communicate`` that stand in a message."""
+        """Those of ``communicate`` that stand in a message, a number as a whole and not as part of a longer one."""
         text = words.lower().replace(",", "")
-        return {each for each in self.communicate if each.lower() in text}
+        return {each for each in self.communicate if _pattern(each).search(text)}
 
     def shares(self, db: Database, gold: Database, calls: Iterable[Call], told: Iterable[str]) -> dict[str, float]:
         """How much of each component is met, from 0 to 1, by ``COMPONENTS`` but the last; 1 where it cannot fail."""
@@ -92,6 +93,12 @@ class Criteria:
             "communicate": [each in told for each in self.communicate],
         }
         return {name: sum(met) / len(met) if name in self.components and met else 1.0 for name, met in found.items()}
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(told: str) -> re.Pattern[str]:
+    zeros = "0*" if re.search(r"\.\d+$", told) else ""  # "180.1" is told by "$180.10"
+    return re.compile(rf"(?<!\d){re.escape(told.lower())}{zeros}(?!\d)")
 
 
 def other_criteria(given: Mapping[str, Any] | None) -> dict[str, Any]:

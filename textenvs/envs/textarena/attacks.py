@@ -1,8 +1,8 @@
 """Cheap policies against Guess the Number, the default game.
 
-Luck has its share. The package gives 11 guesses where it says 10. Of N numbers, a policy that makes 11 different
-guesses and ignores the hints is right in 11 of N games (2.2 % of 500, 1.1 % of 1000); one that begins in the middle and
-moves by one in the direction of the first hint, in 21 of N (4.2 %, 2.1 %).
+Luck has its share. The package gives one guess more than it says. Of N numbers, a policy that makes k different
+guesses and ignores the hints is right in k of N games (10 of 511, 14 of 8191); one that begins in the middle and moves
+by one in the direction of the first hint, in 2k - 1 of N.
 """
 
 from __future__ import annotations

@@ -13,15 +13,19 @@ from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, checked
 from ...task import Split, Task
 from .attacks import ATTACKS
-from .players import careless_move, expert_move, opponent_move
+from .players import Opponent, careless_move, expert_move, opponent_move
 from .tasks import GameFault, LiveGame, TextArenaTasks, base_of, players_of, seed_of
 
 # A move longer than this is cut at its beginning: games look for the move with expressions that take long on more.
 _MAX_CHARS = 2_000
 
-#: Guess the Number with as many numbers, in 10 guesses and, as the package counts, one more; halving the range needs at
-#: most 9, 10 and 10 of them.
-LEVELS: dict[str, int] = {"easy": 500, "medium": 700, "hard": 1000}
+#: Guess the Number: how many numbers, and guesses, as many as halving the range needs at most. The package gives one
+#: guess more than it says.
+LEVELS: dict[str, dict[str, int]] = {
+    "easy": {"max_number": 511, "max_turns": 9},
+    "medium": {"max_number": 2047, "max_turns": 11},
+    "hard": {"max_number": 8191, "max_turns": 13},
+}
 
 # Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever one
 # has stopped to look.
@@ -58,8 +62,13 @@ class TextArena(TextEnv[TextArenaState]):
     Args:
         game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`. ``None`` is Guess the Number at a
             level.
-        level: ``"easy"`` (1 to 500; the default), ``"medium"`` (700) or ``"hard"`` (1000), where ``game`` is ``None``.
-        options: Arguments of the game, as in JSON, over those of the id or the level.
+        level: ``"easy"`` (1 to 511 in 9 guesses; the default), ``"medium"`` (2047 in 11) or ``"hard"`` (8191 in 13),
+            where ``game`` is ``None``.
+        options: Arguments of the game, as in JSON, over those of the id or the level. With a ``max_number`` of one's
+            own, Guess the Number has the package's 10 guesses.
+        opponent: Who plays against the policy, in a game for two: ``"strong"`` (the default: minimax in ConnectFour and
+            TicTacToe, an equilibrium in KuhnPoker and IteratedRockPaperScissors, the nim-sum in Nim, holding at 20 in
+            PigDice) or ``"random"``, any allowed move, which says little: in ConnectFour one column beats it.
         seat: Which player the policy is, in a game for two: 0 or 1.
         forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without, some
             games then pay a share for what was reached, and a few pay it for nothing at all.
@@ -87,6 +96,7 @@ class TextArena(TextEnv[TextArenaState]):
         *,
         level: Literal["easy", "medium", "hard"] | None = None,
         options: Mapping[str, Any] | None = None,
+        opponent: Opponent | None = None,
         seat: int = 0,
         forfeit: bool = True,
         split: Split = "train",
@@ -94,15 +104,18 @@ class TextArena(TextEnv[TextArenaState]):
         **more: Any,
     ) -> None:
         if game is None:
-            game, options = "GuessTheNumber-v0", {"max_number": LEVELS[level or "easy"], **(options or {})}
+            own = options or {}
+            game, options = "GuessTheNumber-v0", own if "max_number" in own else {**LEVELS[level or "easy"], **own}
         elif level is not None:
             raise ValueError(f"give either game or level, not both: level={level!r} is one of Guess the Number")
         tasks = TextArenaTasks(game, options or {}, seed, split)
         if seat not in range(players_of(game)):
             allowed = "0 or 1" if players_of(game) == 2 else "0, in a game for one"
             raise ValueError(f"seat must be {allowed}, not {seat!r}")
+        if opponent is not None and players_of(game) == 1:
+            raise ValueError(f"opponent={opponent!r} is for a game for two, and {game} is for one; leave it out")
         super().__init__(tasks, **more)
-        self.seat, self.forfeit = seat, forfeit
+        self.seat, self.forfeit, self.opponent = seat, forfeit, opponent or "strong"
         self._live: tuple[int, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,7 +182,7 @@ class TextArena(TextEnv[TextArenaState]):
         return True
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        return expert_move(self._base, self._peek().game)
+        return expert_move(self._base, self._peek().game, rng)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
         return careless_move(self._base, self._peek().game, rng)
@@ -184,7 +197,7 @@ class TextArena(TextEnv[TextArenaState]):
 
     def _opponents(self, game: LiveGame) -> None:
         while not game.done and game.turn != self.seat:
-            move = opponent_move(self._base, game.game, self.np_random)
+            move = opponent_move(self._base, game.game, self.np_random, self.opponent)
             try:
                 game.move(move)
             except GameFault as fault:

@@ -1,6 +1,6 @@
 """Scripted opponents and experts. A game is given by its name without version, and as TextArena's object.
 
-Experts see what the policy could see (the history of guesses, the board), and no secrets.
+Opponents and experts see what a player could see (the history of guesses, the board, their own card), and no secrets.
 """
 
 from __future__ import annotations
@@ -9,23 +9,33 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+from .minimax import connect_four, tic_tac_toe
+
+#: How well an opponent plays.
+Opponent = Literal["strong", "random"]
 
 #: More codes than this are too many to go through.
 _MAX_CODES = 200_000
 
 
-def opponent_move(base: str, game: Any, rng: np.random.Generator) -> str:
-    """A move of the player whose turn it is, in a game for two."""
-    moves = _MOVES[base](game)
-    return moves[int(rng.integers(len(moves)))]
+def opponent_move(base: str, game: Any, rng: np.random.Generator, opponent: Opponent = "random") -> str:
+    """Return a move of the player whose turn it is, in a game for two: a good one, or any that is allowed."""
+    if opponent == "strong" and base in _STRONG:
+        return _STRONG[base](game, rng)
+    return _drawn(_MOVES[base](game), rng)
 
 
-def expert_move(base: str, game: Any) -> str:
+def expert_move(base: str, game: Any, rng: np.random.Generator) -> str:
+    """Return the best move known here for the player whose turn it is; ``NotImplementedError`` where there is none."""
+    if base in _STRONG:
+        return _STRONG[base](game, rng)
     if base not in _EXPERTS:
-        raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {', '.join(_EXPERTS)}")
+        known = ", ".join(sorted({*_EXPERTS, *_STRONG}))
+        raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {known}")
     return _EXPERTS[base](game)
 
 
@@ -41,13 +51,7 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
     raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
 
 
-def _pig_moves(game: Any) -> list[str]:
-    state = game.state.game_state
-    total, score = state["turn_total"], state["scores"][game.state.current_player_id]
-    return ["[hold]" if total >= 20 or score + total >= game.winning_score else "[roll]"]
-
-
-#: What is allowed in a game for two; in Pig, what holding at 20 says.
+#: What is allowed in a game for two.
 _MOVES: dict[str, Callable[[Any], list[str]]] = {
     "ConnectFour": lambda game: [
         f"[col {column}]" for column, top in enumerate(game.state.game_state["board"][0]) if top == "."
@@ -57,7 +61,7 @@ _MOVES: dict[str, Callable[[Any], list[str]]] = {
     "Nim": lambda game: [
         f"[{pile} {count}]" for pile, size in enumerate(game.state.game_state["piles"]) for count in range(1, size + 1)
     ],
-    "PigDice": _pig_moves,
+    "PigDice": lambda game: ["[roll]", "[hold]"],
     "TicTacToe": lambda game: [
         f"[{cell}]" for cell, mark in enumerate(itertools.chain(*game.state.game_state["board"])) if mark == ""
     ],
@@ -106,19 +110,62 @@ def _tower_of_hanoi(game: Any) -> str:
     return f"[{move[0]} {move[1]}]"
 
 
-def _nim(game: Any) -> str:
-    """To a nim-sum of 0, if there is one; else as little as possible."""
+def _nim(game: Any, rng: np.random.Generator) -> str:
+    """To a nim-sum of 0, if there is one; else any move."""
     piles = game.state.game_state["piles"]
     total = functools.reduce(operator.xor, piles)
-    for pile, size in enumerate(piles):
-        if size ^ total < size:
-            return f"[{pile} {size - (size ^ total)}]"
-    return f"[{next(pile for pile, size in enumerate(piles) if size)} 1]"
+    moves = [f"[{pile} {size - (size ^ total)}]" for pile, size in enumerate(piles) if size ^ total < size]
+    return _drawn(moves or _MOVES["Nim"](game), rng)
 
+
+def _pig(game: Any, rng: np.random.Generator) -> str:
+    """Hold at 20, or with enough to win."""
+    state = game.state.game_state
+    total, score = state["turn_total"], state["scores"][game.state.current_player_id]
+    return "[hold]" if total >= 20 or score + total >= game.winning_score else "[roll]"
+
+
+def _drawn(moves: Sequence[str], rng: np.random.Generator) -> str:
+    return moves[int(rng.integers(len(moves)))]
+
+
+def _kuhn_poker(game: Any, rng: np.random.Generator) -> str:
+    """An equilibrium of a round (Kuhn 1950), that with the most bets of the first player's.
+
+    It depends on the player's own card and on what was done in the round.
+    """
+    state = game.state.game_state
+    player, tree = game.state.current_player_id, state["current_legal_action_tree"]
+    card = state["player_cards"][player]  # 0 a jack, 1 a queen, 2 a king
+    first = state["starting_player"] == player
+    if "bet" in tree:  # nobody has bet yet
+        chance = (1 / 3, 0.0, 1.0)[card]
+        return "[bet]" if rng.random() < chance else "[check]"
+    chance = (0.0, 2 / 3 if first else 1 / 3, 1.0)[card]
+    return "[call]" if rng.random() < chance else "[fold]"
+
+
+def _connect_four(game: Any, rng: np.random.Generator) -> str:
+    disc = "X" if game.state.current_player_id == 0 else "O"
+    return f"[col {connect_four(game.state.game_state['board'], disc, rng)}]"
+
+
+def _tic_tac_toe(game: Any, rng: np.random.Generator) -> str:
+    mark = "X" if game.state.current_player_id == 1 else "O"
+    return f"[{tic_tac_toe(list(itertools.chain(*game.state.game_state['board'])), mark, rng)}]"
+
+
+#: Good play in games for two. In Rock, Paper, Scissors that is any move, with equal chances.
+_STRONG: dict[str, Callable[[Any, np.random.Generator], str]] = {
+    "ConnectFour": _connect_four,
+    "KuhnPoker": _kuhn_poker,
+    "Nim": _nim,
+    "PigDice": _pig,
+    "TicTacToe": _tic_tac_toe,
+}
 
 _EXPERTS: dict[str, Callable[[Any], str]] = {
     "GuessTheNumber": _guess_the_number,
     "Mastermind": _mastermind,
-    "Nim": _nim,
     "TowerOfHanoi": _tower_of_hanoi,
 }

@@ -11,6 +11,7 @@ import copy
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ class LiveGame:
 
     def __init__(self, game: str, options: Mapping[str, Any], seed: int) -> None:
         self.players = players_of(game)
+        self._pays_bets = base_of(game) == "KuhnPoker"
         self._random = RandomState.seeded(seed)
         with _in_textarena(self._random):
             self.game = _made(game, json.dumps(dict(options), sort_keys=True))
@@ -50,6 +52,8 @@ class LiveGame:
         """The player whose turn it is makes a move. After a :class:`GameFault` the game may be in any state."""
         try:
             with _in_textarena(self._random):
+                if self._pays_bets:
+                    _pay_bet(self.game, action)
                 self.done = bool(self.game.step(action)[0])
         except Exception as error:
             raise GameFault(f"{type(error).__name__}: {error}") from error
@@ -82,6 +86,15 @@ class LiveGame:
             return float(reward), bool(info.get("invalid_move", False))
         except (TypeError, ValueError) as error:
             raise GameFault(f"the reward is {given!r}, and not a number") from error
+
+
+def _pay_bet(game: Any, action: str) -> None:
+    """Take the chip of a bet or a call to the pot, as the rules of Kuhn poker say; the package leaves it out."""
+    state = game.state.game_state
+    found = re.search(r"\[(check|bet|fold|call)\]", action, re.IGNORECASE)
+    if found and found[1].lower() in ("bet", "call") and found[1].lower() in state["current_legal_action_tree"]:
+        state["player_chips"][game.state.current_player_id] -= 1
+        state["pot"] += 1
 
 
 def base_of(game: str) -> str:

@@ -19,6 +19,7 @@ import textenvs
 from textenvs.audit import Subject, contract
 from textenvs.audit.twins import twins
 from textenvs.envs.tau2 import Tau2, user
+from textenvs.envs.tau2.evaluator import Criteria
 from textenvs.envs.tau2.world import tools_of
 from textenvs.messages import assistant
 from textenvs.task import Rows, Task, TaskError
@@ -341,6 +342,8 @@ def test_user_never_reads_the_criteria():
     ("reply", "told"),
     [
         ("It is 12 o'clock.", 1.0),
+        ("IT IS 12 O'CLOCK, as I said.", 1.0),
+        ("It is 312 o'clock.", 0.0),  # another number
         (assistant("It is 12 o'clock.", [call("get_users")]), 0.0),  # nobody sees what stands beside a call
         ("It is 12 o'clock. " + "x" * 4000, 0.0),
         ("It is 12 o'clock. " + " ".join(map(str, range(200))), 0.0),
@@ -352,6 +355,22 @@ def test_only_what_the_user_reads_is_told(own, reply, told):
     env.reset(options={"task_index": 0})
     *_, info = env.step(reply)
     assert info["metrics"]["communicate"] == told
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("180.1", "That is $180.10.", True),
+        ("180.1", "That is $180.15.", False),
+        ("1497.65", "You get $1,497.65 back.", True),
+        ("10", "There are 10 of them.", True),
+        ("10", "There are 210, or 105.", False),
+        ("64GB", "It has 64gb.", True),
+        ("IL", "Chicago, IL", True),
+    ],
+)
+def test_numbers_are_told_as_a_whole(text, words, told):
+    assert (Criteria.of({"communicate_info": [text], "reward_basis": ["COMMUNICATE"]}).heard(words) == {text}) == told
 
 
 def test_history_beside_calls_is_not_told(own):

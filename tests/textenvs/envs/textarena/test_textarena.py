@@ -192,8 +192,9 @@ def test_where_there_is_no_expert():
 @pytest.mark.parametrize("game", sorted(f"{name}-v0" for name in TWO_PLAYER))
 @pytest.mark.parametrize("seat", [0, 1])
 def test_two_players(game, seat):
-    """Neither side ever makes an invalid move, every game ends, and the opponent is beaten now and then."""
-    env = TextArena(game, seat=seat, options={"winning_score": 40} if game == "PigDice-v0" else None)
+    """Neither side ever makes an invalid move, every game ends, and a random opponent is beaten now and then."""
+    options = {"winning_score": 40} if game == "PigDice-v0" else None
+    env = TextArena(game, opponent="random", seat=seat, options=options)
     rng = np.random.default_rng(seat)
     rewards = set()
     for seed in range(8):
@@ -354,6 +355,8 @@ def test_tasks():
         ({"options": {"max_numbers": 3}}, "cannot be started with options=.*max_numbers"),
         ({"options": {"f": print}}, "options must be a mapping as in JSON"),
         ({"seat": 1}, "seat must be 0, in a game for one, not 1"),
+        ({"opponent": "random"}, "opponent='random' is for a game for two, and GuessTheNumber-v0 is for one"),
+        ({"game": "Nim-v0", "opponent": "perfect"}, "opponent"),
         ({"game": "Nim-v0", "seat": 2}, "seat must be 0 or 1, not 2"),
         ({"game": "Nim-v0", "level": "hard"}, "give either game or level"),
     ],
