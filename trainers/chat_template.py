@@ -130,7 +130,10 @@ class ControlTokens:
         if self._values.isdisjoint(ids):
             return ids
         if len(text) < 2:
-            raise ValueError(f"the tokenizer makes a control token of the single character {text!r} of a message")
+            raise RendererError(
+                f"the tokenizer makes a control token of the single character {text!r}, which a message may have: use "
+                "a tokenizer whose special tokens are longer"
+            )
         middle = len(text) // 2
         return [*self._harmless(text[:middle]), *self._harmless(text[middle:])]
 
