@@ -158,7 +158,7 @@ def end_token_ids_of(section: ModelSection) -> tuple[int, ...]:
     if section.path == "tiny":
         return ()
     folder = _folder(section.path, weights=False)
-    with _loading(section.path):
+    with _loading(section.path, folder):
         return Policy(folder, None).end_token_ids
 
 
