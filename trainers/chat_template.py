@@ -184,6 +184,14 @@ class RejectedError(RendererError):
     """The template rejects a conversation, or does not show it."""
 
 
+def place_of(reply: str, text: str) -> int:
+    """Where a rendered conversation has the assistant's reply; ``RejectedError`` where it is not as it was given."""
+    place = text.find(reply)
+    if place < 0:
+        raise RejectedError(f"the chat template does not show an assistant's reply {reply!r} as it is")
+    return place
+
+
 class Show(Protocol):
     """Renders messages in a template's form as text; raises :class:`RejectedError` in the template's words."""
 
