@@ -146,8 +146,10 @@ class BoundedTemplates:
                 add_generation_prompt=generate,
                 **{**self._tokenizer.special_tokens_map, **kwargs},
             )
-        except (RecursionError, MemoryError, OverflowError, SyntaxError) as error:
-            raise LimitError(f"the chat template cannot be run: {type(error).__name__}") from error
+        except (RecursionError, SyntaxError) as error:
+            raise LimitError("the chat template is nested too deeply, or calls itself without end") from error
+        except (MemoryError, OverflowError) as error:
+            raise LimitError("the chat template needs more memory, or larger numbers, than there are") from error
         finally:
             _budget.reset(token)
             self._saved -= time.thread_time() - started

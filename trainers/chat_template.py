@@ -130,7 +130,10 @@ class ControlTokens:
         if self._values.isdisjoint(ids):
             return ids
         if len(text) < 2:
-            raise ValueError(f"the tokenizer makes a control token of the single character {text!r} of a message")
+            raise RendererError(
+                f"the tokenizer makes a control token of the single character {text!r}, which a message may have: use "
+                "a tokenizer whose special tokens are longer"
+            )
         middle = len(text) // 2
         return [*self._harmless(text[:middle]), *self._harmless(text[middle:])]
 
@@ -179,6 +182,14 @@ class RendererError(ValueError):
 
 class RejectedError(RendererError):
     """The template rejects a conversation, or does not show it."""
+
+
+def place_of(reply: str, text: str) -> int:
+    """Where a rendered conversation has the assistant's reply; ``RejectedError`` where it is not as it was given."""
+    place = text.find(reply)
+    if place < 0:
+        raise RejectedError(f"the chat template does not show an assistant's reply {reply!r} as it is")
+    return place
 
 
 class Show(Protocol):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textenvs.text import excerpt
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -21,6 +23,13 @@ _SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
 _WEIGHTS = "*.safetensors"
 _TOKENIZER = ("tokenizer*", "vocab*")
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
+_MAPPINGS = frozenset(
+    {
+        *(_CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+        *("special_tokens_map.json", "added_tokens.json"),
+    }
+)
+_MESSAGE_CHARS = 300
 
 
 class HubError(ValueError):
@@ -117,6 +126,44 @@ def _read(source: str | Path, name: str) -> Any:
         return None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{source}: {name} cannot be read ({error})") from error
+
+
+def reason(folder: str | Path, error: Exception) -> str:
+    """Why a model's folder could not be read, in words: a file of it that is not what it must be, or the error."""
+    if (problem := next(_file_problems(Path(folder)), None)) is not None:
+        return problem
+    text = excerpt(" ".join(str(error).split()), _MESSAGE_CHARS)
+    if isinstance(error, OSError | ValueError):
+        return text
+    return f"one of its files is damaged or of another version: {type(error).__name__}{f': {text}' if text else ''}"
+
+
+def _file_problems(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.json")):
+        if path.name == _INDEX or not path.is_file():
+            continue
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except RecursionError:
+            yield f"{path.name} is nested too deeply"
+        except (OSError, ValueError) as problem:
+            yield f"{path.name} cannot be read: {excerpt(str(problem), _MESSAGE_CHARS)}"
+        else:
+            # Older tokenizers keep merges and words in lists; these files are mappings in every version.
+            if path.name in _MAPPINGS and not isinstance(value, dict):
+                yield f"{path.name} is a {type(value).__name__} and must be an object"
+            elif path.name == "tokenizer.json":
+                yield from (f"{path.name} has {problem}" for problem in _tokenizer_problems(value))
+
+
+def _tokenizer_problems(value: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(value.get("model"), dict):
+        yield "no object 'model', which has a tokenizer's words"
+    tokens = value.get("added_tokens")
+    if not isinstance(tokens, list):
+        yield "no list 'added_tokens'"
+    elif not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in tokens):
+        yield "an entry of 'added_tokens' that is no token: one is an object with 'id' and 'content'"
 
 
 def _made() -> Path:

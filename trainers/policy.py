@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from . import hub, tiny
@@ -58,7 +57,7 @@ class Policy:
         """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say."""
         if self._model is None:
             assert self._folder is not None
-            with _loading(str(self._folder)):
+            with _loading(str(self._folder), self._folder):
                 self._model = AutoModelForCausalLM.from_pretrained(
                     self._folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
                 ).eval()
@@ -126,7 +125,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
         return Policy(model, tokenizer)
     folder = _folder(section.path, weights=True)
     policy = Policy(folder, tokenizer)
-    with _loading(section.path):
+    with _loading(section.path, folder):
         ModelSource(folder).check_files()
         words = policy.skeleton.config.get_text_config().vocab_size
         _ = policy.end_token_ids  # refused here, not by an engine later
@@ -143,12 +142,13 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
     if section.path == "tiny":
         return tiny.build_tokenizer(texts(), section.vocab_size)
     folder = _folder(section.path, weights=False)
-    with _loading(section.path):
+    with _loading(section.path, folder):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        knows_words = bool(tokenizer.encode("a", add_special_tokens=False))
     if tokenizer.chat_template is None:
         raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
     # What transformers makes of a folder without tokenizer.json knows no words.
-    if not tokenizer.encode("a", add_special_tokens=False):
+    if not knows_words:
         raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
     return tokenizer
 
@@ -158,7 +158,7 @@ def end_token_ids_of(section: ModelSection) -> tuple[int, ...]:
     if section.path == "tiny":
         return ()
     folder = _folder(section.path, weights=False)
-    with _loading(section.path):
+    with _loading(section.path, folder):
         return Policy(folder, None).end_token_ids
 
 
@@ -167,7 +167,7 @@ def positions(section: ModelSection) -> int | None:
     if section.path == "tiny":
         return None
     folder = _folder(section.path, weights=False)
-    with _loading(section.path):
+    with _loading(section.path, folder):
         text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
     found = getattr(text, "max_position_embeddings", None)
     return found if isinstance(found, int) else None
@@ -197,11 +197,16 @@ def _link(source: str, target: str) -> None:
 
 
 @contextmanager
-def _loading(path: str) -> Iterator[None]:
+def _loading(path: str, folder: Path) -> Iterator[None]:
+    """Make a ``PolicyError`` of all that transformers raises about a folder: its code meets files of anybody's."""
     try:
         yield
-    except (OSError, ValueError, SafetensorError) as error:
+    except PolicyError:
+        raise
+    except torch.OutOfMemoryError:  # this machine's fault
+        raise
+    except Exception as error:
         raise PolicyError(
-            f"model.path={path}: transformers cannot load it ({error}); give a folder with config.json, weights "
-            "and tokenizer, a name on the Hugging Face hub, or `tiny`"
+            f"model.path={path}: transformers cannot load it ({hub.reason(folder, error)}); give a folder with "
+            "config.json, weights and tokenizer, a name on the Hugging Face hub, or `tiny`"
         ) from error

@@ -17,7 +17,7 @@ from ..messages import Message, ToolCall, clean_text
 #: The longest text (content and reasoning together) that is taken as an answer, in characters.
 MAX_TEXT = 2**20
 #: The most tool calls that are taken as an answer.
-MAX_CALLS = 1024
+MAX_CALLS = 128
 #: No answer takes more tokens; a larger count is none.
 MAX_TOKENS = 10**9
 

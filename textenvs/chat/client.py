@@ -238,7 +238,6 @@ class ChatClient:
 
     async def _fetch(self, body: dict[str, Any]) -> tuple[Completion, str]:
         openai = self._openai
-        rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
         messages = self._reasoning.put(body["messages"])
         size = len(json.dumps({**body, "messages": messages}, ensure_ascii=False).encode())
         most = size + _TEMPLATE_TOKENS_PER_MESSAGE * len(messages)
@@ -247,7 +246,8 @@ class ChatClient:
         token = _current.set(request)
         refusal: Refusal | None = None
         try:
-            await self._create(model=body["model"], messages=messages, extra_body=rest)  # type: ignore[arg-type]
+            # All in `extra_body`: the openai client would walk through every message, by its types, at each request.
+            await self._create(model=body["model"], messages=[], extra_body={**body, "messages": messages})
             assert request.completion is not None
             completion = replace(request.completion, attempts=request.attempts, cost=request.dollars)
             return self._seen(completion), request.body

@@ -57,6 +57,7 @@ from ..chat_template import (
     Tools,
     any_of,
     check_kwargs,
+    place_of,
     reasoning_of,
     show_with,
 )
@@ -232,7 +233,7 @@ class Renderer:
         talk = (user(_QUESTION), assistant(_REPLY), *new)
         self.forms.check(talk, tools)
         text = self._text(talk, tools)
-        return text.after(text.marked.index(_REPLY) + len(_REPLY))
+        return text.after(place_of(_REPLY, text.marked) + len(_REPLY))
 
     def _turn_end(self, text: MarkedText) -> int:
         """The special token that ends the turn before a bridge."""
@@ -248,7 +249,7 @@ class Renderer:
     def _refuse_channels(self, bridge: MarkedText) -> None:
         """Refuse a template whose replies begin with control tokens that the generation prompt does not have."""
         talk = self._text((user(_QUESTION), assistant(_REPLY), user(_QUESTION)), None).marked
-        before, prompt = talk[: talk.index(_REPLY)], self._text((user(_QUESTION),), None).marked
+        before, prompt = talk[: place_of(_REPLY, talk)], self._text((user(_QUESTION),), None).marked
         if own := Counter(self._control.pattern.findall(before)) - Counter(self._control.pattern.findall(prompt)):
             end = self._control.pattern.search(bridge.marked)
             raise RendererError(

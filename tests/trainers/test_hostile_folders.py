@@ -1,0 +1,100 @@
+"""Model folders with files that are not what they must be: refused in words, whatever the file and the fault."""
+
+import json
+import shutil
+
+import pytest
+
+from trainers import tiny
+from trainers.chat_template import RendererError
+from trainers.config.model import ModelSection
+from trainers.policy import PolicyError, load
+from trainers.rollout.renderer import Renderer
+
+JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "added_tokens.json")
+#: No words for a person who has only the folder.
+NO_WORDS = ("substring not found", "RecursionError", "has no attribute", "not subscriptable", "not iterable")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "good"
+    tokenizer = tiny.build_tokenizer(["How many? 12 apples."] * 3, 300)
+    tiny.save(folder, tiny.build_model(len(tokenizer), hidden=32, layers=1), tokenizer)
+    return folder
+
+
+def refusal(good, tmp_path, name, content):
+    """What a folder with this file is refused with; the words must name what to look at."""
+    folder = shutil.copytree(good, tmp_path / "model")
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((PolicyError, RendererError)) as caught:
+        Renderer(load(ModelSection(path=str(folder)), lambda: [], max_context=64, seed=0).tokenizer)
+    words = str(caught.value)
+    assert 30 < len(words) < 1500
+    assert not [bad for bad in NO_WORDS if bad in words], words
+    return words
+
+
+def changed(good, name, **entries):
+    value = json.loads((good / name).read_text())
+    return json.dumps({key: item for key, item in {**value, **entries}.items() if item is not ...})
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, '{"a":' * 100_000, "[1]", "7", '"x"', "", '{"a": ', b"\xff\xfe\x00"]
+)
+@pytest.mark.parametrize("name", JSON_FILES)
+def test_a_file_that_is_no_json_object_is_named(good, tmp_path, name, content):
+    assert name in refusal(good, tmp_path, name, content)
+
+
+TOKENIZERS = {
+    "no added tokens": {"added_tokens": ...},
+    "null": {"added_tokens": None},
+    "number": {"added_tokens": 7},
+    "number in list": {"added_tokens": [7]},
+    "no model": {"model": ...},
+    "model null": {"model": None},
+    "model text": {"model": "BPE"},
+}
+
+
+@pytest.mark.parametrize("entries", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_tokenizer_without_its_parts_says_which(good, tmp_path, entries):
+    (key,) = entries
+    assert f"'{key}'" in refusal(good, tmp_path, "tokenizer.json", changed(good, "tokenizer.json", **entries))
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("tokenizer.json", {"decoder": 7}),
+        ("tokenizer_config.json", {"model_max_length": "x"}),
+        ("tokenizer_config.json", {"eos_token": "a"}),
+        ("tokenizer_config.json", {"eos_token": [7]}),
+        ("config.json", {"vocab_size": -1}),
+        ("config.json", {"hidden_size": "x"}),
+        ("config.json", {"num_attention_heads": 0}),
+    ],
+)
+def test_values_of_another_kind_are_refused(good, tmp_path, name, entries):
+    refusal(good, tmp_path, name, changed(good, name, **entries))
+
+
+REPLY = "{{ '' if m.content == 'zqreplyqz' else m.content }}"
+TEMPLATES = {
+    "hides one reply": "{% for m in messages %}<|im_start|>" + REPLY + "<|im_end|>\n{% endfor %}",
+    "replaces": "{% for m in messages %}{{ m.content | replace('zqreplyqz', 'x') }}<|im_end|>{% endfor %}",
+    "cuts": "{% for m in messages %}<|im_start|>{{ m.content[:5] }}<|im_end|>{% endfor %}",
+    "calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "divides by zero": "{{ 1 / 0 }}",
+    "unfinished": "{% for m in messages %}",
+    "deep": "{{ " + "(" * 10_000 + "1",
+    "nothing": "x",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_templates_that_show_no_replies_are_refused(good, tmp_path, template):
+    assert "template" in refusal(good, tmp_path, "chat_template.jinja", template)
