@@ -45,7 +45,8 @@ def boards(only: list[str] | None) -> Iterator[tuple[str, str, list[str]]]:
 def evaluations(name: str, env_id: str, options: list[str], words: list[str]) -> Iterator[tuple[str, list[str]]]:
     """What is played: a name for its folder, and the words of ``textenvs evaluate`` after the options."""
     with closing(make(env_id, **dict(word.split("=") for word in options))) as env:
-        scripts = [script for script in SCRIPTS if has_script(env, script)]
+        scripts = [name for name in SCRIPTS if has_script(env, name)]
+        script = env.own_script
         attacks = [attack for attack in env.attacks() if not attack.rehearse or "expert" in scripts]
         size = env.tasks.size
     wanted = OTHERS_PLAYED.get(name, PLAYED) if words else FEWER_SCRIPTED.get(name, SCRIPTED)
@@ -54,8 +55,12 @@ def evaluations(name: str, env_id: str, options: list[str], words: list[str]) ->
     if words:
         yield "model", [*words, "--num-tasks", str(count[False])]
         return
-    for script in scripts:
-        yield script, ["--policy", script, "--num-tasks", str(count[False])]
+    for played in scripts:
+        # The expert's marginal bytes are of 200 episodes.
+        tasks = min(200, size or 200) if played == "expert" else count[False]
+        yield played, ["--policy", played, "--num-tasks", str(tasks)]
+    if script is not None:
+        yield "script", ["split=test", "--policy", "script", "--num-tasks", str(count[False])]
     for attack in attacks:
         yield (
             f"attack-{attack.name}",

@@ -3,6 +3,10 @@
 A family writes its attacks in ``textenvs/envs/<family>/attacks.py``; its class lists them as ``own_attacks``.
 An attack sees what any policy sees, the conversation, and never reads the environment's state. The contract test
 and ``textenvs audit`` play each, and fail where one comes near the scripted expert.
+
+A family's *script* (``textenvs/envs/<family>/script.py``; its class has it as ``own_script``) has the same form and the
+other aim: to do the task, in an hour's work, from the wordings of training tasks. What it earns on test tasks is the
+column *scriptable* of the leaderboard.
 """
 
 from __future__ import annotations

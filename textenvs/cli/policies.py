@@ -9,7 +9,15 @@ from typing import Any
 
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, other_tasks, rehearsed
-from ..evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
+from ..evaluate.policies import (
+    FAMILY_SCRIPT,
+    SCRIPTS,
+    AttackPolicy,
+    FunctionPolicy,
+    Policy,
+    ScriptedPolicy,
+    load_function,
+)
 from ..text import nearest
 from .arguments import COMMANDS, add_arguments
 from .common import CommandError, expected_errors, import_from_here, parse_options
@@ -68,11 +76,16 @@ def policy_of(
             if env is None or not has_script(env, name):
                 raise CommandError(f"{env_id} has no script {name!r}", 2)
             return ScriptedPolicy(name), {"script": name}
+        if name == FAMILY_SCRIPT:
+            if env is None or env.own_script is None:
+                raise CommandError(f"{env_id} has no script.py (its class's own_script)", 2)
+            return AttackPolicy(env.own_script), {"script": name}
         if name.startswith(_ATTACK):
             return _attack(env, env_id, name.removeprefix(_ATTACK), arguments, played)
         if ":" not in name:
-            known = f"{', '.join(SCRIPTS)}, attack:NAME or module:function"
-            hint = nearest(name, SCRIPTS, f"the attacks are in `textenvs describe {env_id}`")
+            scripts = (*SCRIPTS, FAMILY_SCRIPT)
+            known = f"{', '.join(scripts)}, attack:NAME or module:function"
+            hint = nearest(name, scripts, f"the attacks are in `textenvs describe {env_id}`")
             raise CommandError(f"--policy is {known}, not {name!r}; {hint}", 2)
         import_from_here()
         return FunctionPolicy(load_function(name)), {"function": name}

@@ -1,18 +1,22 @@
 """Scores of many policies on many environments: rows from evaluations, kept as JSON lines, and the page made of them.
 
 A row is what one folder of ``textenvs evaluate --out`` came to, with all that its command needs. Its key is the
-environment, its options and the policy's name; a row with the same key replaces the earlier one.
+environment, its options and the policy's name; a row with the same key replaces the earlier one. Two columns say how
+much of an environment needs no model: what its script earns on test tasks, and how little its expert's episodes add to
+one another (:func:`marginal_bytes`).
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..bounded_files import parse_json, read_text
+from ..messages import Messages, text_of
 from ..registry import describe, list_environments
 from ..text import printable
 from .records import MANIFEST, FolderError, read_folder, write_text
@@ -24,25 +28,42 @@ _ROWS_FILE = 64 << 20  # bytes of a file of rows
 _FIELDS = {
     "name", "note", "environment", "policy", "tasks", "samples", "seed", "episodes", "failed", "success", "return",
 }  # fmt: skip
-_COLUMNS = ("expert", "careless", "best attack", "random", "null")
+#: A field of the expert's row alone, where it has episodes enough.
+_BYTES = "marginal_bytes"
+_COLUMNS = ("expert", "careless", "best attack", "random", "null", "scriptable")
+#: Of how many episodes :func:`marginal_bytes` compresses the replies, and how many of these are the file they add to.
+_EPISODES, _BASE = 200, 100
 _SCRIPT, _ATTACK, _MODEL = range(3)
 _NULL = "silence"  # the attack that says nothing
+_SCRIPTABLE = "script"  # the family's script.py, on test tasks
 
 _HEAD = """# Scores
 
 Written by `textenvs leaderboard` from [leaderboard.jsonl](leaderboard.jsonl); do not edit. *Expert*, *careless* and
 *random* are the scripts of each environment, *null* says nothing, and the *best attack* is, of those that the
-environment ships ([audit](audit.md)), the one with the highest mean return; it is chosen by these same episodes. All
-else are models. *Solved* is the share of episodes that the environment ended as solved, with Wilson's interval; mean
-returns have a bootstrap's. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)). What has no number was
-not played.
+environment ships ([audit](audit.md)), the one with the highest mean return; it is chosen by these same episodes.
+*Scriptable* is the family's `script.py`, an hour's work from the wordings of training tasks, on test tasks, whose
+wordings are others; blank where there is none. *Marginal bytes* is what the expert's 101st to 200th episode add to a
+compressed file of its first hundred: its replies in 200 episodes (texts and calls, one a line) as one file, less those
+of the first 100, each compressed by LZMA (`lzma.compress(..., preset=9)`), over 100; in bytes an episode. Few bytes say
+that another episode shows little that a hundred have not. All else are models.
+
+*Solved* is the share of episodes that the environment ended as solved, with Wilson's interval; mean returns have a
+bootstrap's. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)). What has no number was not played.
 
 All scripts and attacks, and then a model, on every environment:
 
     python -m benchmarks.leaderboard
     python -m benchmarks.leaderboard --model NAME --base-url http://localhost:8000/v1    (or --local FOLDER)
 
-Both add their rows to this page; `textenv/tau2` needs [its data](environments/tau2.md). One environment alone:
+Both add their rows to this page; `textenv/tau2` needs [its data](environments/tau2.md). One environment alone, its
+script, and its marginal bytes:
+
+    textenvs evaluate textenv/clarify split=test --policy script --num-tasks 100 --out outputs/script
+    textenvs evaluate textenv/clarify --policy expert --num-tasks 200 --out outputs/expert
+    textenvs leaderboard outputs/script outputs/expert
+
+And a model:
 
     textenvs evaluate textenv/clarify --model NAME --base-url http://localhost:8000/v1 --num-tasks 64 --out outputs/row
     textenvs leaderboard outputs/row --note "server and machine"
@@ -79,10 +100,13 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
     own = policy.get("script") or (f"attack:{policy['attack']}" if "attack" in policy else None)
     if own is None:
         name = name or policy.get("function") or policy.get("model") or Path(policy["local"]).name
-        if name in _COLUMNS or name.startswith("attack:"):
+        if name in (*_COLUMNS, _SCRIPTABLE) or name.startswith("attack:"):
             raise FolderError(
                 f"{folder}: a model called {name!r} would be mistaken for a script; give it another --name"
             )
+    if own == _SCRIPTABLE and manifest["environment"]["options"].get("split") != "test":
+        raise FolderError(f"{folder}: a script is written from training tasks; evaluate it with split=test")
+    enough = own == "expert" and manifest["samples"] == 1 and len(records) >= _EPISODES and not numbers["failed"]
     return {
         "name": own or name,
         "note": " ".join(note.split()),
@@ -90,7 +114,27 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
         "policy": policy,
         **{key: numbers[key] for key in ("episodes", "failed")},
         **{key: {end: _rounded(value) for end, value in numbers[key].items()} for key in ("success", "return")},
+        **({_BYTES: marginal_bytes([record.messages for record in records])} if enough else {}),
     }
+
+
+def marginal_bytes(episodes: Sequence[Messages]) -> float:
+    """Return what the 101st to 200th episode add to a compressed file of the first hundred, in bytes an episode.
+
+    The file has the assistant's replies, their texts and their calls as JSON, one a line, compressed by LZMA.
+
+    Raises:
+        ValueError: There are fewer than 200 episodes.
+    """
+    if len(episodes) < _EPISODES:
+        raise ValueError(f"marginal bytes need {_EPISODES} episodes, not {len(episodes)}")
+
+    def size(count: int) -> int:
+        replies = (message for episode in episodes[:count] for message in episode if message["role"] == "assistant")
+        lines = (text_of(reply) + json.dumps(reply.get("tool_calls") or "") for reply in replies)
+        return len(lzma.compress("\n".join(lines).encode("utf-8", "surrogatepass"), preset=9))
+
+    return (size(_EPISODES) - size(_BASE)) / (_EPISODES - _BASE)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -101,7 +145,7 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(text.split("\n") if text else (), start=1):
         try:
             row = parse_json(line)
-            if not isinstance(row, dict) or set(row) != _FIELDS:
+            if not isinstance(row, dict) or set(row) - {_BYTES} != _FIELDS:
                 raise ValueError(f"its fields are not {', '.join(sorted(_FIELDS))}")
             page([row])
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -155,14 +199,16 @@ def page(rows: Sequence[Row]) -> str:
     for row in rows:
         boards.setdefault(_board(row), []).append(row)
     columns = (*_COLUMNS, *dict.fromkeys(row["name"] for row in rows if _kind(row) == _MODEL))
-    lines = [_HEAD, "## Solved", "", _line(["", *columns]), _line(["---"] * (1 + len(columns)))]
+    heads = ["", *_COLUMNS, "marginal bytes", *columns[len(_COLUMNS) :]]
+    lines = [_HEAD, "## Solved", "", _line(heads), _line(["---"] * len(heads))]
     known = list_environments(with_arguments=True)
     played = {row["environment"]["id"]: row["environment"]["version"] for row in rows}
     for name, board in boards.items():
         shown = _shown(board)
-        lines.append(
-            _line([f"`{name}`", *(_share(shown[each]["success"]) if each in shown else "" for each in columns)])
-        )
+        cells = [_share(shown[each]["success"]) if each in shown else "" for each in columns]
+        added = shown.get("expert", {}).get(_BYTES)
+        cells.insert(len(_COLUMNS), "" if added is None else f"{added:.0f}")
+        lines.append(_line([f"`{name}`", *cells]))
     lines += ["", *(f"`{env_id}` was not played{_needs(env_id)}." for env_id in known if env_id not in played)]
     for name, board in boards.items():
         lines += ["", f"## {name}", ""]
@@ -189,6 +235,8 @@ def _cells(label: str, row: Row) -> Iterator[str]:
 def _shown(board: Sequence[Row]) -> dict[str, Row]:
     """The rows of one environment by their columns."""
     found = {row["name"]: row for row in board if _kind(row) != _ATTACK}
+    if script := found.pop(_SCRIPTABLE, None):
+        found["scriptable"] = script
     if attacks := [row for row in board if _kind(row) == _ATTACK]:
         found["best attack"] = max(attacks, key=lambda row: row["return"]["value"])
         silent = [row for row in attacks if row["policy"]["attack"] == _NULL]
@@ -197,8 +245,11 @@ def _shown(board: Sequence[Row]) -> dict[str, Row]:
 
 
 def _board(row: Row) -> str:
-    """The environment and its options: what is compared on the same tasks."""
-    return " ".join([row["environment"]["id"], *_pairs(row["environment"]["options"])])
+    """The environment and its options: what is compared on the same tasks; a script on those of the other split."""
+    options = row["environment"]["options"]
+    if row["policy"].get("script") == _SCRIPTABLE:
+        options = {name: value for name, value in options.items() if name != "split"}
+    return " ".join([row["environment"]["id"], *_pairs(options)])
 
 
 def _needs(env_id: str) -> str:

@@ -20,6 +20,9 @@ from ..env import TextEnv
 from ..messages import Message, Messages
 from ..options import Share, checked, resolve
 
+#: The name of a family's script (:attr:`~textenvs.env.TextEnv.own_script`) among policies.
+FAMILY_SCRIPT = "script"
+
 #: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
 Script = Literal["expert", "careless", "random"]
 SCRIPTS: tuple[Script, ...] = ("expert", "careless", "random")
@@ -92,7 +95,7 @@ class ScriptedPolicy(Policy):
 
 
 class AttackPolicy(Policy):
-    """An environment's attack, with conversations of the expert in other episodes for one that remembers."""
+    """An environment's attack or script, with conversations of the expert in other episodes for one that remembers."""
 
     def __init__(self, attack: Attack, rehearsed: Sequence[Messages] = ()) -> None:
         self.attack = attack

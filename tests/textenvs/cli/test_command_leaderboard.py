@@ -5,14 +5,17 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import textenvs
 from textenvs.cli import main
 from textenvs.evaluate.baselines import play_attack
-from textenvs.evaluate.leaderboard import command_of, page, read_rows, row_of
+from textenvs.evaluate.leaderboard import command_of, marginal_bytes, page, read_rows, row_of
 from textenvs.evaluate.records import read_folder
 from textenvs.evaluate.summary import summarize
+from textenvs.messages import assistant, user
+from textenvs.tools import call
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "textenvs" / "chat"))
@@ -80,6 +83,52 @@ def test_rows_are_what_evaluate_reports_and_their_commands_play_the_same_again(h
     before = (here / "board.jsonl").read_bytes(), text
     assert main(["leaderboard", "silence", "--rows", "board.jsonl"]) == 0
     assert ((here / "board.jsonl").read_bytes(), (here / "board.md").read_text()) == before
+
+
+def test_a_script_is_a_column_beside_training_tasks(here, capsys):
+    env, words = "textenv/service-desk", ("--policy", "script")
+    assert evaluate("expert", "--policy", "expert", env=env) == 0
+    assert evaluate("test", "split=test", *words, env=env) == evaluate("train", *words, env=env) == 0
+    assert main(["leaderboard", "expert", "test", "--rows", "board.jsonl"]) == 0
+    text = (here / "board.md").read_text()
+    assert text.count("## textenv/service-desk") == 1
+    assert "| scriptable | 6 |" in text
+    assert "split=test --policy script --num-tasks 6" in text
+    assert main(["leaderboard", "train", "--rows", "board.jsonl"]) == 1
+    assert "evaluate it with split=test" in capsys.readouterr().err
+    assert evaluate("none", *words, env="textenv/self-correct") == 2
+    assert "textenv/self-correct has no script.py" in capsys.readouterr().err
+
+
+def test_marginal_bytes_are_what_later_episodes_add(here):
+    def episodes(reply):
+        return [(user("?"), assistant(reply(number))) for number in range(200)]
+
+    letters = np.random.default_rng(0).integers(97, 123, size=(200, 400), dtype=np.uint8)
+    entropy = 400 * np.log2(26) / 8  # bytes of a reply of random letters
+    assert marginal_bytes(episodes(lambda number: "the same")) < 1
+    assert marginal_bytes(episodes(lambda number: letters[number].tobytes().decode())) == pytest.approx(
+        entropy, rel=0.1
+    )
+    assert marginal_bytes(episodes(lambda number: letters[number % 100].tobytes().decode())) < entropy / 20
+    called = [(user("?"), assistant("", [call("f", x=letters[i].tobytes().decode())])) for i in range(200)]
+    assert marginal_bytes(called) > entropy / 2
+    asked = [(user(letters[i].tobytes().decode()), assistant("yes")) for i in range(200)]
+    assert marginal_bytes(asked) < 1
+    with pytest.raises(ValueError, match="200 episodes, not 199"):
+        marginal_bytes(called[1:])
+
+
+def test_an_expert_s_row_has_its_marginal_bytes(here):
+    assert evaluate("few", "--policy", "expert") == evaluate("many", "--policy", "expert", tasks="200") == 0
+    assert "marginal_bytes" not in row_of("few")
+    row = row_of("many")
+    assert row["marginal_bytes"] == marginal_bytes([record.messages for record in read_folder("many")[1]])
+    assert main(["leaderboard", "many", "--rows", "board.jsonl"]) == 0
+    assert read_rows(here / "board.jsonl") == [row]
+    lines = [line for line in (here / "board.md").read_text().splitlines() if line.startswith("|")]
+    head, _, cells = ([cell.strip() for cell in line.split("|")] for line in lines[:3])
+    assert cells[head.index("marginal bytes")] == f"{row['marginal_bytes']:.0f}"
 
 
 def test_a_model_behind_an_address_is_a_row_without_the_address(here):

@@ -304,7 +304,7 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
         (
             ["evaluate", "textenv/gsm8k", "--policy", "expurt"],
             2,
-            "--policy is expert, careless, random, attack:NAME or module:function, not 'expurt'; did you mean expert?",
+            "--policy is expert, careless, random, script, attack:NAME or module:function, not 'expurt'; did you mean",
         ),
         (
             ["users", "report", "textenv/clarify", "user.model=/absent", "-n", "1"],

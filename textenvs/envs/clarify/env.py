@@ -18,6 +18,7 @@ from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from .attacks import ATTACKS
+from .script import SCRIPT
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
 from .user import Reading, Speech, is_right, read, respond, told_too_much
 
@@ -77,6 +78,7 @@ class Clarify(TextEnv[ClarifyState]):
     levels = LEVELS
     attack_margin = 0.5
     own_attacks = ATTACKS
+    own_script = SCRIPT
 
     @checked
     def __init__(

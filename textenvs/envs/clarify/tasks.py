@@ -6,20 +6,22 @@ at least ``MIN_VALUES``: so a guess is right once in as many times at most, what
 are data, in ``requests.yaml``.
 
 Requests are a function of (options, split, seed, index) alone. Training and test requests are disjoint by construction:
-what a request says (its kind and its visible values, without names and things) decides its split. The hidden value has
-no part in that, or it could be guessed from the split.
+what a request says (its kind and its visible values, without names and things) decides its split, and so its wording:
+of each kind's wordings some are for test requests alone, and these use no others. The hidden value has no part in
+either, or it could be guessed from the split.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...messages import user
-from ...task import Endless, Split, Task, TaskError
+from ...task import Endless, Split, Task, TaskError, split_choices
 from ...text import load_yaml, quoted
 from ...tools.calculator import as_text, evaluate
 from ...users.guard import values_in
@@ -53,7 +55,7 @@ class Kind:
     """A kind of request: an entry of ``requests.yaml``, with slots that have the shared ones' fields and its own."""
 
     name: str
-    request: str
+    requests: tuple[str, ...]
     slots: tuple[Slot, ...]
     things: tuple[str, ...] = ("",)
     work: tuple[str, ...] = ()
@@ -81,7 +83,7 @@ def _slot(name: str, own: Mapping[str, Any] | None) -> Slot:
 def _kind(name: str, given: Mapping[str, Any]) -> Kind:
     things = given.get("things", [""])
     lists = {
-        **{field: given.get(field, ()) for field in ("work", "order")},
+        **{field: given.get(field, ()) for field in ("requests", "work", "order")},
         "slots": [_slot(*slot) for slot in given["slots"].items()],
         "things": _DATA["words"][things] if isinstance(things, str) else things,
     }
@@ -112,8 +114,15 @@ class Request:
             slot.name: slot.blank if slot.name in self.missing else slot.says.format(self.values[slot.name])
             for slot in self.kind.slots
         }
-        asked = self.kind.request.format(name=self.name, thing=self.thing, **said)
+        asked = self._wording().format(name=self.name, thing=self.thing, **said)
         return f"{asked} Answer with #### {self.kind.form}."
+
+    def _wording(self) -> str:
+        """One of its split's wordings, by all that is visible: what is hidden has no part in it."""
+        wordings = split_choices(self.kind.requests, _split_of(self))
+        shown = [str(self.values[slot.name]) for slot in self.kind.slots if slot.name not in self.missing]
+        digest = zlib.crc32("/".join((self.name, self.thing, *self.missing, *shown)).encode())
+        return wordings[digest % len(wordings)]
 
     @property
     def equations(self) -> tuple[str, ...]:
@@ -195,14 +204,14 @@ class Request:
         return request
 
 
-def _split_of(request: Request) -> str:
+def _split_of(request: Request) -> Split:
     # A weighted sum of what is visible, and not a hash: so some requests of every kind are held out whatever they leave
     # out, be it all but one slot of seven values. Odd weights, each another, so that the sum gives no answer away.
-    place = sum(
-        (2 * i + 1) * slot.values.index(request.values[slot.name])
-        for i, slot in enumerate(request.kind.slots)
-        if slot.name not in request.missing
-    )
+    place = 0
+    for i, slot in enumerate(request.kind.slots):
+        value = request.values[slot.name]
+        if slot.name not in request.missing and value in slot.values:  # a row by hand may have others
+            place += (2 * i + 1) * slot.values.index(value)
     return "test" if place % _HELD_OUT == 3 else "train"
 
 

@@ -24,6 +24,7 @@ from ...tools.python import python_tool
 from ...tools.toolbox import ToolResult
 from ..gsm8k.env import hasty_answer, with_other_number
 from .attacks import ATTACKS
+from .script import SCRIPT
 from .tasks import COLUMNS, LEVELS, ComputingLevel, GeneratedComputing, from_problem
 
 _SYSTEM_PROMPT = "Use the tool python to compute. When you know the answer, end with \\boxed{the answer}."
@@ -84,6 +85,7 @@ class MathPython(ToolEnv[MathState]):
     levels = LEVELS
     attack_margin = 0.9
     own_attacks = ATTACKS
+    own_script = SCRIPT
 
     @checked
     def __init__(

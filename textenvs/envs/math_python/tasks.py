@@ -2,7 +2,7 @@ r"""Problems: generated ones, and rows of files.
 
 Generated problems are solved by a short program: too long to do in one's head, with an integer as the answer.
 What is drawn, asked and computed is in ``problems.yaml``; the answer is what the problem's program prints. Training and
-test problems are disjoint: a question hashes to one split or the other.
+test problems are disjoint: what is drawn hashes to one split or the other, and so does every wording.
 
 Of rows, MATH (`hendrycks/math <https://github.com/hendrycks/math>`_) has ``problem``, ``level``, ``type`` (or
 ``subject``) and ``solution``, whose ``\boxed{...}`` is the answer; its 500-problem subset has ``answer``, too.
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from ...messages import clean_text, user
 from ...scoring.final_answer import boxed
-from ...task import Endless, Split, Task, TaskError, split_by_hash
+from ...task import Endless, Split, Task, TaskError, split_by_hash, split_choices
 from ...text import load_yaml
 
 ComputingLevel = Literal["easy", "medium", "hard"]
@@ -103,9 +103,10 @@ class GeneratedComputing(Endless):
         while True:
             kind = rng.choice(kinds)
             values = _draw(kind["draw"], rng)
-            question = Template(kind["question"]).substitute(values)
-            if split_by_hash(f"computing/{question}", _HELD_OUT) == self.split:
+            drawn = Template(kind["questions"][0]).substitute(values)  # what is drawn, whatever its wording
+            if split_by_hash(f"computing/{drawn}", _HELD_OUT) == self.split:
                 break
+        question = Template(rng.choice(split_choices(kind["questions"], self.split))).substitute(values)
         return Task(
             key=f"{self.level}/{self.split}/{self.seed}/{index}",
             data_source=f"textenvs/computing-{self.level}",

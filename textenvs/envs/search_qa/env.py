@@ -24,6 +24,7 @@ from ...tools.schema import Tool
 from ...tools.search import Corpus, Document, Search, SnippetChars, require_bm25s
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
+from .script import SCRIPT
 from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of
 
 TOOL = "search"
@@ -82,6 +83,7 @@ class SearchQA(ToolEnv[SearchState]):
     levels = LEVELS
     attack_margin = 0.5
     own_attacks = ATTACKS
+    own_script = SCRIPT
 
     @checked
     def __init__(

@@ -5,19 +5,20 @@ facts. Every fact stands on one page, in an order of the page's own. Questions a
 through Ostrel?"), *two hops* ("In which town was the author of 'The Copper Door' born?", where the first page names the
 second), or a *comparison* ("How many years lie between the births of Ada Brenn and Ole Tarv?"). No answer stands in its
 question. Training and test worlds are disjoint by construction: every name (each word of it) hashes to one split or the
-other. A world is a function of (level, split, seed, index) alone. Its words are in ``world.yaml``.
+other. So are wordings: of each list of questions and of sentences on pages some are for test worlds alone. A world is a
+function of (level, split, seed, index) alone. Its words are in ``world.yaml``.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...messages import user
-from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash
+from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash, split_choices
 from ...text import load_yaml
 from ...tools.search import Document
 
@@ -107,13 +108,13 @@ def make_world(level: str, split: Split, seed: int, index: int) -> World:
         for name, fact in _KINDS[thing.kind]["facts"].items():
             thing.facts[name] = _value(rng, names, things, thing, fact)
     documents = [
-        Document(f"{kind}-{i}", thing.name, _page(rng, thing))
+        Document(f"{kind}-{i}", thing.name, _page(rng, thing, split))
         for kind, group in things.items()
         for i, thing in enumerate(group)
     ]
     rng.shuffle(documents)
     kind = rng.choice(_HOPS[level])
-    asked = [each for each in _questions(kind, things) if each.answer.lower() not in each.text.lower()]
+    asked = [each for each in _questions(kind, things, split) if each.answer.lower() not in each.text.lower()]
     return World(tuple(documents), rng.choice(asked))
 
 
@@ -127,36 +128,43 @@ def _value(
     return str(rng.randint(*fact["years"])) if "years" in fact else str(rng.choice(_WORDS[fact["words"]]))
 
 
-def _page(rng: random.Random, thing: _Thing) -> str:
+def _page(rng: random.Random, thing: _Thing, split: Split) -> str:
     kind = _KINDS[thing.kind]
-    sentences = [rng.choice(kind["facts"][name]["page"]).format(value=value) for name, value in thing.facts.items()]
+
+    def pick(wordings: Sequence[str]) -> str:
+        return rng.choice(split_choices(wordings, split))
+
+    sentences = [pick(kind["facts"][name]["page"]).format(value=value) for name, value in thing.facts.items()]
     rng.shuffle(sentences)
-    return " ".join([rng.choice(kind["about"]).format(it=thing.name), *sentences])
+    return " ".join([pick(kind["about"]).format(it=thing.name), *sentences])
 
 
-def _questions(kind: str, things: Mapping[str, list[_Thing]]) -> Iterator[Question]:
+def _questions(kind: str, things: Mapping[str, list[_Thing]], split: Split) -> Iterator[Question]:
     everything = {each.name: each for group in things.values() for each in group}
     for thing in everything.values():
         for name, fact in _KINDS[thing.kind]["facts"].items():
             value = thing.facts[name]
             if kind == "one hop":
-                yield from _about(thing, thing.name, (thing.name,), kind, name)
+                yield from _about(thing, thing.name, (thing.name,), kind, split, name)
             elif kind == "two hops" and "via" in fact:
-                yield from _about(everything[value], fact["via"].format(it=thing.name), (thing.name, value), kind)
+                for frame in split_choices(fact["via"], split):
+                    described = frame.format(it=thing.name)
+                    yield from _about(everything[value], described, (thing.name, value), kind, split)
             elif kind == "comparison" and "between" in fact:
                 for other in things[thing.kind]:
-                    text = fact["between"].format(it=thing.name, other=other.name)
                     years = abs(int(value) - int(other.facts[name]))
                     if years and other is not thing:
-                        yield Question(kind, text, str(years), (thing.name, other.name))
+                        for frame in split_choices(fact["between"], split):
+                            text = frame.format(it=thing.name, other=other.name)
+                            yield Question(kind, text, str(years), (thing.name, other.name))
 
 
 def _about(
-    thing: _Thing, described: str, searches: tuple[str, ...], kind: str, only: str | None = None
+    thing: _Thing, described: str, searches: tuple[str, ...], kind: str, split: Split, only: str | None = None
 ) -> Iterator[Question]:
     for name, value in thing.facts.items():
         if only in (None, name):
-            for frame in _KINDS[thing.kind]["facts"][name]["ask"]:
+            for frame in split_choices(_KINDS[thing.kind]["facts"][name]["ask"], split):
                 yield Question(kind, frame.format(it=described), value, searches)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from ...attack import Attack, Cheater
 from ...messages import Messages
 from ...text import load_yaml
+from .script import NO_RULES
 
 
 class _Talk:
@@ -169,7 +170,13 @@ def _memoriser(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 ATTACKS: tuple[Attack, ...] = (
     *(_attack(**each) for each in load_yaml(__package__, "attacks.yaml")),
+    NO_RULES,
+    # A remembered refusal is right where another customer's wish is refused for the same reason.
     Attack(
-        "memoriser", "replays the expert's replies to the same request in 200 other episodes", _memoriser, rehearse=200
+        "memoriser",
+        "replays the expert's replies to the same request in 200 other episodes",
+        _memoriser,
+        rehearse=200,
+        fakes_solving=False,
     ),
 )

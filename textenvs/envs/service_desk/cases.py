@@ -46,7 +46,7 @@ def _draft(world: World, spec: Spec, customer: Customer | None) -> Draft:
     while "any" in spec:
         spec = {**_CASES["kinds"][rng.choice(spec["any"])], **{key: spec[key] for key in spec if key != "any"}}
     if customer is None:
-        chances = spec.get("customer", {"plus": 0.2, "gift_card": 1} if "both" in spec else {})
+        chances = {"plus": 0.15, **spec.get("customer", {"gift_card": 1} if "both" in spec else {})}
         customer = world.customer(**{name: rng.random() < chance for name, chance in chances.items()})
     if "both" not in spec:
         return _single(world, spec, customer)
@@ -83,8 +83,8 @@ def _single(world: World, spec: Spec, customer: Customer) -> Draft:
 def _order(world: World, spec: Spec, owner: Customer) -> Order:
     """An order of ``count`` products of a ``category`` in a ``status``.
 
-    ``ago`` days after delivery, ``late_by`` days after the promised day, or ``overdue``; ``final_sale`` for its first
-    product.
+    ``ago`` days after delivery, ``late_by`` days after the promised day, or ``overdue``; placed ``placed_ago`` days
+    ago; ``final_sale`` for its first product.
     """
     products = world.new_to(owner, world.pick(spec.get("count", 1)), spec.get("category"))
     return world.order(
@@ -94,6 +94,7 @@ def _order(world: World, spec: Spec, owner: Customer) -> Order:
         delivered_ago=world.pick(spec.get("ago"), world.rng.randint(2, RETURN_DAYS - 2)),
         late_by=world.pick(spec.get("late_by"), world.rng.randint(-2, 0)),
         overdue=world.pick(spec.get("overdue")),
+        placed_ago=world.pick(spec.get("placed_ago")),
         final_sale=spec.get("final_sale", False),
     )
 
@@ -120,7 +121,7 @@ class _WishMaker:
         elif name in ("lost", "dispute", "close"):
             values |= {"kind": "human"} if name == "lost" else {"kind": "human", "order_id": "", "things": ()}
             if reasons := _CASES["reasons"].get(name):
-                words = str(self.world.rng.choice(reasons))
+                words = self.world.word(reasons)
                 values["reason_words"] = words.format(amount=f"{money(self.world.rng, 20, 90) / 100:.2f}")
         else:
             values |= {"kind": name} | self.change(name, lines, spec, avoid)
@@ -158,16 +159,16 @@ class _WishMaker:
         if name == "cancel":
             words = _CASES["reasons"]["bad_cancel" if spec.get("bad_reason") else "cancel"]
             reason = rng.choice([*words])
-            return {"reason": reason, "reason_words": rng.choice(words[reason])}
+            return {"reason": reason, "reason_words": world.word(words[reason])}
         if name == "return":
-            values = {"item_ids": ids, "reason_words": rng.choice(_CASES["reasons"]["return"])}
+            values = {"item_ids": ids, "reason_words": world.word(_CASES["reasons"]["return"])}
             if spec.get("elsewhere"):
                 other = rng.choice([each for each in self.customer.payments if each.id != self.order.payment_id])
-                words = str(_CASES["elsewhere"]).format(where=_CASES["where"][other.kind])
+                words = world.word(_CASES["elsewhere"]).format(where=_CASES["where"][other.kind])
                 values |= {"payment_id": other.id, "payment_words": words}
             return values
         if name == "address":
-            return {"address": world.address()}
+            return {"address": world.address(self.order.address.state if rng.random() < 0.5 else None)}
         if name == "late_fee":
             return {}
         (line,) = lines
@@ -186,4 +187,4 @@ class _WishMaker:
         }
 
     def say(self, name: str, **values: str) -> str:
-        return str(self.world.rng.choice(_CASES["openings"][name])).format(**values)
+        return self.world.word(_CASES["openings"][name]).format(**values)

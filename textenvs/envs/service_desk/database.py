@@ -1,9 +1,9 @@
 """The shop's database: immutable records, and changes that return a new database.
 
 So a snapshot of an episode costs nothing, and forks cannot reach each other. A method refuses (:class:`DatabaseError`)
-what would make the data inconsistent: ids that do not exist, stock below zero, paying back more than was paid,
-cancelling what has been sent. The shop's *rules* (deadlines, fees, who may ask for what) are not enforced here: keeping
-them is the assistant's task.
+only what the data cannot hold: ids that do not exist, an item that came back before, paying back more than was paid.
+The shop's *rules* (an order's status, deadlines, stock, fees, who may ask for what) are not enforced here: keeping them
+is the assistant's task, and no error tells that one was broken.
 
 Money is in integer cents inside, and dollars in the arguments and texts of the tools.
 """
@@ -22,10 +22,11 @@ T = TypeVar("T")
 OrderStatus = Literal["pending", "shipped", "delivered", "cancelled"]
 LineStatus = Literal["kept", "returned", "exchanged"]
 PaymentKind = Literal["card", "paypal", "gift_card"]
-CancelReason = Literal["no_longer_needed", "ordered_by_mistake"]
+#: Why customers cancel. The shop's rules accept the first two; the database takes them all.
+CancelReason = Literal["no_longer_needed", "ordered_by_mistake", "found_cheaper", "wants_coupon", "takes_too_long"]
 
 #: The methods of :class:`Database` that change it; the tools of the same names call them.
-WRITES = ("cancel_order", "return_items", "refund", "exchange_items", "change_address", "transfer_to_human")
+WRITES = ("cancel_order", "return_items", "refund", "exchange_items", "change_address", "charge", "transfer_to_human")
 
 
 class DatabaseError(ToolError):
@@ -88,7 +89,7 @@ class Customer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Item(Record):
-    """One variant of a product: what is actually bought. ``price`` is in cents."""
+    """One variant of a product: what is actually bought. ``price`` is in cents; ``stock`` below 0 is back-ordered."""
 
     id: str
     options: tuple[tuple[str, str], ...]
@@ -226,13 +227,13 @@ class Database(Record):
         return _found(next(found, None), f"there is no item {item_id!r}; get_product shows a product's items")
 
     def cancel_order(self, order_id: str, reason: str) -> Database:
-        order = self._in_status(order_id, "pending", "cancelled")
-        after = replace(order, status="cancelled", cancel_reason=reason)
-        return self._restock(order.lines, 1)._move(after, order.payment_id, -order.paid)
+        """Cancel an order, whatever its status. Moves no money: that is :meth:`refund`'s."""
+        order = self._active(order_id)
+        return self._restock(order.lines, 1)._with_order(replace(order, status="cancelled", cancel_reason=reason))
 
     def return_items(self, order_id: str, item_ids: Sequence[str]) -> Database:
-        """Note that items of a delivered order come back. Moves no money: that is :meth:`refund`'s."""
-        order = self._in_status(order_id, "delivered", "returned")
+        """Note that items of an order come back. Moves no money: that is :meth:`refund`'s."""
+        order = self._active(order_id)
         lines, _ = _hand_back(order, item_ids, "returned")
         return self._with_order(replace(order, lines=lines))
 
@@ -241,9 +242,14 @@ class Database(Record):
         payment = self.customer(order.customer_id).payment(payment_id)
         return self._move(order, payment.id, -_cents(amount))
 
+    def charge(self, order_id: str, amount: float, payment_id: str) -> Database:
+        order = self.order(order_id)
+        payment = self.customer(order.customer_id).payment(payment_id)
+        return self._move(order, payment.id, _cents(amount))
+
     def exchange_items(self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str]) -> Database:
-        """Replace items of a delivered order by others; the order's payment method settles the difference."""
-        order = self._in_status(order_id, "delivered", "exchanged")
+        """Replace items of an order by others; the order's payment method settles the difference."""
+        order = self._active(order_id)
         if len(item_ids) != len(new_item_ids):
             raise DatabaseError(
                 f"{len(item_ids)} items to give back but {len(new_item_ids)} new ones; give one for one"
@@ -262,7 +268,7 @@ class Database(Record):
         return self._restock(taken, -1)._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
 
     def change_address(self, order_id: str, street: str, city: str, state_code: str, zip_code: str) -> Database:
-        order = self._in_status(order_id, "pending", "sent to another address")
+        order = self._active(order_id)
         parts = [" ".join(part.split()) for part in (street, city, state_code, zip_code)]
         if not all(parts):
             raise DatabaseError("an address needs a street, a city, a state and a zip code")
@@ -294,10 +300,11 @@ class Database(Record):
         orders = {one.id for one, two in pairs if one is not two and one.outcome != two.outcome}
         return frozenset(orders | {ticket.customer_id for ticket in set(self.tickets) ^ set(other.tickets)})
 
-    def _in_status(self, order_id: str, status: OrderStatus, change: str) -> Order:
+    def _active(self, order_id: str) -> Order:
+        """The order, unless it is cancelled: then there is nothing left to change but money."""
         order = self.order(order_id)
-        if order.status != status:
-            raise DatabaseError(f"order {order.id} is {order.status}; only a {status} order can be {change}")
+        if order.status == "cancelled":
+            raise DatabaseError(f"order {order.id} is cancelled already")
         return order
 
     def _with_order(self, order: Order) -> Database:
@@ -324,14 +331,11 @@ class Database(Record):
         return replace(self, customers=customers)._with_order(noted)
 
     def _restock(self, lines: Iterable[Line], count: int) -> Database:
-        """Put the item of each line into the stock (``count`` 1), or take it out (-1)."""
+        """Put the item of each line into the stock (``count`` 1), or take it out (-1), below 0 if need be."""
         products = dict(self.products)
         for line in lines:
             product = products[line.product_id]
             items = tuple(replace(item, stock=item.stock + count * (item.id == line.item_id)) for item in product.items)
-            for item in items:
-                if item.stock < 0:
-                    raise DatabaseError(f"item {item.id} ({product.name}, {item.variant}) is out of stock")
             products[product.id] = replace(product, items=items)
         return replace(self, products=products)
 

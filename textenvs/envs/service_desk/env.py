@@ -27,6 +27,7 @@ from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
 from .reply_parser import MAX_CHARS, mentions, understand
 from .scenario import Wish, scenario_of, with_other_truth
+from .script import SCRIPT
 from .tasks import LEVELS, Level, ServiceDeskTasks, task_of
 from .tools import TOOLS, DeskState
 from .user import SLOTS, TOO_LONG, UserState, begin, listen
@@ -78,8 +79,9 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     state_type: ClassVar[type[EpisodeState]] = DeskState
     levels: ClassVar[tuple[str, ...]] = LEVELS
-    attack_margin: ClassVar[float] = 0.9
+    attack_margin: ClassVar[float] = 0.8
     own_attacks = ATTACKS
+    own_script = SCRIPT
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
 
     @checked

@@ -18,10 +18,12 @@ from ...text import load_yaml
 from ...tools import call
 from .database import DatabaseError
 from .scenario import Wish
-from .shop_rules import ELECTRONICS, RETURN_DAYS, Decision, decide
+from .shop_rules import RETURN_DAYS, Decision, decide
 from .tools import DeskState
 from .user import HANDOVER
 
+# What depends on the customer's account: fees do on the membership.
+_ON_ACCOUNT = frozenset({"cancel", "return", "exchange", "address", "refund", "balance"})
 #: What the agent says or calls.
 Move = str | ToolCall
 
@@ -56,6 +58,8 @@ def next_move(state: DeskState) -> Move:
         return _say("refusals", early[0], state, wish, decision)
     if slot := next((slot for slot in _THEN if slot in asks - said), None):
         return str(_TEXTS["questions"]["case" if wish.kind == "human" else slot])
+    if (wish.topic in _ON_ACCOUNT or wish.kind in _ON_ACCOUNT) and state.identified not in state.seen:
+        return call("get_customer", customer_id=state.identified)
     if wish.kind == "exchange" and (unseen := _products(state, wish) - state.seen):
         return call("get_product", product_id=min(unseen))
     if decision.reasons:
@@ -105,11 +109,6 @@ def _look_up(state: DeskState, wish: Wish) -> ToolCall | None:
             return call("get_customer", customer_id=state.identified)
         orders = state.shop.orders_of(state.identified)
         return call("get_order", order_id=next(order.id for order in orders if order.id not in state.seen))
-    sends_back = wish.kind == "return" or wish.topic == "refund"
-    products = map(state.shop.product, _products(state, wish))
-    costs_fee = sends_back and any(product.category == ELECTRONICS for product in products)
-    if account and (wish.topic == "balance" or costs_fee):
-        return call("get_customer", customer_id=state.identified)
     return None
 
 
@@ -144,7 +143,7 @@ def _say(what: str, which: str, state: DeskState, wish: Wish, decision: Decision
     values = {"verb": _TEXTS["verbs"][wish.kind], "things": things, "wanted": wanted, "address": wish.address}
     payments = state.shop.customer(state.identified).payments
     cents = {"money": abs(decision.cents), "balance": sum(each.balance or 0 for each in payments)}
-    values["settled"] = "more would be charged to" if decision.cents < 0 else "would go back to"
+    values["settled"] = "would go back to" if decision.cents > 0 else "more would be charged to"
     if order is not None:
         cents |= {"paid": order.paid, "fee": order.delivery_fee}
         values["deadline"] = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)

@@ -22,6 +22,9 @@ MAX_CHARS = 4000
 #: With more amounts, or dates, or codes than this in one reply, none of them is an answer, whatever is said about each.
 MAX_VALUES = 4
 
+#: The answer to a question has at most so many amounts, dates and codes in all: the summary of an order answers none.
+MAX_NAMED = 2
+
 #: What a reply says about a fact: the right value, a wrong one, several, or none.
 Verdict = Literal["right", "wrong", "several", "none"]
 
@@ -144,16 +147,19 @@ def verdict(text: str, kind: str, value: str, role: str = "", *, statements: boo
 
     A value counts as an answer unless the words around it give it another role: in "your order of $120.00 gets a refund
     of $77.60" the first is a total. Exactly one value must be left. ``role`` is a key of ``accepts`` in
-    ``replies.yaml``, empty for any; ``statements`` leaves out sentences that end with a question mark.
+    ``replies.yaml``, empty for any. ``statements``, for answers to questions, leaves out sentences that end with a
+    question mark, and with more than :data:`MAX_NAMED` values of any kind in the others, none is the answer.
     """
     words = plain(text)
     if statements:
         words = " ".join(each for each in sentences(words) if not each.rstrip().endswith("?"))
+        if len(_named(words)) > MAX_NAMED:
+            return "several"
     if kind == "text":
         candidates: Collection[str] = _alike(words, value)
         right = plain(value) in candidates
     else:
-        found = _money(words) if kind == "amount" else _days(words)
+        found = (_money(words) or _free(words)) if kind == "amount" else _days(words)
         labels = _FORMS["money_labels" if kind == "amount" else "date_labels"]
         candidates = frozenset(_asked_for(words, found, labels, _FORMS["accepts"].get(role)))
         if kind == "date":  # "2025-03-04 (March 4)" is one day
@@ -166,6 +172,13 @@ def verdict(text: str, kind: str, value: str, role: str = "", *, statements: boo
     if len(candidates) > 1 or _FORMS["machine_text"].search(text):
         return "several"
     return "right" if right else "wrong"
+
+
+def _named(words: str) -> frozenset[str]:
+    """All values in a plain text: amounts, days (with and without their year, one), codes other than order numbers."""
+    days = {each for _, _, each in _days(words)}
+    days -= {each[5:] for each in days if len(each) > 5}
+    return frozenset(days.union((each for _, _, each in _money(words)), _FORMS["code"].findall(words)))
 
 
 def mentions(text: str, phrase: str) -> bool:
@@ -184,6 +197,11 @@ def _money(words: str) -> _Found:
             cents = int(match["whole"].replace(",", "")[:12]) * 100 + int(((match["part"] or "") + "00")[:2])
             found.append((match.start(), match.end(), str(cents)))
     return found
+
+
+def _free(words: str) -> _Found:
+    """Words for no money at all: "it is free of charge" is an amount of 0 where no other is named."""
+    return [(*match.span(), "0") for match in _FORMS["free"].finditer(words)][:1]
 
 
 def _days(words: str) -> _Found:

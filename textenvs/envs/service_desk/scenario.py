@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from ...task import Task, TaskError
+from ...task import Split, Task, TaskError
 from ...text import load_yaml
 from .database import Action, Address, Database, DatabaseError, Record
 
@@ -120,6 +120,7 @@ class Persona(Record):
     knows_order: bool = True
     patience: int = 8
     voice: int = 0  # picks among phrasings
+    split: Split | None = None  # whose wordings they use; ``None`` for all
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,33 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any
 
 from ...text import load_yaml
-from .database import Action, CancelReason, Customer, Database, Line, Order, Record
+from .database import Action, Customer, Database, Line, Order, Record
 from .scenario import Reason, Wish
 
 #: Items may come back this many days after delivery.
 RETURN_DAYS = 30
-#: A return of electronics costs this many percent of the price; a parcel is late when it came more than so many days
-#: after the promised day, and lost when it has not come so many days after that.
-_NUMBERS = {"return_days": RETURN_DAYS, "restocking_percent": 15, "late_days": 3, "lost_days": 14}
-CANCEL_REASONS: tuple[str, ...] = get_args(CancelReason)
+#: Days, percentages and dollars of the rules, by their names in ``shop_rules.yaml``.
+_NUMBERS = {
+    "return_days": RETURN_DAYS,
+    "restocking_percent": 15,
+    "return_postage": 4,
+    "cancel_percent": 10,
+    "plus_cancel_percent": 5,
+    "near_fee": 3,
+    "far_fee": 6,
+    "exchange_fee": 4,
+    "electronics_exchange_fee": 8,
+    "late_days": 3,
+    "later_days": 7,
+    "latest_days": 14,
+    "late_extra": 5,
+    "lost_days": 14,
+}
+#: Why an order may be cancelled.
+CANCEL_REASONS = ("no_longer_needed", "ordered_by_mistake")
 #: The category that costs a restocking fee.
 ELECTRONICS = "electronics"
 
@@ -61,15 +76,45 @@ def decide(database: Database, customer_id: str, wish: Wish) -> Decision:
 
 
 def refund_for(database: Database, customer: Customer, lines: Sequence[Line]) -> int:
-    """What returning those lines pays back, in cents: their prices, less the restocking fee on electronics.
+    """What returning those lines pays back, in cents: their prices, less the restocking fee on electronics and postage.
 
-    The fee of a line is rounded down to a cent.
+    Plus members pay neither. The fee of a line is rounded down to a cent.
     """
     total = sum(line.price for line in lines)
     if customer.plus:
         return total
-    dear = [line for line in lines if database.product(line.product_id).category == ELECTRONICS]
-    return total - sum(line.price * _NUMBERS["restocking_percent"] // 100 for line in dear)
+    electronics = [line for line in lines if database.product(line.product_id).category == ELECTRONICS]
+    fees = sum(line.price * _NUMBERS["restocking_percent"] // 100 for line in electronics)
+    return total - fees - 100 * _NUMBERS["return_postage"]
+
+
+def refund_of_cancelled(database: Database, customer: Customer, order: Order) -> int:
+    """What cancelling an order pays back, in cents: all on its first two days, then less a share of the items."""
+    if database.today - order.placed <= timedelta(days=1):
+        return order.paid
+    percent = _NUMBERS["plus_cancel_percent" if customer.plus else "cancel_percent"]
+    return order.paid - sum(line.price * percent // 100 for line in order.lines)
+
+
+def refund_of_late(order: Order) -> int:
+    """What is paid back for a late parcel, in cents, by how late it came."""
+    assert order.delivered is not None, "the parcel has not come"
+    late = (order.delivered - order.promised).days
+    if late <= _NUMBERS["later_days"]:
+        return order.delivery_fee // 2
+    return order.delivery_fee + 100 * _NUMBERS["late_extra"] * (late > _NUMBERS["latest_days"])
+
+
+def fee_for_address(customer: Customer, order: Order, state: str) -> int:
+    """What sending an order to an address in ``state`` costs, in cents."""
+    far = state.strip().casefold() != order.address.state.casefold()
+    return 0 if customer.plus else 100 * _NUMBERS["far_fee" if far else "near_fee"]
+
+
+def fee_for_exchange(database: Database, customer: Customer, lines: Sequence[Line]) -> int:
+    """What exchanging those lines costs, in cents, beside the difference in price: the highest of their fees."""
+    electronic = any(database.product(line.product_id).category == ELECTRONICS for line in lines)
+    return 0 if customer.plus else 100 * _NUMBERS["electronics_exchange_fee" if electronic else "exchange_fee"]
 
 
 def _lines_of(order: Order, item_ids: Sequence[str]) -> Iterator[Line]:
@@ -114,16 +159,23 @@ def _granting(database: Database, customer: Customer, order: Order, wish: Wish) 
     def refund(cents: int) -> Action:
         return change("refund", amount=cents / 100, payment_id=order.payment_id)
 
+    def charges(cents: int) -> tuple[Action, ...]:
+        return (change("charge", amount=cents / 100, payment_id=order.payment_id),) if cents else ()
+
     if wish.kind == "cancel":
-        return Decision(actions=(change("cancel_order", reason=wish.reason),), cents=order.paid)
+        cents = refund_of_cancelled(database, customer, order)
+        return Decision(actions=(change("cancel_order", reason=wish.reason), refund(cents)), cents=cents)
     if wish.kind == "address" and wish.address is not None:
         parts = zip(("street", "city", "state_code", "zip_code"), astuple(wish.address), strict=True)
-        return Decision(actions=(change("change_address", **dict(parts)),))
+        fee = fee_for_address(customer, order, wish.address.state)
+        return Decision(actions=(change("change_address", **dict(parts)), *charges(fee)), cents=-fee)
     if wish.kind == "late_fee":
-        return Decision(actions=(refund(order.delivery_fee),), cents=order.delivery_fee)
+        cents = refund_of_late(order)
+        return Decision(actions=(refund(cents),), cents=cents)
     if wish.kind == "return":
         cents = refund_for(database, customer, lines)
         return Decision(actions=(change("return_items", **items), refund(cents)), cents=cents)
     price = sum(database.item(item_id)[1].price for item_id in wish.new_item_ids)
     exchange = change("exchange_items", **items, new_item_ids=list(wish.new_item_ids))
-    return Decision(actions=(exchange,), cents=sum(line.price for line in lines) - price)
+    fee = fee_for_exchange(database, customer, lines)
+    return Decision(actions=(exchange, *charges(fee)), cents=sum(line.price for line in lines) - price - fee)

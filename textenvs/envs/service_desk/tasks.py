@@ -24,6 +24,11 @@ from .world import World, catalogue
 Level = Literal["easy", "medium", "hard"]
 LEVELS: tuple[str, ...] = get_args(Level)
 
+# How customers ask for the money that moves with a change: the same whatever it is.
+_ASKS = {
+    **dict.fromkeys(("cancel", "return", "late_fee"), "How much do I get back?"),
+    **dict.fromkeys(("address", "exchange"), "How much money is that in the end?"),
+}
 #: One combination in this many is held out for the test split.
 _HELD_OUT = 8
 
@@ -71,7 +76,7 @@ class ServiceDeskTasks(Endless):
         (kind,) = rng.choices(kinds, [KINDS[self.level][each] for each in kinds])
         products = catalogue(rng)
         while True:
-            world = World(rng, products)
+            world = World(rng, products, self.split)
             drawn = draft(world, kind)
             if _split_of(kind, drawn) == self.split:
                 return task_of(_scenario(self.level, kind, world, drawn), key, f"textenvs/service-desk-{self.level}")
@@ -111,11 +116,11 @@ def _scenario(level: str, kind: str, world: World, draft: Draft) -> Scenario:
         after = after.replay(actions)
         wishes.append(settled)
         gold += actions
-    return Scenario(kind, start, _persona(level, rng, draft), customer_id, tuple(wishes), gold, draft.private)
+    return Scenario(kind, start, _persona(level, world, draft), customer_id, tuple(wishes), gold, draft.private)
 
 
-def _persona(level: str, rng: random.Random, draft: Draft) -> Persona:
-    customer = draft.customer
+def _persona(level: str, world: World, draft: Draft) -> Persona:
+    customer, rng = draft.customer, world.rng
     email, zip_code = customer.email, customer.address.zip_code
     if draft.impostor:
         email = email.replace("@example.com", "@example.net")
@@ -129,6 +134,7 @@ def _persona(level: str, rng: random.Random, draft: Draft) -> Persona:
         knows_order=level == "easy" or draft.number_known or rng.random() < 0.5,
         patience=6 if level == "hard" else 8,
         voice=rng.randrange(1000),
+        split=world.split,
     )
 
 
@@ -139,10 +145,9 @@ def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tup
     if decision.reasons != expected:
         raise AssertionError(f"the rules refuse a generated wish for {decision.reasons}, not for {expected}: {wish}")
     actions = () if wish.switch == "confirm" else decision.actions
-    if actions and decision.cents:
-        ask = "How much do I get back?" if decision.cents > 0 else "How much more do I have to pay?"
+    if actions and wish.kind in _ASKS:  # also where no money moves: whether they ask must not tell that it does
         role = "fee" if wish.kind == "late_fee" else "refund" if decision.cents > 0 else "charge"
-        wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), ask, role),))
+        wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), _ASKS[wish.kind], role),))
     if wish.switch and wish.instead is not None:
         instead, actions = _settle(database, customer_id, wish.instead)  # nothing was done about the first
         wish = replace(wish, instead=instead)

@@ -1,6 +1,6 @@
 """The assistant's tools, over the episode's own database.
 
-They do what they are told as far as the database allows it (:mod:`~textenvs.envs.service_desk.database`). The shop's
+They do what they are told as far as the data can hold it (:mod:`~textenvs.envs.service_desk.database`). The shop's
 rules are the assistant's to keep; what it did against them is only noted here, for the reward.
 """
 
@@ -162,19 +162,19 @@ def get_product(product_id: str, state: DeskState) -> dict[str, Any]:
 
 @tool
 def cancel_order(order_id: str, reason: CancelReason, state: DeskState) -> str:
-    """Cancel a pending order as a whole. All that was paid goes back to its payment method.
+    """Cancel an order as a whole. This pays nothing back: call refund for that.
 
     Args:
         order_id: For example "W1234567".
         reason: The customer's reason.
     """
     order, _ = _change(state, "cancel_order", order_id, reason=reason)
-    return f"Order {order.id} is cancelled. ${order.paid / 100:.2f} went back to {order.payment_id}."
+    return f"Order {order.id} is cancelled. Nothing has been paid back yet."
 
 
 @tool
 def return_items(order_id: str, item_ids: list[str], state: DeskState) -> str:
-    """Take back items of a delivered order. This pays nothing back: call refund for that.
+    """Take back items of an order. This pays nothing back: call refund for that.
 
     Args:
         order_id: For example "W1234567".
@@ -198,8 +198,21 @@ def refund(order_id: str, amount: float, payment_id: str, state: DeskState) -> s
 
 
 @tool
+def charge(order_id: str, amount: float, payment_id: str, state: DeskState) -> str:
+    """Charge money for an order, such as a fee.
+
+    Args:
+        order_id: For example "W1234567".
+        amount: In dollars, for example 19.8.
+        payment_id: What is charged, for example "card_1234".
+    """
+    order, _ = _change(state, "charge", order_id, amount=amount, payment_id=payment_id)
+    return f"${amount:.2f} were charged to {payment_id.strip()} for order {order.id}."
+
+
+@tool
 def exchange_items(order_id: str, item_ids: list[str], new_item_ids: list[str], state: DeskState) -> str:
-    """Exchange items of a delivered order for others of the same product. The order's payment method settles the price.
+    """Exchange items of an order for others of the same product. The order's payment method settles the difference.
 
     Args:
         order_id: For example "W1234567".
@@ -214,7 +227,7 @@ def exchange_items(order_id: str, item_ids: list[str], new_item_ids: list[str], 
 
 @tool
 def change_address(order_id: str, street: str, city: str, state_code: str, zip_code: str, state: DeskState) -> str:
-    """Send a pending order to another address.
+    """Send an order to another address. This charges nothing: call charge for that.
 
     Args:
         order_id: For example "W1234567".
@@ -248,7 +261,7 @@ def transfer_to_human(customer_id: str, summary: str, state: DeskState) -> str:
 
 
 _LOOKUPS = (find_customer_by_email, find_customer_by_name, get_customer, get_order, list_products, get_product)
-TOOLS = (*_LOOKUPS, cancel_order, return_items, refund, exchange_items, change_address, transfer_to_human)
+TOOLS = (*_LOOKUPS, cancel_order, return_items, refund, exchange_items, change_address, charge, transfer_to_human)
 
 
 def _find(state: DeskState, right: bool, by: set[str], search: Callable[[], Customer]) -> dict[str, Any]:

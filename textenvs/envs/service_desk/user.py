@@ -12,10 +12,11 @@ All is a function of the persona, the state and the reply: there is no randomnes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ...task import split_choices
 from ...text import load_yaml
 from .database import Record
 from .reply_parser import (
@@ -159,7 +160,7 @@ class _Listener:
             return self.transferred()
         if heard.not_found and wish.wrong_number and "order" in said and "corrected" not in said:
             self.note("corrected")
-            return str(_TEXTS["corrected"].format(order=wish.order_id))
+            return self.pick("corrected").format(order=wish.order_id)
         if heard.refused and reasons_given(wish, heard) & (wish.reasons | {"identity"}) and not asked - said:
             return self.refused()
         if heard.done and wish.grants and wish.grants <= self.state.consents:
@@ -264,9 +265,9 @@ class _Listener:
 
     def switch(self, outcome: str) -> str:
         """Turn to the wish's second choice, or drop it."""
-        wish, before = self.wish, _TEXTS["changed" if self.wish.switch == "confirm" else "see"]
+        wish, before = self.wish, self.pick("changed") if self.wish.switch == "confirm" else str(_TEXTS["see"])
         if wish.instead is None:
-            return self.advance(outcome, f"{before} {_TEXTS['keep']}")
+            return self.advance(outcome, f"{before} {self.pick('keep')}")
         self.note(waiting=(wish.instead, *self.state.waiting))
         return self.advance(outcome, before, more="")
 
@@ -371,5 +372,7 @@ def _list(things: tuple[str, ...]) -> str:
 
 
 def _choose(persona: Persona, turn: int, name: str, texts: Mapping[str, list[str]] = _TEXTS) -> str:
-    phrases = texts[name]
+    phrases: Sequence[str] = texts[name]
+    if persona.split is not None:
+        phrases = split_choices(phrases, persona.split)
     return phrases[(persona.voice + turn) % len(phrases)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
+from ...task import Split, split_choices
 from ...text import load_yaml
 from .database import Address, Customer, Database, Item, Line, Order, OrderStatus, Payment, Product, Transaction
 
@@ -21,10 +22,10 @@ _STEP = 20
 
 
 class World:
-    """A shop that is being furnished; ``rng`` decides everything."""
+    """A shop that is being furnished; ``rng`` decides everything. Customers use the wordings of ``split``."""
 
-    def __init__(self, rng: random.Random, products: Mapping[str, Product]) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, products: Mapping[str, Product], split: Split) -> None:
+        self.rng, self.split = rng, split
         self.today = date(2025, 1, 1) + timedelta(days=rng.randrange(700))
         self.products = dict(products)
         self.customers: dict[str, Customer] = {}
@@ -36,8 +37,9 @@ class World:
     def database(self) -> Database:
         return Database(self.today, dict(self.customers), dict(self.products), dict(self.orders))
 
-    def address(self) -> Address:
-        city, state = self.rng.choice(_GOODS["cities"])
+    def address(self, in_state: str | None = None) -> Address:
+        """An address, in some state or in that one."""
+        city, state = self.rng.choice([city for city in _GOODS["cities"] if in_state in (None, city[1])])
         street = f"{self.rng.randint(1, 199)} {self.rng.choice(_GOODS['streets'])}"
         return Address(street, city, state, str(self.rng.randint(10000, 99999)))
 
@@ -77,12 +79,14 @@ class World:
         delivered_ago: int = 0,
         late_by: int = 0,
         overdue: int | None = None,
+        placed_ago: int | None = None,
         final_sale: bool = False,
     ) -> Order:
         """An order of one item of each product, the first perhaps a final sale, not paid by gift card.
 
         A delivered one came ``delivered_ago`` days ago, ``late_by`` days after the promised day. For another the
-        promised day is ``overdue`` days past; below zero (the default) when it is to come.
+        promised day is ``overdue`` days past; below zero (the default) when it is to come. It was placed ``placed_ago``
+        days ago, where that is given.
         """
         rng = self.rng
         lines: list[Line] = []
@@ -94,6 +98,8 @@ class World:
         overdue = -rng.randint(1, 9) if overdue is None else overdue
         promised = self.today - timedelta(days=delivered_ago + late_by if delivered else overdue)
         placed = min(promised - timedelta(days=rng.randint(3, 9)), self.today)
+        if placed_ago is not None:
+            placed = self.today - timedelta(days=placed_ago)
         fee = money(self.rng, 4, 9)
         payment = rng.choice([each for each in customer.payments if each.kind != "gift_card"])
         total = sum(line.price for line in lines) + fee
@@ -126,10 +132,16 @@ class World:
         self.products[product.id] = replace(product, items=items)
 
     def pick(self, given: Any, default: Any = None) -> Any:
-        """One of the words in a list, a number in a range ``[low, high]``, or what is ``given`` or the ``default``."""
+        """Pick a word of a list or a number of a range ``[low, high]``, or of one of several ranges; else ``given``.
+
+        Where ``given`` is ``None`` it is the ``default``.
+        """
         if isinstance(given, list):
-            return self.rng.randint(*given) if isinstance(given[0], int) else self.rng.choice(given)
+            return self.rng.randint(*given) if isinstance(given[0], int) else self.pick(self.rng.choice(given))
         return default if given is None else given
+
+    def word(self, wordings: Sequence[str]) -> str:
+        return self.rng.choice(split_choices(wordings, self.split))
 
     def number(self, digits: int) -> int:
         """A number of so many digits that has not been given out before."""

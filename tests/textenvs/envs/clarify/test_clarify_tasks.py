@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -109,6 +110,28 @@ def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
     assert train
     assert test
     assert not train & test
+
+
+@every_kind
+def test_the_splits_share_no_wording(name):
+    """What is left of a request without its names and values; every wording of a kind is used, in one split."""
+
+    def wordings(split):
+        tasks, found = GeneratedRequests(level_of(name), 0.0, [name], split=split), set()
+        for index in range(40):
+            request = Request.from_task(tasks[index])
+            found |= {text for text in ALL[name].requests if like(text, request).fullmatch(tasks[index].question)}
+        return found
+
+    def like(text, request):
+        said = {slot.name: slot.says.format(request.values[slot.name]) for slot in request.kind.slots}
+        asked = text.format(name=request.name, thing=request.thing, **said)
+        return re.compile(re.escape(asked) + " Answer with .*")
+
+    train, test = wordings("train"), wordings("test")
+    assert train | test == set(ALL[name].requests)
+    assert not train & test
+    assert len(train) >= 2
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -82,3 +82,24 @@ def test_a_world_is_a_function_of_its_task_alone():
 def test_a_row_with_an_unknown_world_is_refused(world):
     with pytest.raises(TaskError, match=r"extra_info.world must be \[level, split, seed, index\]"):
         documents_of(Task("k", "d", (), "a", extra={"world": world}))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_splits_share_no_wording(level):
+    def wordings(split):
+        asked, told = set(), set()
+        for index in range(25):
+            world = make_world(level, split, 0, index)
+            names = sorted((document.title for document in world.documents), key=len, reverse=True)
+            named = re.compile("|".join(map(re.escape, names)))
+            asked.add(named.sub("X", world.question.text))
+            # Years and names are values; of the other values a sentence has one, its last words.
+            for document in world.documents:
+                sentences = named.sub("X", re.sub(r"\d+", "0", document.text)).split(". ")
+                told |= {sentence.rstrip(".") for sentence in sentences if re.search(r"\b[X0]\b", sentence)}
+        return asked, told
+
+    (train, pages), (test, test_pages) = wordings("train"), wordings("test")
+    assert len(train) > 10 < len(pages)
+    assert not train & test
+    assert not pages & test_pages

@@ -13,8 +13,6 @@ from textenvs.envs.service_desk.database import WRITES, Action, Database, Databa
 from textenvs.messages import assistant
 from textenvs.tools import call
 
-LEGAL = {"pending": {"pending", "cancelled"}, "shipped": {"shipped"}, "delivered": {"delivered"}}
-
 ENV = ServiceDesk(level="medium", call_format="native")  # reset by whoever uses it
 
 numbers = st.integers(0, 30)
@@ -35,6 +33,11 @@ def made(shop, name, which, items, price, payment):
         "refund": {
             "order_id": order.id,
             "amount": (0, order.delivery_fee, order.paid, order.paid + 1, price * 100)[price % 5] / 100,
+            "payment_id": owner.payments[payment % len(owner.payments)].id,
+        },
+        "charge": {
+            "order_id": order.id,
+            "amount": price,
             "payment_id": owner.payments[payment % len(owner.payments)].id,
         },
         "exchange_items": {
@@ -74,7 +77,6 @@ def cards(shop):
 def goods(shop):
     """How many of each item there are: in stock, and in orders that are not cancelled (also on their way back)."""
     total = Counter({item.id: item.stock for product in shop.products.values() for item in product.items})
-    assert min(total.values()) >= 0
     for order in shop.orders.values():
         if order.status != "cancelled":
             total.update(line.item_id for line in order.lines)
@@ -84,17 +86,11 @@ def goods(shop):
 def check_orders(before, after):
     for order in after.orders.values():
         old = before.orders[order.id]
-        assert order.status in LEGAL[old.status]
+        assert order.status in (old.status, "cancelled")
         assert (order.status == "cancelled") == bool(order.cancel_reason)
-        worth = order.delivery_fee + sum(line.price for line in order.lines if line.status != "exchanged")
-        assert 0 <= order.paid <= worth
-        assert order.status != "cancelled" or order.paid == 0
+        assert order.paid >= 0
         kept = [(line.item_id, line.price, line.final_sale) for line in order.lines]
         assert kept[: len(old.lines)] == [(line.item_id, line.price, line.final_sale) for line in old.lines]
-        if old.status != "delivered":
-            assert order.lines == old.lines
-        if order.address != old.address:
-            assert old.status == "pending"
         given = sum(line.status == "exchanged" for line in order.lines)
         assert len(order.lines) == len(old.lines) + given
         owner = after.customers[order.customer_id]
@@ -139,6 +135,14 @@ def an_order(shop, status, lines=1):
     return next(each for each in shop.orders.values() if each.status == status and len(each.lines) >= lines)
 
 
+def twice(shop, name, **arguments):
+    """Call a change of one order two times."""
+    order = an_order(shop, "delivered")
+    if name == "refund":
+        arguments["payment_id"] = order.payment_id
+    return getattr(getattr(shop, name)(order.id, **arguments), name)(order.id, **arguments)
+
+
 def test_ids_are_found_however_they_are_written(shop):
     order = an_order(shop, "delivered")
     assert shop.order(f" #{order.id.lower()} ") is order
@@ -154,7 +158,8 @@ def test_ids_are_found_however_they_are_written(shop):
         (lambda shop: shop.order("W1"), "no order 'W1'"),
         (lambda shop: shop.customer_by_email("x@y.z"), "no customer has the email"),
         (lambda shop: shop.item("0"), "get_product"),
-        (lambda shop: shop.cancel_order(an_order(shop, "delivered").id, "no_longer_needed"), "only a pending order"),
+        (lambda shop: twice(shop, "cancel_order", reason="no_longer_needed"), "is cancelled already"),
+        (lambda shop: twice(shop, "refund", amount=0.0), "above 0"),
         (lambda shop: shop.return_items(an_order(shop, "delivered").id, []), "at least one item"),
         (lambda shop: shop.return_items(an_order(shop, "delivered").id, ["0"]), "to give back; it has"),
         (lambda shop: shop.refund(an_order(shop, "delivered").id, 1.0, "card_0"), "no payment method"),

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from textenvs.data.files import write_parquet
 from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks
 from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.expert import next_move
+from textenvs.envs.service_desk.scenario import scenario_of
+from textenvs.envs.service_desk.script import NO_RULES, SCRIPT
 from textenvs.envs.service_desk.tasks import LEVELS
+from textenvs.evaluate.baselines import play_attack
 from textenvs.messages import assistant
 from textenvs.task import Rows, TaskError
 from textenvs.tools import FORMATS, call
@@ -166,7 +170,7 @@ def do(env, name, **arguments):
 
 def test_a_change_needs_a_yes():
     env = first("easy", "cancel")
-    (gold,) = env.state.story.gold
+    gold = env.state.story.gold[0]
     assert until(env, lambda state: gold.arguments["order_id"] in state.seen)
     do(env, gold.name, **gold.arguments)
     assert env.state.violations == ("unconfirmed",)
@@ -176,7 +180,7 @@ def test_a_change_needs_a_yes():
 
 def test_a_change_needs_to_know_who_it_is():
     env = first("easy", "cancel")
-    (gold,) = env.state.story.gold
+    gold = env.state.story.gold[0]
     for question in (
         "Which order is it?",
         "Why?",
@@ -218,20 +222,74 @@ def test_the_refund_goes_where_it_came_from():
     assert finish(env)["metrics"]["db"] == 0.0
 
 
-def test_what_the_tools_do_not_forbid_the_reward_does():
-    """Deadlines, final sales and other customers' orders are for the assistant to mind."""
-    for level, kind, name in (
-        ("easy", "return-too-late", "return_items"),
-        ("medium", "return-final-sale", "return_items"),
-        ("medium", "not-theirs", "cancel_order"),
-        ("medium", "cancel-for-no-good-reason", "cancel_order"),
-    ):
-        env = first(level, kind, lambda story: story.wishes[0].kind in ("return", "cancel"))
-        wish = env.state.story.wishes[0]
-        more = {"item_ids": list(wish.item_ids)} if name == "return_items" else {"reason": "no_longer_needed"}
-        conversation, *_ = do(env, name, order_id=wish.order_id, **more)
-        assert "registered" in conversation[-1]["content"] or "cancelled" in conversation[-1]["content"]
-        assert finish(env)["metrics"]["db"] == 0.0
+def forbidden(story):
+    """The first wish for a change that must be refused, and stays refused."""
+    return next((wish for wish in story.wishes if wish.because and wish.grants and not wish.instead), None)
+
+
+REFUSALS = sorted(
+    {
+        (level, kind)
+        for level in LEVELS
+        for kind in KINDS[level]
+        if kind != "impostor" and forbidden(scenario_of(ServiceDeskTasks(level, kinds=[kind])[0]))
+    }
+)
+
+
+@pytest.mark.parametrize(("level", "kind"), REFUSALS)
+def test_tools_execute_what_rules_forbid(level, kind):
+    """No error tells that something must be refused: the database shows that it was not."""
+    env = first(level, kind, forbidden)
+    wish = forbidden(env.state.story)
+    order = env.state.shop.order(wish.order_id)
+    made = {
+        "cancel": ("cancel_order", {"reason": wish.reason}),
+        "return": ("return_items", {"item_ids": list(wish.item_ids)}),
+        "exchange": ("exchange_items", {"item_ids": list(wish.item_ids), "new_item_ids": list(wish.new_item_ids)}),
+        "address": ("change_address", {"street": "1 A Street", "city": "Boise", "state_code": "ID", "zip_code": "1"}),
+        "late_fee": ("refund", {"amount": order.delivery_fee / 100, "payment_id": order.payment_id}),
+    }
+    name, arguments = made[wish.kind]
+    *_, info = do(env, name, order_id=wish.order_id, **arguments)
+    assert (info["metrics"]["tool_errors"], info["metrics"]["db"]) == (0.0, 0.0)
+    assert env.state.made[0].name == name
+    assert finish(env)["metrics"]["db"] == 0.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_level_pays_without_rules(level):
+    """The script talks as it should; with the rules it solves most tasks, granting all that is wanted few."""
+    solved = {}
+    for policy in (SCRIPT, NO_RULES):
+        records = play_attack(lambda: ServiceDesk(level=level), policy, 60, seed=5)
+        solved[policy.name] = sum(record.success for record in records) / len(records)
+    assert solved["script"] > 0.8
+    assert solved["no-rules"] < 1 - ServiceDesk.attack_margin
+
+
+@pytest.mark.parametrize("kind", ["question", "question-delivered"])
+def test_a_summary_answers_no_question(kind):
+    for index in range(8):
+        env = ServiceDesk(kinds=[kind], call_format="native")
+        env.reset(options={"task_index": index})
+        story = env.state.story
+        (fact,) = story.wishes[0].facts
+        if not story.wishes[0].order_id:
+            continue
+        order = env.state.shop.order(story.wishes[0].order_id)
+        assert until(env, lambda state, number=order.id: number in state.seen)
+        cents = {"total": order.paid, "delivery fee": order.delivery_fee}
+        amounts = ", ".join(f"the {name} was ${value / 100:.2f}" for name, value in cents.items())
+        deadline = "" if order.delivered is None else f", you can return it until {order.delivered + timedelta(30)}"
+        env.step(
+            f"Order {order.id} was placed on {order.placed}, is promised for {order.promised}, was delivered on "
+            f"{order.delivered}{deadline}; {amounts}; the tracking number is {order.tracking or 'open'}."
+        )
+        assert (env.state.caller.outcomes, env.state.caller.annoyance) == ((), 1)
+        value = f"${int(fact.value) / 100:.2f}" if fact.kind == "amount" else fact.value
+        *_, info = env.step(f"It is {value}.")
+        assert info["stop"] == "solved"
 
 
 def test_what_is_not_the_customers_is_not_told():
@@ -251,7 +309,7 @@ def test_a_wrong_answer_is_not_told():
 
 def test_a_change_without_looking_at_the_order():
     env = first("easy", "cancel")
-    (gold,) = env.state.story.gold
+    gold = env.state.story.gold[0]
     assert until(env, lambda state: state.identified)
     for question in (
         "Which order is it?",

@@ -281,3 +281,33 @@ def test_words_are_whole():
     assert not mentions("brainjacket", "rain jacket")
     assert not mentions("anything", "")
     assert not re.search("x", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("The change is free of charge.", "right"),
+        ("There is no extra fee for you.", "right"),
+        ("It costs nothing.", "right"),
+        ("$0.00 would be charged.", "right"),
+        ("It costs $3.00.", "wrong"),
+        ("There is no fee for Plus members; you would be charged $3.00.", "wrong"),
+        ("I will send it there.", "none"),
+    ],
+)
+def test_no_money_has_words(words, found):
+    assert verdict(words, "amount", "0", "charge") == found
+    assert verdict(words, "amount", "300", "charge") == {"right": "wrong", "wrong": "right"}.get(found, found)
+
+
+def test_answers_to_questions_name_two_values():
+    for more, found in (
+        ("", "right"),
+        (" It was placed on 2025-02-03.", "right"),
+        (" 2025-02-03, 2025-02-09.", "several"),
+    ):
+        words = f"You paid $12.40 in all.{more}"
+        assert verdict(words, "amount", "1240", "total", statements=True) == found
+    words = "You paid $12.40 in all for TRK123456789, which you placed on 2025-02-03."
+    assert verdict(words, "amount", "1240", "total", statements=True) == "several"
+    assert verdict(words, "amount", "1240", "total") == "right"

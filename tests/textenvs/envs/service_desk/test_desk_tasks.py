@@ -3,6 +3,7 @@
 import functools
 import json
 import pickle
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from textenvs.envs.service_desk import ServiceDeskTasks, Wish, task_of
+from textenvs.envs.service_desk import ServiceDeskTasks, Wish, script, task_of
 from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.scenario import from_json, scenario_of, to_json
 from textenvs.envs.service_desk.shop_rules import policy_text
 from textenvs.envs.service_desk.tasks import LEVELS
-from textenvs.task import Task, TaskError
+from textenvs.task import Task, TaskError, split_choices
+from textenvs.text import load_yaml
 
 levels = st.sampled_from(LEVELS)
 splits = st.sampled_from(("train", "test"))
@@ -98,7 +100,7 @@ def test_each_reason_is_the_only_one_and_true(level, kind):
 def test_refunds_are_the_rules_sums():
     seen = set()
     for level, kind in (("easy", "return"), ("medium", "return-electronics"), ("hard", "return-two-exchange-one")):
-        for scenario in stories(level, kind, 12):
+        for scenario in stories(level, kind, 30):
             wish, shop = scenario.wishes[0], scenario.database
             order, plus = shop.orders[wish.order_id], shop.customers[scenario.customer_id].plus
             dollars = 0.0
@@ -107,11 +109,76 @@ def test_refunds_are_the_rules_sums():
                     electronic = shop.products[line.product_id].category == "electronics"
                     dollars += line.price / 100 * (0.85 if electronic and not plus else 1)
                     seen.add((electronic, plus))
+            dollars -= 0 if plus else 4
             (refund,) = (action for action in scenario.gold if action.name == "refund")
             assert refund.arguments["amount"] == pytest.approx(dollars)
             assert refund.arguments["payment_id"] == order.payment_id
             assert wish.facts[0].value == str(round(dollars * 100))
     assert len(seen) == 4
+
+
+def test_fees_and_late_refunds_are_the_rules_sums():
+    """By the texts of the rules: what cancelling, moving, exchanging and a late parcel cost or pay."""
+    seen = set()
+    for level, kind in (
+        ("easy", "cancel"),
+        ("easy", "change-address"),
+        ("medium", "exchange"),
+        ("easy", "late-parcel"),
+    ):
+        for scenario in stories(level, kind, 40):
+            (wish,), shop = scenario.wishes, scenario.database
+            order, plus = shop.orders[wish.order_id], shop.customers[scenario.customer_id].plus
+            prices = sum(line.price for line in order.lines) / 100
+            if wish.kind == "cancel":
+                recent = (shop.today - order.placed).days < 2
+                case, money = (recent, plus), -(prices + order.delivery_fee / 100)
+                money += 0 if recent else prices * (0.05 if plus else 0.1)
+            elif wish.kind == "address":
+                far = wish.address.state != order.address.state
+                case, money = (far, plus), 0 if plus else 6 if far else 3
+            elif wish.kind == "exchange":
+                product, _ = shop.item(wish.item_ids[0])
+                electronic = product.category == "electronics"
+                case, money = (electronic, plus), 0 if plus else 8 if electronic else 4
+            else:
+                late, fee = (order.delivered - order.promised).days, order.delivery_fee / 100
+                case = 0 if late <= 7 else 1 if late <= 14 else 2
+                money = -(fee / 2, fee, fee + 5)[case]
+            seen.add((wish.kind, case))
+            moved = {"refund": -1, "charge": 1}
+            booked = [moved[each.name] * each.arguments["amount"] for each in scenario.gold if each.name in moved]
+            assert sum(booked) == pytest.approx(money)
+            assert {each.arguments.get("payment_id", order.payment_id) for each in scenario.gold} == {order.payment_id}
+    assert len(seen) == 4 + 4 + 4 + 3
+
+
+def test_customers_ask_for_money_whatever_moves():
+    """Whether and how a customer asks tells nothing of the fee."""
+    for level, kind in (
+        ("easy", "change-address"),
+        ("medium", "exchange"),
+        ("easy", "cancel"),
+        ("easy", "late-parcel"),
+    ):
+        drawn = [scenario.wishes[0].facts for scenario in stories(level, kind, 40)]
+        assert {len(facts) for facts in drawn} == {1}
+        assert len({fact.ask for (fact,) in drawn}) == 1
+        assert kind != "change-address" or {fact.value for (fact,) in drawn} == {"0", "300", "600"}
+
+
+@every_kind
+def test_the_splits_share_no_wording(level, kind):
+    def words(split):
+        tasks, found = ServiceDeskTasks(level, split=split, kinds=[kind]), set()
+        for i in range(6):
+            scenario = scenario_of(tasks[i])
+            assert scenario.persona.split == split
+            found |= {re.sub(r"\$[\d.]+", "$", wish.reason_words) for wish in scenario.chain} - {""}
+            found |= {wish.opening for wish in scenario.chain if not wish.opening.endswith(tuple(wish.wanted or "*"))}
+        return found
+
+    assert not words("train") & words("test")
 
 
 @every_kind
@@ -199,3 +266,16 @@ def test_rows_that_cannot_be_played(change, message):
     task = ServiceDeskTasks()[0]
     with pytest.raises(TaskError, match=message):
         scenario_of(replace(task, extra={"scenario": change(task.extra["scenario"])}))
+
+
+# ------------------------------------------------------------------ the script
+
+
+def test_the_script_s_keywords_are_of_training_wordings():
+    cases = load_yaml("textenvs.envs.service_desk", "cases.yaml")
+    openings = [text for texts in cases["openings"].values() for text in split_choices(texts, "train")]
+    reasons = [text for texts in cases["reasons"]["cancel"].values() for text in split_choices(texts, "train")]
+    for table, texts in ((script._WISHES, openings), (script._REASONS, reasons)):
+        for pattern in table.values():
+            for part in re.split(r"\|(?![^(]*\))", pattern):
+                assert any(re.search(part, text, re.IGNORECASE) for text in texts), part

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from textenvs.envs.service_desk import ServiceDeskTasks
 from textenvs.envs.service_desk.scenario import scenario_of
 from textenvs.envs.service_desk.user import begin, listen
+from textenvs.text import load_yaml
 
 SETS = {level: ServiceDeskTasks(level) for level in ("easy", "medium", "hard")}
 tasks = st.tuples(st.sampled_from(tuple(SETS)), st.integers(0, 60))
@@ -185,7 +186,7 @@ def test_a_yes_is_for_what_they_want(proposal, answer):
     scenario = first("easy", "cancel")
     state, words = talk(scenario, filled(proposal, scenario))
     assert filled(answer, scenario) in words
-    granted = {("cancel_order", scenario.wishes[0].order_id)} if answer == "Yes" else set()
+    granted = scenario.wishes[0].grants if answer == "Yes" else set()
     assert state.consents == granted
 
 
@@ -205,7 +206,7 @@ def test_a_yes_needs_the_right_items_variant_and_address():
     assert "Which one" in talk(swap, f"I would exchange the {thing} of order {order}. Do you confirm?")[1]
     state, words = talk(swap, f"I would exchange the {thing} of order {order} for {wanted}. Do you confirm?")
     assert words.startswith("Yes")
-    assert state.consents == {("exchange_items", order)}
+    assert state.consents == {("exchange_items", order), ("charge", order)}
     move = first("easy", "change-address")
     order, address = move.wishes[0].order_id, move.wishes[0].address
     assert "which address" in talk(move, f"I would send order {order} to somewhere else. Do you confirm?")[1]
@@ -226,7 +227,8 @@ def test_they_ask_for_what_they_were_not_told():
     assert (state.ended, state.outcomes) == ("closed", ("misinformed",))
 
 
-WHY_NOT = {"Why not?", "And why is that?", "What is the reason?"}
+PHRASEBOOK = load_yaml("textenvs.envs.service_desk", "customer.yaml")
+WHY_NOT = set(PHRASEBOOK["why_not"])
 
 
 def test_a_refusal_needs_the_one_reason():
@@ -304,7 +306,7 @@ def test_natural_proposals_have_their_yes(proposal):
     scenario = first("easy", "cancel")
     proposal = filled(proposal, scenario)
     state, words = talk(scenario, proposal)
-    assert state.consents == {("cancel_order", scenario.wishes[0].order_id)}, words
+    assert state.consents == scenario.wishes[0].grants, words
 
 
 def test_what_the_rules_want_asked_is_asked_before_a_yes():
@@ -344,7 +346,7 @@ def test_several_answers_to_a_question_are_none():
     days = ", ".join(f"2026-0{month}-{day:02}" for month in range(1, 4) for day in range(1, 29))
     state, words = talk(scenario, f"The days are {scenario.wishes[0].facts[0].value}, {days}.")
     assert (state.outcomes, state.annoyance) == ((), 1)
-    assert "Which" in words
+    assert words in PHRASEBOOK["which_value"]
 
 
 def test_second_choices_and_second_thoughts():
@@ -358,10 +360,10 @@ def test_second_choices_and_second_thoughts():
     offer = f"It is out of stock. Shall I exchange the {second.things[0]} of order {second.order_id} for "
     state, words = talk(stock, f"{offer}{', '.join(second.wanted)} instead?")
     assert words.endswith("Yes, go ahead.")
-    assert state.consents == {("exchange_items", second.order_id)}
+    assert state.consents == {("exchange_items", second.order_id), ("charge", second.order_id)}
     drop = first("medium", "dropped", lambda s: s.wishes[0].kind == "cancel")
     state, words = talk(drop, f"I would cancel order {drop.wishes[0].order_id}. Do you confirm?")
-    assert "changed my mind" in words
+    assert words.startswith(tuple(PHRASEBOOK["changed"]))
     assert (state.ended, state.outcomes, state.consents) == ("closed", ("changed",), frozenset())
 
 
