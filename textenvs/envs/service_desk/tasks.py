@@ -146,7 +146,8 @@ def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tup
         raise AssertionError(f"the rules refuse a generated wish for {decision.reasons}, not for {expected}: {wish}")
     actions = () if wish.switch == "confirm" else decision.actions
     if actions and wish.kind in _ASKS:  # also where no money moves: whether they ask must not tell that it does
-        role = "fee" if wish.kind == "late_fee" else "refund" if decision.cents > 0 else "charge"
+        roles = {"late_fee": "fee", "address": "cost"}
+        role = roles.get(wish.kind, "refund" if decision.cents > 0 else "charge")
         wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), _ASKS[wish.kind], role),))
     if wish.switch and wish.instead is not None:
         instead, actions = _settle(database, customer_id, wish.instead)  # nothing was done about the first

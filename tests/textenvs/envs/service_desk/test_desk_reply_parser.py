@@ -291,13 +291,14 @@ def test_words_are_whole():
         ("It costs nothing.", "right"),
         ("$0.00 would be charged.", "right"),
         ("It costs $3.00.", "wrong"),
+        ("There is a fee of $3.00.", "wrong"),
         ("There is no fee for Plus members; you would be charged $3.00.", "wrong"),
         ("I will send it there.", "none"),
     ],
 )
 def test_no_money_has_words(words, found):
-    assert verdict(words, "amount", "0", "charge") == found
-    assert verdict(words, "amount", "300", "charge") == {"right": "wrong", "wrong": "right"}.get(found, found)
+    assert verdict(words, "amount", "0", "cost") == found
+    assert verdict(words, "amount", "300", "cost") == {"right": "wrong", "wrong": "right"}.get(found, found)
 
 
 def test_answers_to_questions_name_two_values():
