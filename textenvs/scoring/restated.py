@@ -6,6 +6,8 @@ Equality of mathematics cannot tell them apart, so this is a matter of form, com
   decimal, ``3 \times 10^8``, and where the reference is no integer a fraction of two integers or a mixed number;
 * where the reference is another number, it computes nothing that the reference does not (no powers, roots, logarithms,
   sums, products, fractions in fractions, ...); multiples of roots and of pi are numbers;
+* where the reference is a multiple of a square root that the problem shows as another one (``5\sqrt{2}`` for
+  ``\sqrt{50}``), the answer has no other root than the reference;
 * an answer is not made of the same tokens as some part of the problem, in whatever order, with brackets and neutral
   terms or without, unless the reference is, too;
 * it has no variables that the reference has not: what it says of them cancels.
@@ -54,7 +56,8 @@ _VALUE = r"(?:\d+(?:\.\d+)?|\.\d+)"
 _ARITHMETIC = {
     "power": re.compile(r"\^"),
     "root": re.compile(r"\\sqrt"),
-    "sum": re.compile(r"(?<=[\w)}\]!])[+-]|\\pm|\d\{[+-]|\{[+-]\}"),
+    # A sign in front computes nothing: \pm\sqrt{2} is two numbers.
+    "sum": re.compile(r"(?<=[\w)}\]!])(?:[+-]|\\pm|±)|\d\{[+-]|\{[+-]\}"),
     "nested": re.compile(r"\\frac\{(?:[^{}]*\}\{)?[^{}]*(?:\\frac|/)"),
     "product": re.compile(
         r"\d\*\.?\d|[)\]]\*?[(\[]|\d\*?\(|[)!]\*?\.?\d"  # the last digit of a value and the first of another suffice
@@ -90,6 +93,8 @@ def restates(answer: str, ground_truth: str, problem: str) -> bool:
     if _variables(said) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
         return True  # what it says of them cancels
     if _is_number(gold):
+        if _roots(said) - _roots(gold) and _simplifies_root(gold, problem):
+            return True
         if lacking - ({"power", "root"} if _computed(gold) & {"power", "root"} else set()):
             return True
     elif lacking & set(_CALLS) and not _computed(gold) & set(_CALLS):
@@ -156,6 +161,26 @@ def _is_number(form: str) -> bool:
 
 def _variables(form: str) -> set[str]:
     return set(re.findall(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", " ", form))) - {"i", "e"}
+
+
+_SQUARE_ROOT = re.compile(r"(?P<times>\d{0,12})\*?\\sqrt(?!\[)(?:\{(?P<inside>\d{1,12}(?:\.\d+)?)\}|(?P<digit>\d))")
+_HALF = re.compile(r"(?P<base>\d{1,12}(?:\.\d+)?)\^(?:\{(?:1/2|\\frac\{1\}\{2\}|0?\.5)\}|\(?(?:1/2|0?\.5)\)?)")
+
+
+def _roots(form: str) -> set[str]:
+    """The numbers under square roots, as they are written."""
+    return {each["inside"] or each["digit"] for each in _SQUARE_ROOT.finditer(_HALF.sub(r"\\sqrt{\g<base>}", form))}
+
+
+def _squares(form: str) -> set[float]:
+    found = _SQUARE_ROOT.finditer(form)
+    return {float(each["times"] or 1) ** 2 * float(each["inside"] or each["digit"]) for each in found}
+
+
+def _simplifies_root(gold: str, problem: str) -> bool:
+    """Whether the reference is a multiple of a root that the problem shows as another one."""
+    whole = _SQUARE_ROOT.fullmatch(gold)
+    return whole is not None and bool(_squares(gold) & _squares(_spelled(problem)))
 
 
 def _computed(form: str) -> set[str]:

@@ -54,6 +54,18 @@ PADDED = {
     ),
     ("Expand the product (x+2)(x-3).", "x^2-x-6"): ("{}+x-x", r"{}+\sin(x)-\sin(x)", r"\frac{{{}(x+1)}}{{x+1}}"),
 }
+# A root that is to be simplified, in other spellings.
+RESTATED += [
+    (r"Compute $\sqrt{48}$ in simplest form.", r"4\sqrt{3}", answer)
+    for answer in (
+        r"48^{1/2}",
+        r"48^{0.5}",
+        r"\sqrt{48.0}",
+        r"2\sqrt{12}",
+        r"\frac{48}{\sqrt{48}}",
+        r"\frac{\sqrt{192}}{2}",
+    )
+]
 RESTATED += [(*task, form.format("(x+2)(x-3)")) for task, forms in PADDED.items() for form in forms]
 RESTATED += [(*EXPAND, answer) for answer in ("(x+2)^{1}(x-3)^{2-1}", "(x+1+1)(x-3)", "-(3-x)(x+2)", "(x+2)x-3(x+2)")]
 RESTATED += [(*SQUARE, answer) for answer in ("(1+x)^{1+1}", "(x+1)^2", "(1+x)(1+x)+x-x")]
@@ -150,6 +162,12 @@ EVALUATED = [
     (r"Simplify $\frac{2x+2}{4}$.", r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"),
     (r"Find $\sum_{k=1}^n k$.", r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
     ("Express $\\cos 2x$ by $\\cos x$.", r"2\cos^2 x-1", r"-1+2\cos^2 x"),
+    (r"Compute $\sqrt{48}$ in simplest form.", r"4\sqrt{3}", r"4\cdot\sqrt3"),
+    (r"A square has sides of $\sqrt{6}$. How long is its diagonal?", r"2\sqrt{3}", r"\sqrt{12}"),
+    ("Solve $x^2+1=0$.", "i,-i", r"\pm i"),
+    ("Solve $x^2=8$.", r"2\sqrt{2},-2\sqrt{2}", r"\pm 2\sqrt{2}"),
+    ("Solve $x^2=8$.", r"2\sqrt{2},-2\sqrt{2}", r"x = \pm 2\sqrt2"),
+    (r"Solve $4x^2=3$.", r"\frac{\sqrt{3}}{2},-\frac{\sqrt{3}}{2}", r"\pm\frac{\sqrt{3}}{2}"),
     ("How fast?", "60", "60 miles per hour"),
     ("How fast?", r"60\text{ mph}", "60"),
 ]
