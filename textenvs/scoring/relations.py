@@ -26,7 +26,8 @@ _WORDS = r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mathcal|mbox|operatornam
 _GROUP = rf"{_WORDS}\{{(?!\d)[^{{}}]*\}}"
 # No constants, and nothing that computes: \sqrt{x} = 4 says that x is 16.
 _COMMAND = r"\\(?!(?:pi|infty|frac|dfrac|tfrac|sqrt|cdot|times|div|pm|mp)(?![a-zA-Z]))[a-zA-Z]+(?![a-zA-Z{])"
-_ATOM = rf"(?:{_GROUP}|{_COMMAND}|[^\W\d_]|\[[A-Z]+\])'*+(?:_(?:\{{[^{{}}]*\}}|[^\W_]))?'*+(?:\([^()]*\))?"
+_INVERSE = r"[^\W\d_]\^(?:\{-1\}|-1)(?=\([^()]*[^\W\d_][^()]*\))"  # f^{-1}(x); x^{-1} = 4 says that x is 1/4
+_ATOM = rf"(?:{_GROUP}|{_COMMAND}|{_INVERSE}|[^\W\d_]|\[[A-Z]+\])'*+(?:_(?:\{{[^{{}}]*\}}|[^\W_]))?'*+(?:\([^()]*\))?"
 _NAME = re.compile(rf"(?:{_ATOM})+(?:[+*/-](?:{_ATOM})+)*")
 _LEVELS = 8  # of brackets around an answer that are taken off
 

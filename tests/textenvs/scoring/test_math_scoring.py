@@ -308,6 +308,13 @@ def test_any_text_can_be_taken_apart(answer):
     assert all(is_name(side) in (True, False) and side for chain in claims.chains for side in chain)
 
 
+@pytest.mark.parametrize(
+    ("side", "name"), [("f^{-1}(x)", True), ("g^{-1}(y)", True), ("x^{-1}", False), ("x^{-1}(2)", False)]
+)
+def test_an_inverse_is_a_name_a_power_is_none(side, name):
+    assert is_name(side) is name
+
+
 @pytest.mark.parametrize("word", ["(", "a=", r"\aaaa", "x'", "(x)", "x_1", "{a}"])
 def test_taking_apart_and_telling_names_stay_quick(word):
     """A regular expression that backtracks would not end within the test's time."""

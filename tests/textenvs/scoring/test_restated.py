@@ -168,6 +168,7 @@ EVALUATED = [
     ("Solve $x^2=8$.", r"2\sqrt{2},-2\sqrt{2}", r"\pm 2\sqrt{2}"),
     ("Solve $x^2=8$.", r"2\sqrt{2},-2\sqrt{2}", r"x = \pm 2\sqrt2"),
     (r"Solve $4x^2=3$.", r"\frac{\sqrt{3}}{2},-\frac{\sqrt{3}}{2}", r"\pm\frac{\sqrt{3}}{2}"),
+    ("Let $f(x)=2x+3$. Find its inverse.", r"\frac{x-3}{2}", r"f^{-1}(x) = \frac{x-3}{2}"),
     ("How fast?", "60", "60 miles per hour"),
     ("How fast?", r"60\text{ mph}", "60"),
 ]
