@@ -43,6 +43,9 @@ REASONING_MARKS: tuple[Marks, ...] = (
     Marks("<reasoning>", "</reasoning>", False),
 )
 
+#: Keys of a message that has its reasoning apart, as services and chat templates name them; the first present is read.
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+
 # What some of these models put around the words after their reasoning; it is no part of them.
 _ANSWERS: tuple[tuple[str, str], ...] = (
     ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),

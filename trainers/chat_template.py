@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from textenvs.messages import Message, Messages, ToolCall, assistant, has_images, system, text_of, tool, user
-from textenvs.reasoning import REASONING_MARKS, Marks, split_reasoning
+from textenvs.reasoning import REASONING_KEYS, REASONING_MARKS, Marks, split_reasoning
 from textenvs.text import excerpt
 
 
@@ -513,7 +513,7 @@ def reasoning_of(show: Show) -> TemplateReasoning:
     except RejectedError:
         return TemplateReasoning()
     marks = None
-    for key in ("reasoning_content", "reasoning", "thinking"):
+    for key in REASONING_KEYS:
         with contextlib.suppress(RejectedError):
             text = show([asked, {"role": "assistant", "content": _SAID, key: _THOUGHT}], None, generate=False)
             if shown := _SHOWN.search(text):

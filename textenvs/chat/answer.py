@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..bounded_files import check_json_size
 from ..messages import Message, ToolCall, clean_text
+from ..reasoning import REASONING_KEYS
 
 #: The longest text (content and reasoning together) that is taken as an answer, in characters.
 MAX_TEXT = 2**20
@@ -20,9 +22,6 @@ MAX_TEXT = 2**20
 MAX_CALLS = 128
 #: No answer takes more tokens; a larger count is none.
 MAX_TOKENS = 10**9
-
-#: Fields with the model's reasoning, as services name them; the first one present is read.
-REASONING = ("reasoning_content", "reasoning", "thinking")
 
 _LENGTH = "length"
 # What services say instead of `length`.
@@ -56,7 +55,7 @@ class Completion:
     cached: bool = False  # it came from the cache: it cost nothing now
     attempts: int = 1  # how often the service was asked for it now; 0 when ``cached``
     cost: float = 0.0  # dollars spent on it now, failed attempts included, as far as the spec's ``price`` says
-    reasoning_field: str | None = None  # the name that the service has for reasoning (one of ``REASONING``)
+    reasoning_field: str | None = None  # the name that the service has for reasoning (one of ``REASONING_KEYS``)
     odd: tuple[str, ...] = ()  # what was not as it should be, and how it was read
 
 
@@ -75,7 +74,7 @@ def read_answer(body: str) -> Completion:
         ErrorAnswer: It is an error in the place of a completion.
         ValueError: It is no completion; the message says where.
     """
-    answer = read_json(body)
+    answer = _parsed(body)
     if not isinstance(answer, Mapping):
         raise ValueError(f"the body is {_kind(answer)}, not an object")
     choices = answer.get("choices")
@@ -92,16 +91,16 @@ def read_answer(body: str) -> Completion:
     return _completion(choice, usage, odd)
 
 
-def read_json(body: str) -> Any:
-    """Parse a body; ``ValueError`` where it is no JSON. An integer of too many digits becomes an infinity."""
-    problem = "it is nested too deeply"
+def _parsed(body: str) -> Any:
+    """Parse a body of bounded JSON; ``ValueError`` for anything else. An integer of too many digits is an infinity."""
     try:
+        check_json_size(body)
         return json.loads(body, parse_int=_integer)
     except RecursionError:
-        pass
+        problem = "it is nested too deeply"
     except ValueError as error:
         problem = str(error)
-    raise ValueError(f"the body is not JSON: {problem}")  # outside of `except`: the error holds the whole body
+    raise ValueError(f"the body is not JSON that is read: {problem}")  # outside of `except`: the error holds the body
 
 
 def _integer(digits: str) -> int | float:
@@ -116,7 +115,7 @@ def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) 
     if not isinstance(message, Mapping):
         raise ValueError(f"choices.0.message: {_kind(message)}, not an object")
     content, thought = _content(message.get("content"), odd)
-    field = next((name for name in REASONING if isinstance(message.get(name), str)), None)
+    field = next((name for name in REASONING_KEYS if isinstance(message.get(name), str)), None)
     reasoning = (message[field] if field is not None else "") or thought
     refusal = message.get("refusal")
     calls = _calls(message, odd)

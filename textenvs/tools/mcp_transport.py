@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bounded_files import parse_json
 from ..messages import clean_text
 from ..text import excerpt
 
@@ -28,6 +29,10 @@ log = logging.getLogger("textenvs")
 
 #: The longest message of a server, in bytes.
 MAX_MESSAGE = 4 * 2**20
+#: The most JSON values of a message, names of fields included.
+MAX_VALUES = 500_000
+#: The deepest nesting of a message: deep enough that a schema beyond ``MAX_DEPTH`` is named as such.
+MAX_NESTING = 1_000
 #: The most tools that a server may list.
 MAX_TOOLS = 1000
 #: The most pages that it may list them on.
@@ -110,7 +115,7 @@ class Answers:
         self._name = name
         self._waiting: dict[str | int, str] = {}  # the methods of requests, by id
         self._asked: set[str] = set()  # the ids of all requests so far: a late answer is no odd one
-        self._told: set[str] = set()
+        self._warned = False
 
     def sent(self, message: Any) -> None:
         """Note a message on its way to the server."""
@@ -130,7 +135,8 @@ class Answers:
         if not text:
             return None
         try:
-            value = _cleaned(json.loads(text)) if "\\u" in text else json.loads(text)
+            value = parse_json(text, values=MAX_VALUES, depth=MAX_NESTING, allow_nan=True)
+            value = _cleaned(value) if "\\u" in text else value
             message = jsonrpc_message_adapter.validate_python(value, by_name=False)
         except (ValueError, RecursionError):
             return self._unreadable(text)
@@ -193,8 +199,8 @@ class Answers:
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error))
 
     def _say(self, what: str) -> None:
-        if not self._told:
-            self._told.add(what)
+        if not self._warned:  # a server may send any number of these
+            self._warned = True
             log.warning("MCP server %s: %s", self._name, what)
 
 

@@ -8,6 +8,7 @@ import zlib
 import pytest
 from fake_service import FakeService, Reply, garbage, status
 
+from textenvs.bounded_files import VALUES
 from textenvs.chat import ChatClient, ChatFailure, PromptTooLong
 from textenvs.chat.body import MAX_ANSWER, MAX_ERROR
 from textenvs.messages import assistant, tool, user
@@ -62,6 +63,7 @@ TOO_MUCH = {
     "larger content": answer_with(content="x" * 30 * MIB),
     "tool calls": answer_with(tool_calls=[CALL] * 5000),
     "deep": garbage(b'{"choices":' + b"[" * MIB),
+    "values": garbage(b'{"choices": [{"message": {"content": "hi"}}], "x": [' + b"[]," * (VALUES + 1) + b"0]}"),
     "usage": garbage(b'{"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 1e400}}'),
     "packed otherwise": Reply(body=b"x", headers={"content-encoding": "br"}),
     "packed twice": Reply(body=b"x", headers={"content-encoding": "gzip, gzip"}),
