@@ -210,7 +210,7 @@ def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
 
 
 def problem_with(message: Any) -> str | None:
-    """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
+    """Return what is wrong with ``message`` as a chat message, in words, or ``None``."""
     try:
         read_message(message)
     except ValueError as error:
@@ -385,7 +385,7 @@ def _copied(value: Any, text: Callable[[str], str]) -> Any:
 
 
 def visible_text(message: Message) -> str:
-    """What another party may read of a message: its text without private reasoning (:mod:`textenvs.reasoning`).
+    """Return the text of a message that others may read: without private reasoning (:mod:`textenvs.reasoning`).
 
     Users and tools have none. A ``reasoning_content`` that is empty says that nothing of the content is private.
     """

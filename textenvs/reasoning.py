@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Marks(NamedTuple):
-    """What stands before and after a block of reasoning, in any case of letters."""
+    """The marks before and after a block of reasoning, in any case of letters."""
 
     begin: str
     end: str
@@ -139,7 +139,7 @@ class _Occurrences:
 
 
 class _Pairs:
-    """Which end marks belong to which begin marks, as brackets do."""
+    """Pairs of begin and end marks, which belong together as brackets do."""
 
     def __init__(self, text: str, marks: Marks, calls: Spans) -> None:
         self._ends: list[tuple[int, int]] = []

@@ -185,7 +185,7 @@ class RejectedError(RendererError):
 
 
 def place_of(reply: str, text: str) -> int:
-    """Where a rendered conversation has the assistant's reply; ``RejectedError`` where it is not as it was given."""
+    """Return the place of the assistant's reply in a rendering; ``RejectedError`` where it is not as it was given."""
     place = text.find(reply)
     if place < 0:
         raise RejectedError(f"the chat template does not show an assistant's reply {reply!r} as it is")
@@ -482,7 +482,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 class TemplateReasoning(NamedTuple):
-    """What a chat template tells about the private reasoning of its model."""
+    """The private reasoning of a model, as its chat template shows it."""
 
     opened: str = ""  # with what the generation prompt begins it, so that replies have its end alone
     end: str = ""  # which that is

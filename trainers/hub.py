@@ -129,7 +129,7 @@ def _read(source: str | Path, name: str) -> Any:
 
 
 def reason(folder: str | Path, error: Exception) -> str:
-    """Why a model's folder could not be read, in words: a file of it that is not what it must be, or the error."""
+    """Return why a model's folder could not be read: a file of it that is not what it must be, or the error."""
     if (problem := next(_file_problems(Path(folder)), None)) is not None:
         return problem
     text = excerpt(" ".join(str(error).split()), _MESSAGE_CHARS)

@@ -25,7 +25,7 @@ def good(tmp_path_factory):
 
 
 def refusal(good, tmp_path, name, content):
-    """What a folder with this file is refused with; the words must name what to look at."""
+    """Return the error for a folder with this file; its words must name what to look at."""
     folder = shutil.copytree(good, tmp_path / "model")
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises((PolicyError, RendererError)) as caught:
@@ -45,7 +45,7 @@ def changed(good, name, **entries):
     "content", ["[" * 100_000, '{"a":' * 100_000, "[1]", "7", '"x"', "", '{"a": ', b"\xff\xfe\x00"]
 )
 @pytest.mark.parametrize("name", JSON_FILES)
-def test_a_file_that_is_no_json_object_is_named(good, tmp_path, name, content):
+def test_file_without_json_object_is_named(good, tmp_path, name, content):
     assert name in refusal(good, tmp_path, name, content)
 
 

@@ -282,7 +282,7 @@ def _count(usage: Mapping[str, Any], name: str, odd: list[str]) -> int | None:
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """Return the kind of a JSON value, in words."""
     if isinstance(value, bool):
         return "a truth value"
     for kinds, words in (((int, float), "a number"), (str, "a text"), (list, "a list"), (Mapping, "an object")):

@@ -1,4 +1,4 @@
-"""Which messages are sent back with their reasoning, and by which name."""
+"""Select the messages that are sent back with their reasoning, and name the field for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WANTED = re.compile(r"missing|must be (?:passed|provided|included|sent)|require
 
 
 class ReasoningBack:
-    """What one service wants of the reasoning of earlier messages.
+    """The reasoning of earlier messages that one service wants back.
 
     Services that reason want it back with the tool calls of the user turn that they are in; some with every message,
     some refuse it. So it is only sent to a service that has given some, by the same name, and what a refusal asks for
@@ -42,7 +42,7 @@ class ReasoningBack:
         return sent
 
     def mend(self, refusal: Refusal, sent: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether another try is worth it: the refusal is for reasoning that was sent, or that was not."""
+        """Return whether to try again: the refusal is for reasoning that was sent, or that was not."""
         if self.field is None or refusal.status not in (400, 422) or self.field not in refusal.words:
             return False
         had = [self.field in message for message in sent if message["role"] == "assistant"]

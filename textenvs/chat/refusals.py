@@ -107,14 +107,14 @@ _DEEPEST = 8
 
 @dataclass(frozen=True)
 class KnownTokens:
-    """What is known here of a request: in which bounds its prompt lies, and the longest answer, in tokens."""
+    """Bounds of a request: of its prompt, and of the longest answer, in tokens."""
 
     fewest: int
     most: int
     max_tokens: int
 
     def fits(self, count: int) -> bool:
-        """Whether a service may count so many tokens for this prompt, alone or with the longest answer."""
+        """Return whether a service may count so many tokens for this prompt, alone or with the longest answer."""
         return any(self.fewest <= count - more <= self.most for more in (0, self.max_tokens))
 
 
@@ -134,7 +134,7 @@ class Refusal:
         return next(iter(sorted(self.codes & (OTHER_CODES | TOO_LONG_CODES))), None)
 
     def too_long(self, known: KnownTokens | None = None) -> bool:
-        """Whether the conversation, with room for an answer, is longer than the model's context."""
+        """Return whether the conversation, with room for an answer, is longer than the model's context."""
         if self.status in _OTHER_STATUSES:
             return False
         if self.codes & TOO_LONG_CODES:

@@ -23,7 +23,7 @@ _MOST_PARTS = 60
 
 
 def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
-    """Whether an answer of the reference's value does not do what the problem asks for: to write it in another form.
+    """Return whether an answer of the reference's value is not in another form, as the problem asks for.
 
     The problem asks for that if a part of it has the reference's value, in another form. The answer must then be
     another expression than that part, once both are tidied (terms that cancel, neutral factors, sums of numbers), and
@@ -122,7 +122,7 @@ def tidied(expression: Any) -> Any:
 
 
 def factors_of(expression: Any) -> int:
-    """How many sums an expression multiplies, with their powers; a sum in itself has none."""
+    """Count the sums that an expression multiplies, with their powers; a sum in itself has none."""
     from sympy import Add, Mul
 
     count = 0
@@ -134,7 +134,7 @@ def factors_of(expression: Any) -> int:
 
 
 def symbols_in(expression: Any) -> int:
-    """How many times symbols stand in an expression."""
+    """Count the occurrences of symbols in an expression."""
     from sympy import preorder_traversal
 
     return sum(node.is_Symbol for node in preorder_traversal(expression))

@@ -89,7 +89,7 @@ def split_unit(text: str) -> tuple[str, frozenset[str]]:
 
 
 def _start_of_unit(text: str) -> int | None:
-    """Where the unit at the end of a text begins: the first place behind a value from which all is words of a unit."""
+    """Find the unit at the end of a text: the first place behind a value from which all is words of a unit."""
     for match in re.finditer(rf"{_SPACE}|{_COMMAND}|\u00b0|(?<=\d){_LETTERS}", text):
         start = match.start()
         before = text[max(0, start - 12) : start]

@@ -55,7 +55,7 @@ class CallFormat(ABC):
         self.tool_names = frozenset(each.name for each in self.tools)
 
     def means_call(self, value: Any) -> bool:
-        """Whether a JSON value in a reply, with no tag before it, is meant as a call, so that what is wrong is told.
+        """Return whether a JSON value in a reply, with no tag before it, is meant as a call, to report its errors.
 
         It names one of the tools, or has a name and arguments.
         """
@@ -72,7 +72,7 @@ class CallFormat(ABC):
         return self.prompt.replace("@TOOLS@", "\n".join(schemas))
 
     def find(self, text: str, place: int) -> int:
-        """Where the next call begins, from ``place`` on; -1 where there is none."""
+        """Return the beginning of the next call, from ``place`` on; -1 where there is none."""
         return -1
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
@@ -83,7 +83,7 @@ class CallFormat(ABC):
         raise NotImplementedError
 
     def after_problem(self, text: str, start: int) -> int:
-        """Where to read on after the unreadable call at ``start``; by default nowhere, as broken JSON has no end."""
+        """Return the place behind the unreadable call at ``start``; by default the end, as broken JSON has none."""
         return len(text)
 
     @abstractmethod
@@ -127,7 +127,7 @@ class CallFormat(ABC):
         return Parsed(text, tuple(made), tuple(problems))
 
     def spans(self, text: str) -> Spans:
-        """Where the readable calls of ``text`` stand, those within its reasoning included."""
+        """Return the places of the readable calls of ``text``, those within its reasoning included."""
         spans: list[tuple[int, int]] = []
         place = problems = 0
         while problems < MAX_PROBLEMS and (start := self.find(text, place)) >= 0:
@@ -232,7 +232,7 @@ def shown(value: Any) -> str:
 
 
 def after_broken(text: str, start: int, opening: str, closing: str) -> int:
-    """Where to go on after a call that cannot be read: behind its closing tag, at the next call, or at the end."""
+    """Find the place to go on after a call that cannot be read: its closing tag, the next call, or the end."""
     close, following = text.find(closing, start), text.find(opening, start)
     if close >= 0 and (following < 0 or close < following):
         return close + len(closing)

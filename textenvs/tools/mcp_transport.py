@@ -1,4 +1,4 @@
-"""How messages come from an MCP server: within bounds, and each request with an answer or with what came instead.
+"""Read messages of an MCP server: within bounds, and each request with an answer or with what came instead.
 
 The SDK waits for an answer with the right id, however much else a server sends. Here a line that is no message, an
 answer to nothing, or a list of tools that cannot be used becomes an error of the request that it stands for, at once.
@@ -52,7 +52,7 @@ _MARK = "TEXTENVS_MCP_SERVER"
 
 
 def problem_with_tools(tools: Any) -> str | None:
-    """What is wrong with a list of tools as a server sends it, or ``None``."""
+    """Return what is wrong with a list of tools as a server sends it, or ``None``."""
     if not isinstance(tools, list):
         return f"its list of tools is {_shown(tools)}"
     if len(tools) > MAX_TOOLS:
@@ -183,7 +183,7 @@ class Answers:
         return self._odd(shown)
 
     def _odd(self, what: str) -> SessionMessage | None:
-        """What came instead of an answer is the error of the oldest request, which would wait for nothing."""
+        """Make what came instead of an answer the error of the oldest request, which would wait for nothing."""
         if not self._waiting:
             self._say(what)
             return None

@@ -76,7 +76,7 @@ class Qwen3Coder(CallFormat):
         return Written(name, write_value(arguments)), place + len(END_FUNCTION) * text.startswith(END_FUNCTION, place)
 
     def _end_of_value(self, text: str, place: int, name: str, argument: str) -> tuple[int, int]:
-        """Where a value ends, and where what follows it begins; the models leave ``</parameter>`` out now and then."""
+        """Return the end of a value, and the beginning of what follows; models may leave ``</parameter>`` out."""
         close, function = text.find(END_PARAMETER, place), text.find(END_FUNCTION, place)
         # A value may have the text of </function> in it, but not that and another call.
         if close >= 0 and 0 <= function < close and text.find(FUNCTION, function, close) >= 0:

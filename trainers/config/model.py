@@ -71,7 +71,7 @@ _SHAPE = {
 
 
 def is_language_model(path: str | None) -> bool:
-    """Whether a model is given that was made to talk: neither `tiny` nor a folder with one below 5 million parameters.
+    """Return whether a model was made to talk: neither `tiny` nor a folder with one below 5 million parameters.
 
     The shape decides, that config.json says: a folder may have no weights yet. One that says no shape was made to talk.
     """
@@ -142,7 +142,7 @@ def planned_bfloat16(device: str) -> bool:
 def native_dtype(
     path: str | None, device: str, bfloat16: Bfloat16 = multiplies_bfloat16
 ) -> Literal["float32", "bfloat16"]:
-    """What a model computes in by default, by ``model.path`` and ``model.device``."""
+    """Return the type that a model computes in by default, by ``model.path`` and ``model.device``."""
     return "bfloat16" if is_language_model(path) and bfloat16(device) else "float32"
 
 
@@ -270,7 +270,7 @@ class ServingSection(Section):
 
     @property
     def engines(self) -> int:
-        """How many there are: one for each server that runs already, else ``replicas``, which a plan may count."""
+        """The number of engines: one for each server that runs already, else ``replicas``, which a plan may count."""
         return len(self.base_urls) or self.replicas or 1
 
 

@@ -19,7 +19,7 @@ _FILE = Path(__file__).with_name("synonyms.yaml")
 
 
 class Synonym(NamedTuple):
-    """What another trainer's word is here."""
+    """The keys that mean the same as another trainer's word."""
 
     keys: tuple[tuple[str, ...], ...]  #: alternatives, each of keys that are meant together; none: there is no such key
     remark: str = ""
@@ -42,7 +42,7 @@ def read_synonyms() -> dict[str, Synonym]:
 
 
 def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
-    """What is wrong with a key that is none of ``keys``, and which was meant."""
+    """Return what is wrong with a key that is none of ``keys``, and which was meant."""
     for key in keys.values():
         if name.startswith(f"{key.name}.") and key.entries:
             entry = name.removeprefix(f"{key.name}.").partition(".")[0]
@@ -67,7 +67,7 @@ def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
 
 
 def _translated(name: str, keys: Mapping[str, Key], table: Table) -> str | None:
-    """What another trainer's word is here, in words; ``None`` where it is no such word."""
+    """Return the meaning of another trainer's word here; ``None`` where it is no such word."""
     word = name.lstrip("+-").replace("-", "_")
     section, _, last = word.rpartition(".")
     top = section.partition(".")[0]
