@@ -392,7 +392,7 @@ def visible_text(message: Message) -> str:
     text = text_of(message)
     if message["role"] != "assistant" or message.get("reasoning_content") == "":
         return text.strip()
-    return split_reasoning(text).said
+    return split_reasoning(text).text
 
 
 def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:

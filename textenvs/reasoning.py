@@ -61,7 +61,7 @@ class Split(NamedTuple):
     """A reply's leading reasoning, without its marks, and what it says; white space around both is left out."""
 
     reasoning: str
-    said: str
+    text: str
 
 
 #: Stretches of a text, each from a place to another, in order.
@@ -86,9 +86,9 @@ def split_reasoning(
     occurrences = _Occurrences(text, tuple(marks), calls)
     private, place = _leading(occurrences, 0)
     if not private and (end := occurrences.unopened()) is not None:
-        more, place = _leading(occurrences, end[1])
-        private = [text[: end[0]], *more]
-    return Split("\n\n".join(each.strip() for each in private), _said(text[place:].strip()))
+        rest, place = _leading(occurrences, end[1])
+        private = [text[: end[0]], *rest]
+    return Split("\n\n".join(each.strip() for each in private), _without_answer_marks(text[place:].strip()))
 
 
 def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
@@ -100,7 +100,7 @@ def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
     return private, place
 
 
-def _said(text: str) -> str:
+def _without_answer_marks(text: str) -> str:
     for begin, end in _ANSWERS:
         if text.startswith(begin):
             return text.removeprefix(begin).removesuffix(end).removesuffix("<|end|>").strip()

@@ -496,9 +496,9 @@ class TemplateReasoning(NamedTuple):
         """
         if cut or (self.end and self.end in text):
             text = self.opened + text
-        if self.marks is None or (split := split_reasoning(text, (self.marks,))).said == text.strip():
+        if self.marks is None or (split := split_reasoning(text, (self.marks,))).text == text.strip():
             return text
-        return f"{_KNOWN.begin}\n{split.reasoning}\n{_KNOWN.end}\n\n{split.said}"
+        return f"{_KNOWN.begin}\n{split.reasoning}\n{_KNOWN.end}\n\n{split.text}"
 
 
 _KNOWN = REASONING_MARKS[0]

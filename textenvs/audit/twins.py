@@ -179,9 +179,9 @@ def _differ(
 ) -> bool:
     """Note the first answers that differ; always ``True``."""
     if not tally.evidence:
-        said = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
-        one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(said, ends, strict=True))
+        texts = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
+        one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(texts, ends, strict=True))
         tally.evidence = f"first {name}, {where}: {one}, and on the twin {other}"
-        shown = [message for message in before if message["role"] != "system"][-_SHOWN:]
-        tally.transcript = "\n".join(excerpt(transcript([message]), 400) for message in shown)
+        last = [message for message in before if message["role"] != "system"][-_SHOWN:]
+        tally.transcript = "\n".join(excerpt(transcript([message]), 400) for message in last)
     return True

@@ -130,12 +130,12 @@ def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) 
     if len(text) + len(reasoning) > MAX_TEXT:
         raise ValueError(f"choices.0.message: {len(text) + len(reasoning):,} characters, more than {MAX_TEXT:,}")
     text = clean_text(text)
-    said: Message = {"role": "assistant", "content": text}
+    reply: Message = {"role": "assistant", "content": text}
     if reasoning:
-        said["reasoning_content"] = clean_text(reasoning)
+        reply["reasoning_content"] = clean_text(reasoning)
     if calls:
-        said["tool_calls"] = calls
-    return Completion(text, said, reason, usage, reasoning_field=field, odd=tuple(odd))
+        reply["tool_calls"] = calls
+    return Completion(text, reply, reason, usage, reasoning_field=field, odd=tuple(odd))
 
 
 def _finish_reason(reason: Any, odd: list[str]) -> str:
@@ -160,11 +160,11 @@ def _content(content: Any, odd: list[str]) -> tuple[str | None, str]:
     thoughts: list[str] = []
     for part in parts:
         kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
-        found = list(_texts(part))
+        part_texts = list(_texts(part))
         if kind in ("thinking", "reasoning"):
-            thoughts += found
-        elif found and kind in ("text", "output_text", "refusal"):
-            texts += found
+            thoughts += part_texts
+        elif part_texts and kind in ("text", "output_text", "refusal"):
+            texts += part_texts
         else:
             odd.append("the content has a part that is no text; left out")
     odd.append("the content is in parts; their texts are joined")
@@ -205,12 +205,12 @@ def _calls(message: Mapping[str, Any], odd: list[str]) -> tuple[ToolCall, ...]:
     if any(call is None for call in calls):
         odd.append("tool_calls has a null in it; left out")
     read: list[ToolCall] = []
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     size = 0
     for number, call in enumerate(calls):
         if call is not None:
-            made = _call(number, call, taken, odd)
-            taken.add(made["id"])
+            made = _call(number, call, used_ids, odd)
+            used_ids.add(made["id"])
             size += len(made["function"]["name"]) + len(made["function"]["arguments"])
             read.append(made)
     if size > MAX_TEXT:
@@ -218,7 +218,7 @@ def _calls(message: Mapping[str, Any], odd: list[str]) -> tuple[ToolCall, ...]:
     return tuple(read)
 
 
-def _call(number: int, call: Any, taken: set[str], odd: list[str]) -> ToolCall:
+def _call(number: int, call: Any, used_ids: set[str], odd: list[str]) -> ToolCall:
     place = f"choices.0.message.tool_calls.{number}"
     if not isinstance(call, Mapping):
         raise ValueError(f"{place}: {_kind(call)}, not a call")
@@ -236,12 +236,12 @@ def _call(number: int, call: Any, taken: set[str], odd: list[str]) -> ToolCall:
     elif not isinstance(arguments, str):
         odd.append("the arguments of a tool call are not text; written as JSON")
         arguments = json.dumps(arguments, ensure_ascii=False)
-    given = call.get("id")
-    call_id = clean_text(str(given)) if isinstance(given, str | int) and not isinstance(given, bool) else ""
-    if call_id in taken:
+    own_id = call.get("id")
+    call_id = clean_text(str(own_id)) if isinstance(own_id, str | int) and not isinstance(own_id, bool) else ""
+    if call_id in used_ids:
         odd.append("two tool calls of one answer have the same id; they are numbered")
         call_id = ""
-    while not call_id or call_id in taken:
+    while not call_id or call_id in used_ids:
         call_id = f"call_{number}"
         number += MAX_CALLS  # another answer of the conversation may not use it, a call of this one may
     return {
@@ -257,12 +257,12 @@ def _usage(usage: Any, odd: list[str]) -> Usage | None:
     if not isinstance(usage, Mapping):
         odd.append(f"usage is {_kind(usage)}; left out")
         return None
-    asked, written = (_count(usage, name, odd) for name in ("prompt_tokens", "completion_tokens"))
+    prompt, completion = (_count(usage, name, odd) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("prompt_tokens_details")
     cached = _count(details, "cached_tokens", odd) if isinstance(details, Mapping) else 0
-    if asked is None or written is None:
+    if prompt is None or completion is None:
         return None
-    return Usage(asked, written, min(cached or 0, asked))
+    return Usage(prompt, completion, min(cached or 0, prompt))
 
 
 def _count(usage: Mapping[str, Any], name: str, odd: list[str]) -> int | None:

@@ -153,10 +153,10 @@ class Refusal:
     def _compares(self, known: KnownTokens) -> bool:
         if not self._about_conversation() or not _ABOUT_LENGTH.search(self.words):
             return False
-        found = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
+        numbers = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
         # The longest answer that was asked for is a number of the request, and says nothing about the prompt.
-        counts = [count for count in found if known.fits(count) and count != known.max_tokens]
-        return any(0 < limit < count for count in counts for limit in found if limit != known.max_tokens)
+        counts = [count for count in numbers if known.fits(count) and count != known.max_tokens]
+        return any(0 < limit < count for count in counts for limit in numbers if limit != known.max_tokens)
 
 
 def read_refusal(status: int, body: str | Mapping[str, Any]) -> Refusal:

@@ -106,7 +106,7 @@ def _is_unit(text: str, start: int) -> bool:
     side = text[:start].rpartition("=")[2]
     symbolic = bool(_LETTERS_LEFT.search(re.sub(r"\\[a-zA-Z]+", " ", side)))
     attached = text[start : start + 1].isalpha()
-    at, end, found = start, len(text.rstrip(" .")), 0
+    at, end, count = start, len(text.rstrip(" .")), 0
     while at < end:
         if (gap := _BETWEEN.match(text, at)) is not None or text[at] == "\u00b0":
             at = gap.end() if gap else at + 1
@@ -119,12 +119,12 @@ def _is_unit(text: str, start: int) -> bool:
             return False
         if match["word"]:
             word = words[0]
-            if attached and not found and word not in _ATTACHED:
+            if attached and not count and word not in _ATTACHED:
                 return False
             if len(word) < (3 if symbolic else 2) and (symbolic or word not in _ONE_LETTER):
                 return False
-        at, found = match.end(), found + 1
-    return found > 0 and _is_closed(text[:start])
+        at, count = match.end(), count + 1
+    return count > 0 and _is_closed(text[:start])
 
 
 def _is_closed(text: str) -> bool:

@@ -144,43 +144,43 @@ class Answers:
 
     def check(self, message: SessionMessage) -> SessionMessage | None:
         """A message as the SDK may have it; ``None`` for one that must not reach it."""
-        said = message.message
-        if hasattr(said, "method"):  # a notification or a request
+        inner = message.message
+        if hasattr(inner, "method"):  # a notification or a request
             return message
-        if (request := said.id) is None:
-            error = getattr(said, "error", None)
+        if (request := inner.id) is None:
+            error = getattr(inner, "error", None)
             return self._odd(
                 f"it sent an error of no request: {excerpt(clean_text(str(error and error.message)), _QUOTED)}"
             )
-        known = next((each for each in self._waiting if str(each) == str(request)), None)
-        if known is None:
+        waiting_id = next((each for each in self._waiting if str(each) == str(request)), None)
+        if waiting_id is None:
             if str(request) in self._asked:
                 return None  # its request was given up
             return self._odd(f"it answered the id {_shown(request)}, which no request has")
-        method = self._waiting.pop(known)
-        said.id = known  # some servers write the number as a text
-        result = getattr(said, "result", None)
+        method = self._waiting.pop(waiting_id)
+        inner.id = waiting_id  # some servers write the number as a text
+        result = getattr(inner, "result", None)
         if method == "tools/list" and isinstance(result, dict):
             if problem := problem_with_tools(result.get("tools")):
-                return self._error(known, problem)
+                return self._error(waiting_id, problem)
             for tool in result["tools"]:
                 # The SDK would check results by it, with a schema that is the server's and has no bounds.
                 tool.pop("outputSchema", None)
         return message
 
     def _unreadable(self, text: str) -> SessionMessage | None:
-        shown = f"it sent what is no message of the protocol: {excerpt(clean_text(text[: 4 * _QUOTED]), _QUOTED)}"
+        problem = f"it sent what is no message of the protocol: {excerpt(clean_text(text[: 4 * _QUOTED]), _QUOTED)}"
         # What the id stands in may be deep or cut: the envelope has it near one of its ends.
         for found in _ID.findall(text[:1000]) + _ID.findall(text[-1000:]):
             request = found.strip('"')
             for waiting in self._waiting:
                 if str(waiting) == request:
                     del self._waiting[waiting]
-                    return self._error(waiting, shown)
+                    return self._error(waiting, problem)
         if text[0] not in '{["-0123456789' and text not in ("null", "true", "false"):
-            self._say(f"{shown} (a line like this is left out; a server must write nothing else to its output)")
+            self._say(f"{problem} (a line like this is left out; a server must write nothing else to its output)")
             return None
-        return self._odd(shown)
+        return self._odd(problem)
 
     def _odd(self, what: str) -> SessionMessage | None:
         """Make what came instead of an answer the error of the oldest request, which would wait for nothing."""
@@ -211,10 +211,10 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
     from mcp.client.stdio import get_default_environment
 
     mark = secrets.token_hex(16)
-    given = {str(key): str(value) for key, value in (spec.get("env") or {}).items()}
+    variables = {str(key): str(value) for key, value in (spec.get("env") or {}).items()}
     process = await anyio.open_process(
         [str(spec["command"]), *map(str, spec.get("args", ()))],
-        env=get_default_environment() | given | {_MARK: mark},
+        env=get_default_environment() | variables | {_MARK: mark},
         cwd=spec.get("cwd"),
         stderr=None,
         start_new_session=True,
@@ -225,12 +225,12 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
     stdin, stdout = process.stdin, process.stdout
     assert stdin is not None
     assert stdout is not None
-    gone = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+    closed = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
     async def read() -> None:
         """Messages of the server, until it ends: also where a process that it started keeps its output open."""
         rest = bytearray()
-        with contextlib.suppress(*gone):
+        with contextlib.suppress(*closed):
             while True:
                 chunk = await stdout.receive(_CHUNK)
                 *lines, last = (bytes(rest) + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
@@ -245,7 +245,7 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
         await to_client.aclose()
 
     async def write() -> None:
-        with contextlib.suppress(*gone):
+        with contextlib.suppress(*closed):
             async for message in to_server:
                 answers.sent(message.message)
                 data = message.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -315,10 +315,10 @@ def _signal(process: Process, number: int) -> None:
 
 def _kill_marked(mark: str) -> int:
     """Kill what a server started in sessions of its own, where the system shows the environment of processes."""
-    wanted, killed = f"{_MARK}={mark}".encode(), 0
+    marker, killed = f"{_MARK}={mark}".encode(), 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if marker in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
                 killed += 1
     return killed

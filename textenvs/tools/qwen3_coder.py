@@ -146,9 +146,11 @@ def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Itera
 
 def _opening(text: str, place: int, tag: str, *others: str) -> tuple[str, int]:
     if not text.startswith(tag, place):
-        found = text[place : place + 20]
-        wanted = " or ".join((f"{tag}...>", *others))
-        raise JsonProblem(f"{wanted} is missing before {found!r}" if found else f"{wanted} is missing at the end")
+        following = text[place : place + 20]
+        expected = " or ".join((f"{tag}...>", *others))
+        raise JsonProblem(
+            f"{expected} is missing before {following!r}" if following else f"{expected} is missing at the end"
+        )
     end = text.find(">", place)
     name = text[place + len(tag) : end] if end >= 0 else ""
     if not name or len(name.split()) != 1 or name != name.strip():
