@@ -185,7 +185,7 @@ def test_the_hooks_are_the_linters_of_make_lint():
     assert hooks == {line.strip().removeprefix("$(BIN)/").removesuffix(" --check") for line in recipe.splitlines()}
 
 
-def test_fences_of_code_have_a_language_and_attributes_alone():
+def test_code_fences_have_language_and_attributes_alone():
     """``python coffee.py`` is a paragraph on the site, ``python title="coffee.py"`` a block with a title."""
     allowed = re.compile(r'^ *```+(?:[\w-]+(?: \w+="[^"]*")*|\{[^}]*\})?$')
     wrong = [
@@ -197,7 +197,7 @@ def test_fences_of_code_have_a_language_and_attributes_alone():
     assert wrong == []
 
 
-def test_a_fence_in_a_built_page_fails_the_build(site, tmp_path):
+def test_fence_in_built_page_fails_the_build(site, tmp_path):
     good = "<p>Text</p><pre><code>```python\nx\n```</code></pre><code>```</code>"
     (tmp_path / "page.html").write_text(good)
     site.contained(tmp_path)

@@ -63,7 +63,7 @@ def test_importing_the_libraries_leaves_signals_alone(tmp_path):
 
 
 def test_ignored_interrupts_stay_ignored(tmp_path):
-    """As under nohup, or in the background of a shell's script."""
+    """Signals are ignored under nohup, and in the background of a shell's script."""
     code = "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     code += "sys.exit(subprocess.call([sys.executable, '-m', 'trainers']))"
     ended = interrupted(tmp_path, "textenvs.attack", "-c", code)

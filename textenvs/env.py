@@ -408,7 +408,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return {**reply, "content": said if reasoning else text, "reasoning_content": reasoning}
 
     def _call_spans(self, text: str) -> Spans:
-        """Where the calls of tools stand in a reply's text; here none."""
+        """Return the places of tool calls in a reply's text; here none."""
         return ()
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, Required, TypeAlias, TypedDict
 
 import numpy as np
 
-from .reasoning import split_reasoning
+from .reasoning import REASONING_KEYS, split_reasoning
 from .text import excerpt, quoted
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -80,9 +80,8 @@ Messages: TypeAlias = tuple[Message, ...]
 
 #: Other names of roles, which OpenAI's messages had before or have now.
 _ROLE_NAMES = {"developer": "system", "function": "tool"}
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # the same under the names that services and templates use
 _KEYS = {"role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id"}
-_READ = {*_KEYS, *_REASONING, "refusal", "function_call"}
+_READ = {*_KEYS, *REASONING_KEYS, "refusal", "function_call"}
 # What services put beside a message, and what is no part of what it says.
 _IGNORED = {"annotations", "reasoning_details"}
 _PART = (
@@ -193,7 +192,7 @@ def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
         raise ValueError(f"an image is part of a user or tool message, not of a {role} message")
     if "name" in fields:
         message["name"] = _text(fields, "name")
-    reasoning = next((_text(fields, key) for key in _REASONING if key in fields), None)
+    reasoning = next((_text(fields, key) for key in REASONING_KEYS if key in fields), None)
     if reasoning is not None or texts:
         message["reasoning_content"] = reasoning or "\n".join(texts)
     if calls := _read_calls(fields, role, sum(len(each.get("tool_calls", ())) for each in before)):
@@ -211,7 +210,7 @@ def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
 
 
 def problem_with(message: Any) -> str | None:
-    """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
+    """Return what is wrong with ``message`` as a chat message, in words, or ``None``."""
     try:
         read_message(message)
     except ValueError as error:
@@ -386,14 +385,14 @@ def _copied(value: Any, text: Callable[[str], str]) -> Any:
 
 
 def visible_text(message: Message) -> str:
-    """What another party may read of a message: its text without private reasoning (:mod:`textenvs.reasoning`).
+    """Return the text of a message that others may read: without private reasoning (:mod:`textenvs.reasoning`).
 
     Users and tools have none. A ``reasoning_content`` that is empty says that nothing of the content is private.
     """
     text = text_of(message)
     if message["role"] != "assistant" or message.get("reasoning_content") == "":
         return text.strip()
-    return split_reasoning(text).said
+    return split_reasoning(text).text
 
 
 def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:

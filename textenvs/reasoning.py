@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Marks(NamedTuple):
-    """What stands before and after a block of reasoning, in any case of letters."""
+    """The marks before and after a block of reasoning, in any case of letters."""
 
     begin: str
     end: str
@@ -43,6 +43,9 @@ REASONING_MARKS: tuple[Marks, ...] = (
     Marks("<reasoning>", "</reasoning>", False),
 )
 
+#: Keys of a message that has its reasoning apart, as services and chat templates name them; the first present is read.
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+
 # What some of these models put around the words after their reasoning; it is no part of them.
 _ANSWERS: tuple[tuple[str, str], ...] = (
     ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
@@ -58,7 +61,7 @@ class Split(NamedTuple):
     """A reply's leading reasoning, without its marks, and what it says; white space around both is left out."""
 
     reasoning: str
-    said: str
+    text: str
 
 
 #: Stretches of a text, each from a place to another, in order.
@@ -83,9 +86,9 @@ def split_reasoning(
     occurrences = _Occurrences(text, tuple(marks), calls)
     private, place = _leading(occurrences, 0)
     if not private and (end := occurrences.unopened()) is not None:
-        more, place = _leading(occurrences, end[1])
-        private = [text[: end[0]], *more]
-    return Split("\n\n".join(each.strip() for each in private), _said(text[place:].strip()))
+        rest, place = _leading(occurrences, end[1])
+        private = [text[: end[0]], *rest]
+    return Split("\n\n".join(each.strip() for each in private), _without_answer_marks(text[place:].strip()))
 
 
 def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
@@ -97,7 +100,7 @@ def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
     return private, place
 
 
-def _said(text: str) -> str:
+def _without_answer_marks(text: str) -> str:
     for begin, end in _ANSWERS:
         if text.startswith(begin):
             return text.removeprefix(begin).removesuffix(end).removesuffix("<|end|>").strip()
@@ -136,7 +139,7 @@ class _Occurrences:
 
 
 class _Pairs:
-    """Which end marks belong to which begin marks, as brackets do."""
+    """Pairs of begin and end marks, which belong together as brackets do."""
 
     def __init__(self, text: str, marks: Marks, calls: Spans) -> None:
         self._ends: list[tuple[int, int]] = []

@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 def is_command() -> bool:
-    """Whether this process was started for a command of ours, whose modules are being imported now.
+    """Return whether this process was started for a command of ours, whose modules are being imported now.
 
     Python sets ``sys.argv[0]`` to ``-m`` while it looks for the module to run. A process of :mod:`multiprocessing` has
     the words of the one that started it.

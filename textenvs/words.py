@@ -1,4 +1,4 @@
-r"""What a word is, in any script: one tokenizer for search, guards of users and answers.
+r"""Words of a text, in any script: one tokenizer for search, guards of users and answers.
 
 A word is a run of letters, digits and the marks upon them (``\w`` leaves out vowel signs, which cuts Hindi and Thai
 words to pieces). In scripts that put no spaces between words, every character is one, so that a part of a sentence is

@@ -72,7 +72,7 @@ class LimitError(Exception):
 
 
 class _Budget:
-    """What is left of one rendering."""
+    """Budget of one rendering."""
 
     def __init__(self, seconds: float, made: int, text: int) -> None:
         self.seconds, self.left, self.text = seconds, made, text
@@ -388,7 +388,7 @@ def _made(value: Any) -> Any:
 
 
 def _counted(items: Any) -> Iterator[Any]:
-    """What a loop goes over, with a look at the clock for each."""
+    """Yield the items of a loop, with a look at the clock for each."""
     budget = _budget.get()
     for item in items:
         budget.make(1)
@@ -408,7 +408,7 @@ def _written(value: Any) -> Any:
 
 
 def _joined_values(values: Sequence[Any]) -> str:
-    """What ``~`` makes."""
+    """Join values as ``~`` does."""
     _budget.get().make(_weight(values))
     return str_join(values)
 
@@ -424,7 +424,7 @@ def _sized(value: Any) -> bool:
 
 
 def _weight(value: Any, *, by_depth: bool = False) -> int:
-    """How much writing a value takes, about: what it refers to twice counts twice, and what is deep by its depth."""
+    """Estimate the size of a value when written: a value referred to twice counts twice, a deep one by its depth."""
     budget = _budget.get()
     most, size, rest, depth = budget.left, 0, [value], 0
     while rest:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from textenvs.messages import Message, Messages, ToolCall, assistant, has_images, system, text_of, tool, user
-from textenvs.reasoning import REASONING_MARKS, Marks, split_reasoning
+from textenvs.reasoning import REASONING_KEYS, REASONING_MARKS, Marks, split_reasoning
 from textenvs.text import excerpt
 
 
@@ -185,7 +185,7 @@ class RejectedError(RendererError):
 
 
 def place_of(reply: str, text: str) -> int:
-    """Where a rendered conversation has the assistant's reply; ``RejectedError`` where it is not as it was given."""
+    """Return the place of the assistant's reply in a rendering; ``RejectedError`` where it is not as it was given."""
     place = text.find(reply)
     if place < 0:
         raise RejectedError(f"the chat template does not show an assistant's reply {reply!r} as it is")
@@ -482,7 +482,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 class TemplateReasoning(NamedTuple):
-    """What a chat template tells about the private reasoning of its model."""
+    """The private reasoning of a model, as its chat template shows it."""
 
     opened: str = ""  # with what the generation prompt begins it, so that replies have its end alone
     end: str = ""  # which that is
@@ -496,9 +496,9 @@ class TemplateReasoning(NamedTuple):
         """
         if cut or (self.end and self.end in text):
             text = self.opened + text
-        if self.marks is None or (split := split_reasoning(text, (self.marks,))).said == text.strip():
+        if self.marks is None or (split := split_reasoning(text, (self.marks,))).text == text.strip():
             return text
-        return f"{_KNOWN.begin}\n{split.reasoning}\n{_KNOWN.end}\n\n{split.said}"
+        return f"{_KNOWN.begin}\n{split.reasoning}\n{_KNOWN.end}\n\n{split.text}"
 
 
 _KNOWN = REASONING_MARKS[0]
@@ -513,7 +513,7 @@ def reasoning_of(show: Show) -> TemplateReasoning:
     except RejectedError:
         return TemplateReasoning()
     marks = None
-    for key in ("reasoning_content", "reasoning", "thinking"):
+    for key in REASONING_KEYS:
         with contextlib.suppress(RejectedError):
             text = show([asked, {"role": "assistant", "content": _SAID, key: _THOUGHT}], None, generate=False)
             if shown := _SHOWN.search(text):

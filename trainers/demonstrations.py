@@ -6,7 +6,6 @@ careless replies, which are imitated only if asked for.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.bounded_files import parse_json
 from textenvs.data import TaskError
 from textenvs.data.files import file_rows, without_nulls
 from textenvs.env import TextEnv
@@ -233,8 +233,8 @@ def _tools(value: Any, where: str) -> Tools:
     problem = f"{where}: column 'tools' must be a list of JSON schemas of functions, or its JSON text"
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(value)
+        except ValueError as error:
             raise ValueError(f"{problem} ({error})") from None
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{problem}, not {type(value).__name__}")

@@ -129,10 +129,12 @@ def _read(source: str | Path, name: str) -> Any:
 
 
 def reason(folder: str | Path, error: Exception) -> str:
-    """Why a model's folder could not be read, in words: a file of it that is not what it must be, or the error."""
+    """Return why a model's folder could not be read: a file of it that is not what it must be, or the error."""
     if (problem := next(_file_problems(Path(folder)), None)) is not None:
         return problem
     text = excerpt(" ".join(str(error).split()), _MESSAGE_CHARS)
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:  # the latter is torch's, a RuntimeError
+        return f"it needs more memory than there is{f': {text}' if text else ''}"
     if isinstance(error, OSError | ValueError):
         return text
     return f"one of its files is damaged or of another version: {type(error).__name__}{f': {text}' if text else ''}"

@@ -154,7 +154,7 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
 
 
 def end_token_ids_of(section: ModelSection) -> tuple[int, ...]:
-    """As :attr:`Policy.end_token_ids`, of a given model without its weights; none for `tiny`."""
+    """Return :attr:`Policy.end_token_ids` of a given model without its weights; none for `tiny`."""
     if section.path == "tiny":
         return ()
     folder = _folder(section.path, weights=False)

@@ -24,9 +24,9 @@ from .trajectory import Trajectory, action_offsets
 
 def over_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Numbers of an iteration's optimizer steps as one: their mean, and the most of ``peak_gib``."""
-    found = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
+    columns = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
     return {
-        name: float(max(values) if name.endswith("/peak_gib") else np.mean(values)) for name, values in found.items()
+        name: float(max(values) if name.endswith("/peak_gib") else np.mean(values)) for name, values in columns.items()
     }
 
 
@@ -34,7 +34,7 @@ def update_actor(
     learner: Learner | LearnerGroup,
     actor: ActorSection,
     part: Sequence[Trajectory],
-    given: Mapping[str, NDArray[np.float64]],
+    columns: Mapping[str, NDArray[np.float64]],
     mask: NDArray[np.bool_],
     spread: NDArray[np.float64],
     record: Sequence[str] = (),
@@ -46,33 +46,33 @@ def update_actor(
     returned with those of the episodes that the step leaves out.
     """
     offsets = action_offsets(part)
-    needed = has_gradient(actor, given["advantages"], mask, offsets)
+    needed = has_gradient(actor, columns["advantages"], mask, offsets)
     without = 1.0 - float(needed.mean())
     if not needed.any():  # the optimizer's momentum takes its step all the same
         counted = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
         needed[np.where(counted, [len(each.token_ids) for each in part], np.inf).argmin()] = True
     tokens = np.repeat(needed, np.diff(offsets))
     spread = spread.copy()
-    left_out = [each for each, wanted in zip(part, needed, strict=True) if not wanted]
+    left_out = [each for each, is_needed in zip(part, needed, strict=True) if not is_needed]
     spread[~tokens] = entropies_of(learner, left_out, spread[~tokens])  # before the step
-    part = [each for each, wanted in zip(part, needed, strict=True) if wanted]
-    given = {name: column[tokens] for name, column in given.items()}
-    given["share"] = given["share"] / given["share"].sum()
-    found = learner.update_actor(part, given, policy_loss(actor, bool(record)), record)
+    part = [each for each, is_needed in zip(part, needed, strict=True) if is_needed]
+    columns = {name: column[tokens] for name, column in columns.items()}
+    columns["share"] = columns["share"] / columns["share"].sum()
+    metrics = learner.update_actor(part, columns, policy_loss(actor, bool(record)), record)
     for name in record:
         whole = np.full(len(tokens), np.nan, np.float32)
-        whole[tokens] = found[name]
-        found[name] = whole
-    entropy = (found["entropy"] * tokens.sum() + spread[~tokens].sum()) / len(tokens)
-    return found | {"entropy": float(entropy), "episodes_without_gradient": without}, spread
+        whole[tokens] = metrics[name]
+        metrics[name] = whole
+    entropy = (metrics["entropy"] * tokens.sum() + spread[~tokens].sum()) / len(tokens)
+    return metrics | {"entropy": float(entropy), "episodes_without_gradient": without}, spread
 
 
 def entropies_of(
-    learner: Learner | LearnerGroup, part: Sequence[Trajectory], known: NDArray[np.float64]
+    learner: Learner | LearnerGroup, part: Sequence[Trajectory], entropies: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The entropies of all action tokens; where some are not ``known`` (NaN), by a forward pass without a gradient."""
-    if not np.isnan(known).any():
-        return known
+    """Return the entropies of all action tokens; where some are NaN, by a forward pass without a gradient."""
+    if not np.isnan(entropies).any():
+        return entropies
     return np.concatenate(learner.logprobs(part, entropy=True)[1]).astype(np.float64)
 
 

@@ -198,7 +198,7 @@ def test_every_form_is_one_form_at_every_entrance(name, enter, tmp_path):
 
 @pytest.mark.parametrize("enter", [each for each in ENTRANCES if each not in (by_parquet, by_datasets)])
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_message_has_one_problem_at_every_entrance(name, enter, tmp_path):
+def test_bad_message_has_one_problem_everywhere(name, enter, tmp_path):
     words = problem(BAD[name])
     assert words is not None
     with pytest.raises((ValueError, TaskError, gymnasium.error.InvalidAction)) as raised:

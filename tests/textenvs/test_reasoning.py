@@ -85,7 +85,7 @@ ends = st.sampled_from([marks.end for marks in REASONING_MARKS])
 
 
 @given(st.lists(pieces | begins | ends, max_size=12).map("".join))
-def test_what_is_visible_is_the_end_of_a_reply(text):
+def test_visible_text_is_the_end_of_reply(text):
     assert text.strip().endswith(seen(text))
 
 

@@ -217,8 +217,8 @@ def test_a_checkpoint_of_another_template_is_another_run(tmp_path: Path) -> None
         refuse_other_run(off, dumped(), tmp_path)
 
 
-def test_a_reply_cut_in_reasoning_is_private_in_an_episode() -> None:
-    """What the prompt opened is put back for the environment, and in no token."""
+def test_reply_cut_in_reasoning_is_private() -> None:
+    """The mark that the prompt opened is put back for the environment, and in no token."""
     tokenizer = make_tokenizer(reasons("<think>", "</think>", opened=True))
     renderer = Renderer(tokenizer)
     for text, cut, heard in (("#### 4", True, ""), ("#### 4", False, "#### 4"), ("hm</think>7", True, "7")):

@@ -1,4 +1,4 @@
-"""What a wrong key is answered with, and what help shows."""
+"""Answers to wrong keys, and the text of help."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_synonyms_are_no_keys_and_name_keys():
 
 
 def test_short_forms_of_verls_keys_are_answered():
-    """What stands in verl's whole key behind its first section is no riddle either."""
+    """A key of verl without its first section is answered, too."""
     keys, table = all_keys(PPOConfig), TABLES[PPOConfig]
     for theirs in table.rules:
         short = theirs.removeprefix("actor_rollout_ref.")

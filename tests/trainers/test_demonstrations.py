@@ -513,7 +513,7 @@ def encoded(row: dict[str, Any], template: str, folder: Path, tools: Any = None)
 
 
 @pytest.mark.parametrize("tools", [[SCHEMA], json.dumps([SCHEMA]), [SCHEMA["function"]]])
-def test_calls_and_tools_are_learned_as_the_template_writes_them(tmp_path, tools):
+def test_calls_are_learned_as_template_writes_them(tmp_path, tools):
     example, tokenizer = encoded({"messages": TOOL_TALK, "tools": tools}, TOOLS_CHATML, tmp_path)
     messages = json.loads(json.dumps(TOOL_TALK))
     messages[1]["content"] = messages[-1]["content"] = ""
@@ -542,7 +542,7 @@ def test_a_rows_tools_come_before_the_environments(tmp_path):
         assert [name for name in ("other", "weather") if name in text] == ([names] if names else [])
 
 
-def test_old_reasoning_that_a_template_drops_begins_a_segment(tmp_path):
+def test_dropped_old_reasoning_begins_a_segment(tmp_path):
     template = TOOLS_CHATML.replace("{% if m['reasoning_content'] %}", "{% if m['reasoning_content'] and loop.last %}")
     talk = [user("a"), {**assistant("b"), "reasoning_content": "hm"}, user("c"), {**assistant("d"), "reasoning": "oh"}]
     example, tokenizer = encoded({"messages": talk}, template, tmp_path)
@@ -555,7 +555,7 @@ def test_old_reasoning_that_a_template_drops_begins_a_segment(tmp_path):
     ]
 
 
-def test_what_a_template_does_not_show_is_refused_with_the_row(tmp_path):
+def test_parts_a_template_drops_are_refused(tmp_path):
     for row, problem in (
         ({"messages": TOOL_TALK[:2], "tools": [SCHEMA]}, "does not show the tools"),
         ({"messages": TOOL_TALK[:2]}, "does not show reasoning_content"),

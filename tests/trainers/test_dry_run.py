@@ -262,7 +262,7 @@ def test_the_example_of_gpu_sizes_fits(tmp_path):
 
 
 def test_a_planned_machine_has_its_own_types(tmp_path, capsys, monkeypatch):
-    """What is chosen for a model without weights is shown, and this machine is not asked."""
+    """Choices for a model without weights are shown, and this machine is not asked."""
 
     def asked(device: str) -> bool:
         raise AssertionError("this machine was asked")

@@ -1,13 +1,14 @@
 """Model folders with files that are not what they must be: refused in words, whatever the file and the fault."""
 
 import json
+import os
 import shutil
 
 import pytest
 
-from trainers import tiny
+from trainers import hub, tiny
 from trainers.chat_template import RendererError
-from trainers.config.model import ModelSection
+from trainers.config.model import ModelSection, is_language_model
 from trainers.policy import PolicyError, load
 from trainers.rollout.renderer import Renderer
 
@@ -25,7 +26,7 @@ def good(tmp_path_factory):
 
 
 def refusal(good, tmp_path, name, content):
-    """What a folder with this file is refused with; the words must name what to look at."""
+    """Return the error for a folder with this file; its words must name what to look at."""
     folder = shutil.copytree(good, tmp_path / "model")
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises((PolicyError, RendererError)) as caught:
@@ -45,7 +46,7 @@ def changed(good, name, **entries):
     "content", ["[" * 100_000, '{"a":' * 100_000, "[1]", "7", '"x"', "", '{"a": ', b"\xff\xfe\x00"]
 )
 @pytest.mark.parametrize("name", JSON_FILES)
-def test_a_file_that_is_no_json_object_is_named(good, tmp_path, name, content):
+def test_file_without_json_object_is_named(good, tmp_path, name, content):
     assert name in refusal(good, tmp_path, name, content)
 
 
@@ -98,3 +99,14 @@ TEMPLATES = {
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_templates_that_show_no_replies_are_refused(good, tmp_path, template):
     assert "template" in refusal(good, tmp_path, "chat_template.jinja", template)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_lack_of_memory_is_not_blamed_on_files(tmp_path, error):
+    assert hub.reason(tmp_path, error).startswith("it needs more memory than there is")
+
+
+@pytest.mark.timeout(60)
+def test_shape_is_not_read_from_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    assert is_language_model(str(tmp_path))

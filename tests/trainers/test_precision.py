@@ -143,7 +143,7 @@ def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_a_given_model_computes_in_what_the_machine_is_fast_in(tmp_path, native):
+def test_model_computes_in_type_machine_is_fast_in(tmp_path, native):
     """A tiny one does not, and what somebody says stays. The shape decides: no folder here has weights."""
     shape = '"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2'
     for name, text in (("small", f"{{{shape}}}"), ("large", f"{{{shape.replace('500', '100000')}}}")):

@@ -64,7 +64,7 @@ class Composition:
 
     @property
     def template(self) -> str:
-        """What the candidates are put into, in the place of ``{}``."""
+        """The template that the candidates are put into, in the place of ``{}``."""
         return str(_PARTS["forms"].get(self.form, "{}" if self.form == _LINES else self.form))
 
     @property

@@ -79,7 +79,7 @@ class Subject:
 
     @property
     def floor(self) -> float:
-        """What doing nothing earns; see :func:`floor_of`."""
+        """The mean return of doing nothing; see :func:`floor_of`."""
         return floor_of(mean(self.silence), mean(self.expert))
 
     @property
@@ -102,7 +102,7 @@ class Subject:
 
 
 def floor_of(silence: float, expert: float) -> float:
-    """What doing nothing earns, for the mean return of ``silence``: nothing.
+    """Return what doing nothing earns, for the mean return of ``silence``: 0.
 
     It is more where silence is paid, and less where there are costs alone, so that the expert's return is no gain. What
     random replies lose is no measure: the more they lose, the nearer to the expert a policy may come.

@@ -34,7 +34,7 @@ _Speaker = Callable[[TextEnv[Any], TextEnv[Any]], "str | Message"]
 
 @dataclass
 class _Tally:
-    """What the pairs of episodes showed."""
+    """Results of the pairs of episodes."""
 
     answered: int = 0  # replies that were answered and compared
     revealing: int = 0  # replies whose answer may depend on the ground truth
@@ -116,7 +116,7 @@ def _speaks(env: TextEnv[Any], task: Task, seed: int) -> bool:
 
 
 def _speakers(env: TextEnv[Any], attacks: bool, seed: int) -> Iterator[tuple[str, _Speaker]]:
-    """Whose replies are tried: the scripts on either task, and cheap policies."""
+    """Yield the speakers whose replies are tried: the scripts on either task, and cheap policies."""
     rng = np.random.default_rng([seed, 11])
     if has_script(env, "expert"):
         yield "the expert", lambda one, other: one.demonstration(rng)
@@ -179,9 +179,9 @@ def _differ(
 ) -> bool:
     """Note the first answers that differ; always ``True``."""
     if not tally.evidence:
-        said = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
-        one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(said, ends, strict=True))
+        texts = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
+        one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(texts, ends, strict=True))
         tally.evidence = f"first {name}, {where}: {one}, and on the twin {other}"
-        shown = [message for message in before if message["role"] != "system"][-_SHOWN:]
-        tally.transcript = "\n".join(excerpt(transcript([message]), 400) for message in shown)
+        last = [message for message in before if message["role"] != "system"][-_SHOWN:]
+        tally.transcript = "\n".join(excerpt(transcript([message]), 400) for message in last)
     return True

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..bounded_files import check_json_size
 from ..messages import Message, ToolCall, clean_text
+from ..reasoning import REASONING_KEYS
 
 #: The longest text (content and reasoning together) that is taken as an answer, in characters.
 MAX_TEXT = 2**20
@@ -20,9 +22,6 @@ MAX_TEXT = 2**20
 MAX_CALLS = 128
 #: No answer takes more tokens; a larger count is none.
 MAX_TOKENS = 10**9
-
-#: Fields with the model's reasoning, as services name them; the first one present is read.
-REASONING = ("reasoning_content", "reasoning", "thinking")
 
 _LENGTH = "length"
 # What services say instead of `length`.
@@ -56,7 +55,7 @@ class Completion:
     cached: bool = False  # it came from the cache: it cost nothing now
     attempts: int = 1  # how often the service was asked for it now; 0 when ``cached``
     cost: float = 0.0  # dollars spent on it now, failed attempts included, as far as the spec's ``price`` says
-    reasoning_field: str | None = None  # the name that the service has for reasoning (one of ``REASONING``)
+    reasoning_field: str | None = None  # the name that the service has for reasoning (one of ``REASONING_KEYS``)
     odd: tuple[str, ...] = ()  # what was not as it should be, and how it was read
 
 
@@ -75,7 +74,7 @@ def read_answer(body: str) -> Completion:
         ErrorAnswer: It is an error in the place of a completion.
         ValueError: It is no completion; the message says where.
     """
-    answer = read_json(body)
+    answer = _parsed(body)
     if not isinstance(answer, Mapping):
         raise ValueError(f"the body is {_kind(answer)}, not an object")
     choices = answer.get("choices")
@@ -92,16 +91,16 @@ def read_answer(body: str) -> Completion:
     return _completion(choice, usage, odd)
 
 
-def read_json(body: str) -> Any:
-    """Parse a body; ``ValueError`` where it is no JSON. An integer of too many digits becomes an infinity."""
-    problem = "it is nested too deeply"
+def _parsed(body: str) -> Any:
+    """Parse a body of bounded JSON; ``ValueError`` for anything else. An integer of too many digits is an infinity."""
     try:
+        check_json_size(body)
         return json.loads(body, parse_int=_integer)
     except RecursionError:
-        pass
+        problem = "it is nested too deeply"
     except ValueError as error:
         problem = str(error)
-    raise ValueError(f"the body is not JSON: {problem}")  # outside of `except`: the error holds the whole body
+    raise ValueError(f"the body is not JSON that is read: {problem}")  # outside of `except`: the error holds the body
 
 
 def _integer(digits: str) -> int | float:
@@ -116,7 +115,7 @@ def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) 
     if not isinstance(message, Mapping):
         raise ValueError(f"choices.0.message: {_kind(message)}, not an object")
     content, thought = _content(message.get("content"), odd)
-    field = next((name for name in REASONING if isinstance(message.get(name), str)), None)
+    field = next((name for name in REASONING_KEYS if isinstance(message.get(name), str)), None)
     reasoning = (message[field] if field is not None else "") or thought
     refusal = message.get("refusal")
     calls = _calls(message, odd)
@@ -131,12 +130,12 @@ def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) 
     if len(text) + len(reasoning) > MAX_TEXT:
         raise ValueError(f"choices.0.message: {len(text) + len(reasoning):,} characters, more than {MAX_TEXT:,}")
     text = clean_text(text)
-    said: Message = {"role": "assistant", "content": text}
+    reply: Message = {"role": "assistant", "content": text}
     if reasoning:
-        said["reasoning_content"] = clean_text(reasoning)
+        reply["reasoning_content"] = clean_text(reasoning)
     if calls:
-        said["tool_calls"] = calls
-    return Completion(text, said, reason, usage, reasoning_field=field, odd=tuple(odd))
+        reply["tool_calls"] = calls
+    return Completion(text, reply, reason, usage, reasoning_field=field, odd=tuple(odd))
 
 
 def _finish_reason(reason: Any, odd: list[str]) -> str:
@@ -161,11 +160,11 @@ def _content(content: Any, odd: list[str]) -> tuple[str | None, str]:
     thoughts: list[str] = []
     for part in parts:
         kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
-        found = list(_texts(part))
+        part_texts = list(_texts(part))
         if kind in ("thinking", "reasoning"):
-            thoughts += found
-        elif found and kind in ("text", "output_text", "refusal"):
-            texts += found
+            thoughts += part_texts
+        elif part_texts and kind in ("text", "output_text", "refusal"):
+            texts += part_texts
         else:
             odd.append("the content has a part that is no text; left out")
     odd.append("the content is in parts; their texts are joined")
@@ -206,12 +205,12 @@ def _calls(message: Mapping[str, Any], odd: list[str]) -> tuple[ToolCall, ...]:
     if any(call is None for call in calls):
         odd.append("tool_calls has a null in it; left out")
     read: list[ToolCall] = []
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     size = 0
     for number, call in enumerate(calls):
         if call is not None:
-            made = _call(number, call, taken, odd)
-            taken.add(made["id"])
+            made = _call(number, call, used_ids, odd)
+            used_ids.add(made["id"])
             size += len(made["function"]["name"]) + len(made["function"]["arguments"])
             read.append(made)
     if size > MAX_TEXT:
@@ -219,7 +218,7 @@ def _calls(message: Mapping[str, Any], odd: list[str]) -> tuple[ToolCall, ...]:
     return tuple(read)
 
 
-def _call(number: int, call: Any, taken: set[str], odd: list[str]) -> ToolCall:
+def _call(number: int, call: Any, used_ids: set[str], odd: list[str]) -> ToolCall:
     place = f"choices.0.message.tool_calls.{number}"
     if not isinstance(call, Mapping):
         raise ValueError(f"{place}: {_kind(call)}, not a call")
@@ -237,12 +236,12 @@ def _call(number: int, call: Any, taken: set[str], odd: list[str]) -> ToolCall:
     elif not isinstance(arguments, str):
         odd.append("the arguments of a tool call are not text; written as JSON")
         arguments = json.dumps(arguments, ensure_ascii=False)
-    given = call.get("id")
-    call_id = clean_text(str(given)) if isinstance(given, str | int) and not isinstance(given, bool) else ""
-    if call_id in taken:
+    own_id = call.get("id")
+    call_id = clean_text(str(own_id)) if isinstance(own_id, str | int) and not isinstance(own_id, bool) else ""
+    if call_id in used_ids:
         odd.append("two tool calls of one answer have the same id; they are numbered")
         call_id = ""
-    while not call_id or call_id in taken:
+    while not call_id or call_id in used_ids:
         call_id = f"call_{number}"
         number += MAX_CALLS  # another answer of the conversation may not use it, a call of this one may
     return {
@@ -258,12 +257,12 @@ def _usage(usage: Any, odd: list[str]) -> Usage | None:
     if not isinstance(usage, Mapping):
         odd.append(f"usage is {_kind(usage)}; left out")
         return None
-    asked, written = (_count(usage, name, odd) for name in ("prompt_tokens", "completion_tokens"))
+    prompt, completion = (_count(usage, name, odd) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("prompt_tokens_details")
     cached = _count(details, "cached_tokens", odd) if isinstance(details, Mapping) else 0
-    if asked is None or written is None:
+    if prompt is None or completion is None:
         return None
-    return Usage(asked, written, min(cached or 0, asked))
+    return Usage(prompt, completion, min(cached or 0, prompt))
 
 
 def _count(usage: Mapping[str, Any], name: str, odd: list[str]) -> int | None:
@@ -283,7 +282,7 @@ def _count(usage: Mapping[str, Any], name: str, odd: list[str]) -> int | None:
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """Return the kind of a JSON value, in words."""
     if isinstance(value, bool):
         return "a truth value"
     for kinds, words in (((int, float), "a number"), (str, "a text"), (list, "a list"), (Mapping, "an object")):

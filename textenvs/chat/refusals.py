@@ -107,14 +107,14 @@ _DEEPEST = 8
 
 @dataclass(frozen=True)
 class KnownTokens:
-    """What is known here of a request: in which bounds its prompt lies, and the longest answer, in tokens."""
+    """Bounds of a request: of its prompt, and of the longest answer, in tokens."""
 
     fewest: int
     most: int
     max_tokens: int
 
     def fits(self, count: int) -> bool:
-        """Whether a service may count so many tokens for this prompt, alone or with the longest answer."""
+        """Return whether a service may count so many tokens for this prompt, alone or with the longest answer."""
         return any(self.fewest <= count - more <= self.most for more in (0, self.max_tokens))
 
 
@@ -134,7 +134,7 @@ class Refusal:
         return next(iter(sorted(self.codes & (OTHER_CODES | TOO_LONG_CODES))), None)
 
     def too_long(self, known: KnownTokens | None = None) -> bool:
-        """Whether the conversation, with room for an answer, is longer than the model's context."""
+        """Return whether the conversation, with room for an answer, is longer than the model's context."""
         if self.status in _OTHER_STATUSES:
             return False
         if self.codes & TOO_LONG_CODES:
@@ -153,10 +153,10 @@ class Refusal:
     def _compares(self, known: KnownTokens) -> bool:
         if not self._about_conversation() or not _ABOUT_LENGTH.search(self.words):
             return False
-        found = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
+        numbers = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
         # The longest answer that was asked for is a number of the request, and says nothing about the prompt.
-        counts = [count for count in found if known.fits(count) and count != known.max_tokens]
-        return any(0 < limit < count for count in counts for limit in found if limit != known.max_tokens)
+        counts = [count for count in numbers if known.fits(count) and count != known.max_tokens]
+        return any(0 < limit < count for count in counts for limit in numbers if limit != known.max_tokens)
 
 
 def read_refusal(status: int, body: str | Mapping[str, Any]) -> Refusal:

@@ -150,14 +150,14 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
 
 
 def _outside(error: BaseException) -> str:
-    """Where a person's own module raised, or called what did: its file and line; empty for an error within textenvs."""
+    """Return the file and line of a person's own module that raised, or called what did; empty within textenvs."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
     return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 def _hint(words: str) -> str:
-    """What an argument is called here that an environment's base class does not take."""
+    """Suggest names for an argument that an environment's base class does not take."""
     found = re.search(r"unexpected keyword argument '(\w+)'", words)
     names = {name for base in (TextEnv, ToolEnv) for name in inspect.signature(base.__init__).parameters}
     near = difflib.get_close_matches(found[1], names - {"self"}) if found else []

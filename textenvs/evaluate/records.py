@@ -274,7 +274,7 @@ def in_words(error: ValidationError) -> str:
 
 @functools.cache
 def _line_format() -> TypeAdapter[Any]:
-    """What a line of :class:`Record` has: its fields and their types; messages are checked elsewhere."""
+    """Return the format of a line of :class:`Record`: its fields and their types; messages are checked elsewhere."""
     hints = get_type_hints(Record)
     hints |= dict.fromkeys(("messages", "user_messages", "notes"), tuple[Any, ...])
     hints |= dict.fromkeys(("task", "sample", "task_index"), Natural)

@@ -299,7 +299,7 @@ class RecordedRun:
     results: Mapping[str, Any] | None = None
 
     def metrics(self) -> Iterator[tuple[int, Mapping[str, float]]]:
-        """What the run logged: ``(iteration, metrics)``, in order; a torn last line is left out.
+        """The logged metrics: ``(iteration, metrics)``, in order; a torn last line is left out.
 
         Raises:
             RecordsError: A line is no row of metrics.

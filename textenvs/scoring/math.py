@@ -104,20 +104,20 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
     gold, allowed = split_unit(_in_one_list(ground_truth))
     if not re.search(r"(?<![a-zA-Z\\])[eE](?![a-zA-Z])", gold):
         value = _EXPONENT.sub(r"\1\\times 10^{\2}", value)
-    said = _compared(gold, value, deadline)
-    if said == "bad gold":
+    result = _compared(gold, value, deadline)
+    if result == "bad gold":
         raise ValueError(
             f"the ground truth {quoted(ground_truth)} cannot be read as mathematics, so nothing can be compared"
         )
-    if said == "equal" and not directions <= allowed:
-        said = "different"
-    if said == "equal" and problem is not None:
+    if result == "equal" and not directions <= allowed:
+        result = "different"
+    if result == "equal" and problem is not None:
         if restates(value, gold, problem):
-            said = "restated"
+            result = "restated"
         elif (parts := expressions_in(problem)) and has_variables(gold):
             verdict = _ask(gold, value, deadline, parts)
-            said = verdict if verdict in ("restated", "timeout") else said
-    return MathVerdict(said, answer)  # type: ignore[arg-type]
+            result = verdict if verdict in ("restated", "timeout") else result
+    return MathVerdict(result, answer)  # type: ignore[arg-type]
 
 
 def _in_one_list(text: str) -> str:
@@ -133,10 +133,10 @@ def _compared(gold: str, answer: str, deadline: float) -> str:
     ours, theirs = (_ELLIPSIS.split(_RECURRING.sub("", text)) for text in (gold, answer))
     if len(ours) > 1 or len(theirs) > 1:
         return _compared_whole(ours, theirs, deadline)
-    said = _ask(gold, answer, deadline)
-    if said == "equal" and claims_of(answer).relations > claims_of(gold).relations:
-        said = _consistent(answer, gold, deadline)
-    return said
+    result = _ask(gold, answer, deadline)
+    if result == "equal" and claims_of(answer).relations > claims_of(gold).relations:
+        result = _consistent(answer, gold, deadline)
+    return result
 
 
 def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
@@ -152,13 +152,13 @@ def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
         pairs += zip(*items, strict=True)
     if len(pairs) > _ITEMS:
         return "different"
-    for wanted, found in pairs:
-        if wanted == found:
+    for gold_item, answer_item in pairs:
+        if gold_item == answer_item:
             continue
-        if not wanted or not found:
+        if not gold_item or not answer_item:
             return "different"
-        if (said := _ask(wanted, found, deadline)) != "equal":
-            return "timeout" if said == "timeout" else "different"
+        if (result := _ask(gold_item, answer_item, deadline)) != "equal":
+            return "timeout" if result == "timeout" else "different"
     return "equal"
 
 
@@ -182,9 +182,9 @@ def _consistent(answer: str, gold: str, deadline: float) -> str:
     if len(claims.chains) == 1 or not claims.wrapped:
         # The last sides alone: they may be percentages.
         pairs.append((gold, ", ".join(chain[-1] for chain in claims.chains)))
-    for wanted, found in pairs:
-        if (said := _ask(wanted, found, deadline)) != "equal":
-            return "timeout" if said == "timeout" else "different"
+    for gold_item, answer_item in pairs:
+        if (result := _ask(gold_item, answer_item, deadline)) != "equal":
+            return "timeout" if result == "timeout" else "different"
     return "equal"
 
 

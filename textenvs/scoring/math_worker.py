@@ -23,7 +23,7 @@ _MOST_PARTS = 60
 
 
 def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
-    """Whether an answer of the reference's value does not do what the problem asks for: to write it in another form.
+    """Return whether an answer of the reference's value is not in another form, as the problem asks for.
 
     The problem asks for that if a part of it has the reference's value, in another form. The answer must then be
     another expression than that part, once both are tidied (terms that cancel, neutral factors, sums of numbers), and
@@ -34,22 +34,22 @@ def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
 
     if not isinstance(gold, Expr) or not isinstance(answer, Expr) or not gold.free_symbols:
         return False
-    wanted, form = tidied(gold), tidied(answer)
-    asked = [(part, tidied(part)) for part in parts_equal_to(gold, expressions)]
-    asked = [(part, tidy) for part, tidy in asked if tidy != wanted or symbols_in(part) > symbols_in(tidy)]
-    if not asked:
+    reference, form = tidied(gold), tidied(answer)
+    parts = [(part, tidied(part)) for part in parts_equal_to(gold, expressions)]
+    parts = [(part, tidy) for part, tidy in parts if tidy != reference or symbols_in(part) > symbols_in(tidy)]
+    if not parts:
         return False
-    if symbols_in(answer) > symbols_in(form) or (form != wanted and form in [tidy for _, tidy in asked]):
+    if symbols_in(answer) > symbols_in(form) or (form != reference and form in [tidy for _, tidy in parts]):
         return True
-    if form == wanted:
+    if form == reference:
         return False
-    if (count := factors_of(wanted)) > 1 and any(factors_of(tidy) < count for _, tidy in asked):
+    if (count := factors_of(reference)) > 1 and any(factors_of(tidy) < count for _, tidy in parts):
         return factors_of(form) < count
-    if wanted.is_polynomial() and wanted == tidied(expand(wanted)):
-        products = [tidy for _, tidy in asked if tidy.is_polynomial() and tidy != wanted and factors_of(tidy)]
+    if reference.is_polynomial() and reference == tidied(expand(reference)):
+        products = [tidy for _, tidy in parts if tidy.is_polynomial() and tidy != reference and factors_of(tidy)]
         if products:
             return bool(form != tidied(expand(form)))
-    return bool(form.count_ops() > wanted.count_ops() + 2)
+    return bool(form.count_ops() > reference.count_ops() + 2)
 
 
 def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
@@ -85,8 +85,8 @@ def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
                 continue
             if (seen := seen + 1) > _MOST_PARTS:
                 return
-            found = (part.doit().xreplace(point).evalf(20) for point in points)
-            if all(abs(a - b) <= abs(a) * 1e-12 for a, b in zip(values, found, strict=True)):
+            numbers = (part.doit().xreplace(point).evalf(20) for point in points)
+            if all(abs(a - b) <= abs(a) * 1e-12 for a, b in zip(values, numbers, strict=True)):
                 yield part
 
 
@@ -122,7 +122,7 @@ def tidied(expression: Any) -> Any:
 
 
 def factors_of(expression: Any) -> int:
-    """How many sums an expression multiplies, with their powers; a sum in itself has none."""
+    """Count the sums that an expression multiplies, with their powers; a sum in itself has none."""
     from sympy import Add, Mul
 
     count = 0
@@ -134,7 +134,7 @@ def factors_of(expression: Any) -> int:
 
 
 def symbols_in(expression: Any) -> int:
-    """How many times symbols stand in an expression."""
+    """Count the occurrences of symbols in an expression."""
     from sympy import preorder_traversal
 
     return sum(node.is_Symbol for node in preorder_traversal(expression))
@@ -220,21 +220,21 @@ def main() -> None:
             gold = parse(reference)
             target = parse(answer) if gold else []
             if not gold:
-                said = "bad gold"
+                verdict = "bad gold"
             elif not target:
-                said = "unreadable"
+                verdict = "unreadable"
             elif expressions is not None:
                 read = (parsed for text in expressions for parsed in parse(text)[:1])
-                said = "restated" if is_restated(gold[0], target[0], read) else "evaluated"
+                verdict = "restated" if is_restated(gold[0], target[0], read) else "evaluated"
             else:
                 if not has_percent(gold) and has_percent(target):
                     # Math-Verify also takes the number in front of a percent sign for the answer.
                     target = [without_percent(each) for each in target if not isinstance(each, str)]
-                said = "equal" if verify(gold, target, timeout_seconds=None) else "different"
+                verdict = "equal" if verify(gold, target, timeout_seconds=None) else "different"
         except (RecursionError, MemoryError):
-            said = "unreadable"
+            verdict = "unreadable"
         faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(said), file=answers, flush=True)
+        print(json.dumps(verdict), file=answers, flush=True)
 
 
 if __name__ == "__main__":

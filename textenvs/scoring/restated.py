@@ -124,7 +124,7 @@ def expressions_in(problem: str) -> list[str]:
 
 
 def has_variables(ground_truth: str) -> bool:
-    """Whether a reference is an expression with variables."""
+    """Return whether a reference is an expression with variables."""
     return not _is_number(_form(ground_truth))
 
 

@@ -89,7 +89,7 @@ def split_unit(text: str) -> tuple[str, frozenset[str]]:
 
 
 def _start_of_unit(text: str) -> int | None:
-    """Where the unit at the end of a text begins: the first place behind a value from which all is words of a unit."""
+    """Find the unit at the end of a text: the first place behind a value from which all is words of a unit."""
     for match in re.finditer(rf"{_SPACE}|{_COMMAND}|\u00b0|(?<=\d){_LETTERS}", text):
         start = match.start()
         before = text[max(0, start - 12) : start]
@@ -106,7 +106,7 @@ def _is_unit(text: str, start: int) -> bool:
     side = text[:start].rpartition("=")[2]
     symbolic = bool(_LETTERS_LEFT.search(re.sub(r"\\[a-zA-Z]+", " ", side)))
     attached = text[start : start + 1].isalpha()
-    at, end, found = start, len(text.rstrip(" .")), 0
+    at, end, count = start, len(text.rstrip(" .")), 0
     while at < end:
         if (gap := _BETWEEN.match(text, at)) is not None or text[at] == "\u00b0":
             at = gap.end() if gap else at + 1
@@ -119,12 +119,12 @@ def _is_unit(text: str, start: int) -> bool:
             return False
         if match["word"]:
             word = words[0]
-            if attached and not found and word not in _ATTACHED:
+            if attached and not count and word not in _ATTACHED:
                 return False
             if len(word) < (3 if symbolic else 2) and (symbolic or word not in _ONE_LETTER):
                 return False
-        at, found = match.end(), found + 1
-    return found > 0 and _is_closed(text[:start])
+        at, count = match.end(), count + 1
+    return count > 0 and _is_closed(text[:start])
 
 
 def _is_closed(text: str) -> bool:

@@ -297,7 +297,7 @@ def _checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Me
 
 
 def _is_reply(messages: Messages, reply: Message) -> bool:
-    """Whether these are the reply as it was sent, or taken apart by the server's marks of reasoning."""
+    """Return whether these are the reply as it was sent, or taken apart by the server's marks of reasoning."""
     if messages == (reply,) or not messages or "reasoning_content" in reply:
         return messages == (reply,)
     text, first = text_of(reply), messages[0]

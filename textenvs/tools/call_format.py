@@ -55,7 +55,7 @@ class CallFormat(ABC):
         self.tool_names = frozenset(each.name for each in self.tools)
 
     def means_call(self, value: Any) -> bool:
-        """Whether a JSON value in a reply, with no tag before it, is meant as a call, so that what is wrong is told.
+        """Return whether a JSON value in a reply, with no tag before it, is meant as a call, to report its errors.
 
         It names one of the tools, or has a name and arguments.
         """
@@ -63,8 +63,8 @@ class CallFormat(ABC):
             return False
         body = value["function"] if isinstance(value.get("function"), dict) and "name" not in value else value
         named = [body[key] for key in NAMES if key in body]
-        known = any(isinstance(name, str) and name in self.tool_names for name in named)
-        return known or (bool(named) and any(key in body for key in ARGUMENTS[:2]))
+        names_tool = any(isinstance(name, str) and name in self.tool_names for name in named)
+        return names_tool or (bool(named) and any(key in body for key in ARGUMENTS[:2]))
 
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
@@ -72,7 +72,7 @@ class CallFormat(ABC):
         return self.prompt.replace("@TOOLS@", "\n".join(schemas))
 
     def find(self, text: str, place: int) -> int:
-        """Where the next call begins, from ``place`` on; -1 where there is none."""
+        """Return the beginning of the next call, from ``place`` on; -1 where there is none."""
         return -1
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
@@ -83,7 +83,7 @@ class CallFormat(ABC):
         raise NotImplementedError
 
     def after_problem(self, text: str, start: int) -> int:
-        """Where to read on after the unreadable call at ``start``; by default nowhere, as broken JSON has no end."""
+        """Return the place behind the unreadable call at ``start``; by default the end, as broken JSON has none."""
         return len(text)
 
     @abstractmethod
@@ -99,13 +99,13 @@ class CallFormat(ABC):
         while len(problems) < MAX_PROBLEMS and (start := self.find(text, place)) >= 0:
             words.append(text[place:start])
             try:
-                found, place = self.read_call(text, start)
+                written, place = self.read_call(text, start)
             except JsonProblem as problem:
                 problems.append(f"{self.called} cannot be read: {problem}. {self.how}")
                 place = self.after_problem(text, start)
             else:
-                calls += found
-                if not found:
+                calls += written
+                if not written:
                     words.append(text[start:place])
         words.append(text[place:])
         return "".join(words).strip(), calls, problems
@@ -119,15 +119,15 @@ class CallFormat(ABC):
         message = assistant(reply) if isinstance(reply, str) else reply
         if message.get("tool_calls"):
             (clean,) = clean_messages([message])
-            return Parsed(self._said(clean), tuple(clean["tool_calls"]))
-        text, calls, problems = self.read(self._said(message))
+            return Parsed(self._visible(clean), tuple(clean["tool_calls"]))
+        text, calls, problems = self.read(self._visible(message))
         if len(problems) >= MAX_PROBLEMS:
             problems = [*problems[: MAX_PROBLEMS - 1], f"{problems[MAX_PROBLEMS - 1]} Nothing after this was read."]
         made = [make_call(each.name, each.arguments, self.call_id(first + i)) for i, each in enumerate(calls)]
         return Parsed(text, tuple(made), tuple(problems))
 
     def spans(self, text: str) -> Spans:
-        """Where the readable calls of ``text`` stand, those within its reasoning included."""
+        """Return the places of the readable calls of ``text``, those within its reasoning included."""
         spans: list[tuple[int, int]] = []
         place = problems = 0
         while problems < MAX_PROBLEMS and (start := self.find(text, place)) >= 0:
@@ -141,10 +141,10 @@ class CallFormat(ABC):
                 place = end
         return spans
 
-    def _said(self, message: Message) -> str:
+    def _visible(self, message: Message) -> str:
         """The text of a message without private reasoning; a mark within a call ends none."""
         text = text_of(message)
-        return text.strip() if message.get("reasoning_content") == "" else split_reasoning(text, calls=self.spans).said
+        return text.strip() if message.get("reasoning_content") == "" else split_reasoning(text, calls=self.spans).text
 
     def write(self, text: str, calls: Sequence[ToolCall] = ()) -> str | Message:
         """The reply of a model that says ``text`` (perhaps with reasoning before) and makes ``calls``.
@@ -160,7 +160,7 @@ class CallFormat(ABC):
         reply = self.spell(text, written)
         read = self.parse(reply)
         same = [Written(each["function"]["name"], each["function"]["arguments"]) for each in read.calls] == written
-        if not same or read.problems or read.text != self._said(assistant(text)):
+        if not same or read.problems or read.text != self._visible(assistant(text)):
             raise ValueError(f"{self.name} cannot say this; it would be read as {read}")
         return reply
 
@@ -200,28 +200,28 @@ def written_call(value: Any) -> Written:
         raise JsonProblem(f'"type" must be "function", not {shown(value["type"])}')
     inside = isinstance(value.get("function"), dict) and "name" not in value
     body = value["function"] if inside else value
-    if inside and (more := [key for key in value if key not in (*BESIDE, "function")]):
-        raise JsonProblem(f'beside "function" stands {shown(more[0])}, which is no part of a call')
+    if inside and (unknown := [key for key in value if key not in (*BESIDE, "function")]):
+        raise JsonProblem(f'beside "function" stands {shown(unknown[0])}, which is no part of a call')
     named = [key for key in NAMES if body.get(key) is not None]
     name = body[named[0]] if named else None
     if not isinstance(name, str) or not name:
         raise JsonProblem('the call has no "name"')
     if len(named) > 1:
         raise JsonProblem(f'the call has both "{named[0]}" and "{named[1]}"')
-    given = [key for key in ARGUMENTS if body.get(key) is not None]
-    if more := [key for key in body if key not in (*NAMES, *BESIDE, *ARGUMENTS)]:
+    argument_keys = [key for key in ARGUMENTS if body.get(key) is not None]
+    if unknown := [key for key in body if key not in (*NAMES, *BESIDE, *ARGUMENTS)]:
         raise JsonProblem(
-            f'the call has {shown(more[0])}, which is no part of a call; the arguments stand within "arguments"'
+            f'the call has {shown(unknown[0])}, which is no part of a call; the arguments stand within "arguments"'
         )
-    if len(given) > 1:
-        raise JsonProblem(f'the call has both "{given[0]}" and "{given[1]}"')
-    if not given:
+    if len(argument_keys) > 1:
+        raise JsonProblem(f'the call has both "{argument_keys[0]}" and "{argument_keys[1]}"')
+    if not argument_keys:
         return Written(name, "{}")
-    arguments = body[given[0]]
+    arguments = body[argument_keys[0]]
     if inside and isinstance(arguments, str):
         arguments = read_object(arguments)
     if not isinstance(arguments, dict):
-        raise JsonProblem(f'"{given[0]}" must be a JSON object, {{...}}')
+        raise JsonProblem(f'"{argument_keys[0]}" must be a JSON object, {{...}}')
     return Written(name, write_value(arguments))
 
 
@@ -232,7 +232,7 @@ def shown(value: Any) -> str:
 
 
 def after_broken(text: str, start: int, opening: str, closing: str) -> int:
-    """Where to go on after a call that cannot be read: behind its closing tag, at the next call, or at the end."""
+    """Find the place to go on after a call that cannot be read: its closing tag, the next call, or the end."""
     close, following = text.find(closing, start), text.find(opening, start)
     if close >= 0 and (following < 0 or close < following):
         return close + len(closing)

@@ -1,4 +1,4 @@
-"""How messages come from an MCP server: within bounds, and each request with an answer or with what came instead.
+"""Read messages of an MCP server: within bounds, and each request with an answer or with what came instead.
 
 The SDK waits for an answer with the right id, however much else a server sends. Here a line that is no message, an
 answer to nothing, or a list of tools that cannot be used becomes an error of the request that it stands for, at once.
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bounded_files import parse_json
 from ..messages import clean_text
 from ..text import excerpt
 
@@ -28,6 +29,10 @@ log = logging.getLogger("textenvs")
 
 #: The longest message of a server, in bytes.
 MAX_MESSAGE = 4 * 2**20
+#: The most JSON values of a message, names of fields included.
+MAX_VALUES = 500_000
+#: The deepest nesting of a message: deep enough that a schema beyond ``MAX_DEPTH`` is named as such.
+MAX_NESTING = 1_000
 #: The most tools that a server may list.
 MAX_TOOLS = 1000
 #: The most pages that it may list them on.
@@ -47,7 +52,7 @@ _MARK = "TEXTENVS_MCP_SERVER"
 
 
 def problem_with_tools(tools: Any) -> str | None:
-    """What is wrong with a list of tools as a server sends it, or ``None``."""
+    """Return what is wrong with a list of tools as a server sends it, or ``None``."""
     if not isinstance(tools, list):
         return f"its list of tools is {_shown(tools)}"
     if len(tools) > MAX_TOOLS:
@@ -110,7 +115,7 @@ class Answers:
         self._name = name
         self._waiting: dict[str | int, str] = {}  # the methods of requests, by id
         self._asked: set[str] = set()  # the ids of all requests so far: a late answer is no odd one
-        self._told: set[str] = set()
+        self._warned = False
 
     def sent(self, message: Any) -> None:
         """Note a message on its way to the server."""
@@ -130,7 +135,8 @@ class Answers:
         if not text:
             return None
         try:
-            value = _cleaned(json.loads(text)) if "\\u" in text else json.loads(text)
+            value = parse_json(text, values=MAX_VALUES, depth=MAX_NESTING, allow_nan=True)
+            value = _cleaned(value) if "\\u" in text else value
             message = jsonrpc_message_adapter.validate_python(value, by_name=False)
         except (ValueError, RecursionError):
             return self._unreadable(text)
@@ -138,46 +144,46 @@ class Answers:
 
     def check(self, message: SessionMessage) -> SessionMessage | None:
         """A message as the SDK may have it; ``None`` for one that must not reach it."""
-        said = message.message
-        if hasattr(said, "method"):  # a notification or a request
+        inner = message.message
+        if hasattr(inner, "method"):  # a notification or a request
             return message
-        if (request := said.id) is None:
-            error = getattr(said, "error", None)
+        if (request := inner.id) is None:
+            error = getattr(inner, "error", None)
             return self._odd(
                 f"it sent an error of no request: {excerpt(clean_text(str(error and error.message)), _QUOTED)}"
             )
-        known = next((each for each in self._waiting if str(each) == str(request)), None)
-        if known is None:
+        waiting_id = next((each for each in self._waiting if str(each) == str(request)), None)
+        if waiting_id is None:
             if str(request) in self._asked:
                 return None  # its request was given up
             return self._odd(f"it answered the id {_shown(request)}, which no request has")
-        method = self._waiting.pop(known)
-        said.id = known  # some servers write the number as a text
-        result = getattr(said, "result", None)
+        method = self._waiting.pop(waiting_id)
+        inner.id = waiting_id  # some servers write the number as a text
+        result = getattr(inner, "result", None)
         if method == "tools/list" and isinstance(result, dict):
             if problem := problem_with_tools(result.get("tools")):
-                return self._error(known, problem)
+                return self._error(waiting_id, problem)
             for tool in result["tools"]:
                 # The SDK would check results by it, with a schema that is the server's and has no bounds.
                 tool.pop("outputSchema", None)
         return message
 
     def _unreadable(self, text: str) -> SessionMessage | None:
-        shown = f"it sent what is no message of the protocol: {excerpt(clean_text(text[: 4 * _QUOTED]), _QUOTED)}"
+        problem = f"it sent what is no message of the protocol: {excerpt(clean_text(text[: 4 * _QUOTED]), _QUOTED)}"
         # What the id stands in may be deep or cut: the envelope has it near one of its ends.
         for found in _ID.findall(text[:1000]) + _ID.findall(text[-1000:]):
             request = found.strip('"')
             for waiting in self._waiting:
                 if str(waiting) == request:
                     del self._waiting[waiting]
-                    return self._error(waiting, shown)
+                    return self._error(waiting, problem)
         if text[0] not in '{["-0123456789' and text not in ("null", "true", "false"):
-            self._say(f"{shown} (a line like this is left out; a server must write nothing else to its output)")
+            self._say(f"{problem} (a line like this is left out; a server must write nothing else to its output)")
             return None
-        return self._odd(shown)
+        return self._odd(problem)
 
     def _odd(self, what: str) -> SessionMessage | None:
-        """What came instead of an answer is the error of the oldest request, which would wait for nothing."""
+        """Make what came instead of an answer the error of the oldest request, which would wait for nothing."""
         if not self._waiting:
             self._say(what)
             return None
@@ -193,8 +199,8 @@ class Answers:
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error))
 
     def _say(self, what: str) -> None:
-        if not self._told:
-            self._told.add(what)
+        if not self._warned:  # a server may send any number of these
+            self._warned = True
             log.warning("MCP server %s: %s", self._name, what)
 
 
@@ -205,10 +211,10 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
     from mcp.client.stdio import get_default_environment
 
     mark = secrets.token_hex(16)
-    given = {str(key): str(value) for key, value in (spec.get("env") or {}).items()}
+    variables = {str(key): str(value) for key, value in (spec.get("env") or {}).items()}
     process = await anyio.open_process(
         [str(spec["command"]), *map(str, spec.get("args", ()))],
-        env=get_default_environment() | given | {_MARK: mark},
+        env=get_default_environment() | variables | {_MARK: mark},
         cwd=spec.get("cwd"),
         stderr=None,
         start_new_session=True,
@@ -219,12 +225,12 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
     stdin, stdout = process.stdin, process.stdout
     assert stdin is not None
     assert stdout is not None
-    gone = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+    closed = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
     async def read() -> None:
         """Messages of the server, until it ends: also where a process that it started keeps its output open."""
         rest = bytearray()
-        with contextlib.suppress(*gone):
+        with contextlib.suppress(*closed):
             while True:
                 chunk = await stdout.receive(_CHUNK)
                 *lines, last = (bytes(rest) + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
@@ -239,7 +245,7 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
         await to_client.aclose()
 
     async def write() -> None:
-        with contextlib.suppress(*gone):
+        with contextlib.suppress(*closed):
             async for message in to_server:
                 answers.sent(message.message)
                 data = message.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -309,10 +315,10 @@ def _signal(process: Process, number: int) -> None:
 
 def _kill_marked(mark: str) -> int:
     """Kill what a server started in sessions of its own, where the system shows the environment of processes."""
-    wanted, killed = f"{_MARK}={mark}".encode(), 0
+    marker, killed = f"{_MARK}={mark}".encode(), 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if marker in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
                 killed += 1
     return killed

@@ -76,7 +76,7 @@ class Qwen3Coder(CallFormat):
         return Written(name, write_value(arguments)), place + len(END_FUNCTION) * text.startswith(END_FUNCTION, place)
 
     def _end_of_value(self, text: str, place: int, name: str, argument: str) -> tuple[int, int]:
-        """Where a value ends, and where what follows it begins; the models leave ``</parameter>`` out now and then."""
+        """Return the end of a value, and the beginning of what follows; models may leave ``</parameter>`` out."""
         close, function = text.find(END_PARAMETER, place), text.find(END_FUNCTION, place)
         # A value may have the text of </function> in it, but not that and another call.
         if close >= 0 and 0 <= function < close and text.find(FUNCTION, function, close) >= 0:
@@ -146,9 +146,11 @@ def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Itera
 
 def _opening(text: str, place: int, tag: str, *others: str) -> tuple[str, int]:
     if not text.startswith(tag, place):
-        found = text[place : place + 20]
-        wanted = " or ".join((f"{tag}...>", *others))
-        raise JsonProblem(f"{wanted} is missing before {found!r}" if found else f"{wanted} is missing at the end")
+        following = text[place : place + 20]
+        expected = " or ".join((f"{tag}...>", *others))
+        raise JsonProblem(
+            f"{expected} is missing before {following!r}" if following else f"{expected} is missing at the end"
+        )
     end = text.find(">", place)
     name = text[place + len(tag) : end] if end >= 0 else ""
     if not name or len(name.split()) != 1 or name != name.strip():

@@ -63,10 +63,10 @@ class React(CallFormat):
                     input_label = _LABEL.search(text, place)
                     if input_label and input_label[1] == "Action Input":
                         place = _next_label(text, input_label.end())
-        said = "".join(words).strip()
+        visible = "".join(words).strip()
         if answer is not None and not calls and not problems:
-            said = answer
-        return said, calls, problems
+            visible = answer
+        return visible, calls, problems
 
     def spans(self, text: str) -> Spans:
         spans: list[tuple[int, int]] = []
@@ -82,12 +82,12 @@ class React(CallFormat):
         return spans
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
-        said = self._said(assistant(text))
-        reasoning = text.strip().removesuffix(said).strip()
+        visible = self._visible(assistant(text))
+        reasoning = text.strip().removesuffix(visible).strip()
         before = f"{reasoning}\n" if reasoning else ""
         if not calls:
-            return f"{before}Final Answer: {said}"
-        thought = [f"Thought: {said}"] if said else []
+            return f"{before}Final Answer: {visible}"
+        thought = [f"Thought: {visible}"] if visible else []
         actions = [f"Action: {name}\nAction Input: {without_tags(arguments)}" for name, arguments in calls]
         return before + "\n".join(thought + actions)
 

@@ -315,7 +315,7 @@ def _metrics(run: RecordedRun) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """As JSON, which has no NaN, no infinity and no dates."""
+    """Return a value as JSON, which has no NaN, no infinity and no dates."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):

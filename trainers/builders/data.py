@@ -1,4 +1,4 @@
-"""Which tasks a run plays, as a digest that its checkpoints keep: a resumed run must not mistake others for them.
+"""Digest of the tasks that a run plays, for its checkpoints: a resumed run must not mistake others for them.
 
 Groups have numbers, and a number means a task by its place. Where rows were added or a file was exchanged, the same
 numbers mean other tasks: some would come twice, and others never.
@@ -24,7 +24,7 @@ _LAZY = 256  #: tasks, evenly spaced, of a finite set that is not in memory
 
 
 def data_of(config: PPOConfig) -> dict[str, Any]:
-    """For ``training`` and ``validation``: by component, what :func:`_identity` says of its tasks."""
+    """Return, for ``training`` and ``validation``, the :func:`_identity` of each component's tasks."""
     data: dict[str, Any] = {"training": {}, "validation": {}}
     for each in played(config):
         with closing(each.make(each.training)) as env:
@@ -97,7 +97,7 @@ def _differences(config: PPOConfig, before: Mapping[str, Any], now: Mapping[str,
 
 
 def _kept(component: Component, old: Mapping[str, Any], part: str) -> str:
-    """Whether the earlier tasks are the first ones of now, in words."""
+    """Return whether the earlier tasks are the first ones of now, in words."""
     if part != "training" or old["tasks"] is None:
         return ""
     with closing(component.make(component.training)) as env:

@@ -66,7 +66,7 @@ def demonstrations_of(
 
 
 def demonstrations_needed(section: SupervisedSection) -> int:
-    """How many conversations the experts play: no more than the steps imitate, where each comes up once."""
+    """Return the number of conversations that experts play: no more than the steps imitate, each once."""
     return min(section.demonstrations, section.steps * section.batch_size)
 
 

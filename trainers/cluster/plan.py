@@ -176,7 +176,7 @@ def with_replicas(config: PPOConfig, count: int) -> PPOConfig:
 
 
 def _room_for_engines(config: PPOConfig, device: str, per_node: int, serving: bool) -> int:
-    """How many engines ``engine.replicas=null`` is: as many as there are GPUs for; it may be none."""
+    """Return the engines that ``engine.replicas=null`` is: as many as there are GPUs for; it may be none."""
     cluster, engine = config.cluster, config.engine
     if device == "cpu" or engine.base_urls:
         return 1
@@ -388,7 +388,7 @@ def _cpus_in_words(plan: Plan) -> str:
 
 
 def _notes(config: PPOConfig, shared: Sequence[tuple[int, ...]]) -> Iterator[str]:
-    """What the plan is at a disadvantage with; ``shared`` are the ranks whose GPUs each engine uses."""
+    """Yield the plan's disadvantages; ``shared`` are the ranks whose GPUs each engine uses."""
     ranks, trainer = config.cluster.learner_ranks, config.trainer
     episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
     together = trainer.tensor_parallel_size * trainer.ulysses_sequence_parallel_size

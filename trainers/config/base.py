@@ -1,4 +1,4 @@
-"""What the configurations of all commands have."""
+"""The base of all commands' configurations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ConflictError(ValueError):
 
 
 class RunConfig(Section):
-    """What all runs have; ``reads`` says which keys are read only where others have certain values (:mod:`.unread`)."""
+    """The configuration of a run; ``reads`` names keys that are read only with some other values (:mod:`.unread`)."""
 
     reads: ClassVar[unread.Reads] = {}
 
     def checks(self) -> Problems:
-        """What does not go together: pairs of a key and what is wrong, in words."""
+        """Yield values that do not go together: pairs of a key and what is wrong, in words."""
         return iter(())
 
     def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:

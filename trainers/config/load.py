@@ -233,7 +233,7 @@ class _Words:
 
     @property
     def chosen_for(self) -> Bfloat16:
-        """Of the machine of ``--plan-for``, which has GPUs, or else of this one."""
+        """The :data:`Bfloat16` of the machine of ``--plan-for``, which has GPUs, or else of this one."""
         return multiplies_bfloat16 if self.machine is None else planned_bfloat16
 
 

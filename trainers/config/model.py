@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
+
+from textenvs.bounded_files import UnreadableFile, read_json_object
 
 from .section import Names, Section
 
@@ -70,7 +71,7 @@ _SHAPE = {
 
 
 def is_language_model(path: str | None) -> bool:
-    """Whether a model is given that was made to talk: neither `tiny` nor a folder with one below 5 million parameters.
+    """Return whether a model was made to talk: neither `tiny` nor a folder with one below 5 million parameters.
 
     The shape decides, that config.json says: a folder may have no weights yet. One that says no shape was made to talk.
     """
@@ -90,12 +91,11 @@ def is_language_model(path: str | None) -> bool:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """What a model's config.json says; empty where it cannot be read."""
+    """Return the content of a model's config.json; empty where it cannot be read."""
     try:
-        found = json.loads(folder.joinpath("config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json_object(folder / "config.json")
+    except UnreadableFile:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def positions_of(path: str) -> int | None:
@@ -142,7 +142,7 @@ def planned_bfloat16(device: str) -> bool:
 def native_dtype(
     path: str | None, device: str, bfloat16: Bfloat16 = multiplies_bfloat16
 ) -> Literal["float32", "bfloat16"]:
-    """What a model computes in by default, by ``model.path`` and ``model.device``."""
+    """Return the type that a model computes in by default, by ``model.path`` and ``model.device``."""
     return "bfloat16" if is_language_model(path) and bfloat16(device) else "float32"
 
 
@@ -270,7 +270,7 @@ class ServingSection(Section):
 
     @property
     def engines(self) -> int:
-        """How many there are: one for each server that runs already, else ``replicas``, which a plan may count."""
+        """The number of engines: one for each server that runs already, else ``replicas``, which a plan may count."""
         return len(self.base_urls) or self.replicas or 1
 
 

@@ -22,7 +22,7 @@ _MISLEADING_CREDIT = {
 
 
 def notices(config: Any) -> Iterator[str]:
-    """What a configuration may ask for and its user should know: a line each, printed when a run starts."""
+    """Yield warnings of allowed settings that a user should know about: a line each, printed when a run starts."""
     if getattr(config, "algorithm", None) is not None:  # a command that trains with rewards
         yield from _rewards(config)
         yield from _sampling(config)

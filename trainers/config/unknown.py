@@ -19,30 +19,30 @@ _FILE = Path(__file__).with_name("synonyms.yaml")
 
 
 class Synonym(NamedTuple):
-    """What another trainer's word is here."""
+    """The keys that mean the same as another trainer's word."""
 
     keys: tuple[tuple[str, ...], ...]  #: alternatives, each of keys that are meant together; none: there is no such key
     remark: str = ""
 
     def among(self, known: Iterable[str], section: str) -> tuple[str, ...]:
         """The alternative whose keys are all ``known``, best the one of ``section``; empty without."""
-        there = [each for each in self.keys if set(each) <= set(known)]
-        return next((each for each in there if each[0].startswith(f"{section}.")), there[0] if there else ())
+        present = [each for each in self.keys if set(each) <= set(known)]
+        return next((each for each in present if each[0].startswith(f"{section}.")), present[0] if present else ())
 
 
 @cache
 def read_synonyms() -> dict[str, Synonym]:
     """The table of synonyms.yaml, by the other trainers' words."""
-    found = {}
+    table = {}
     for word, text in yaml.load(_FILE.read_text(encoding="utf-8"), Loader).items():
         keys, _, remark = text.partition("--")
         alternatives = (tuple(key.strip() for key in each.split("+")) for each in keys.split("|") if each.strip())
-        found[word] = Synonym(tuple(alternatives), remark.strip())
-    return found
+        table[word] = Synonym(tuple(alternatives), remark.strip())
+    return table
 
 
 def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
-    """What is wrong with a key that is none of ``keys``, and which was meant."""
+    """Return what is wrong with a key that is none of ``keys``, and which was meant."""
     for key in keys.values():
         if name.startswith(f"{key.name}.") and key.entries:
             entry = name.removeprefix(f"{key.name}.").partition(".")[0]
@@ -67,18 +67,18 @@ def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
 
 
 def _translated(name: str, keys: Mapping[str, Key], table: Table) -> str | None:
-    """What another trainer's word is here, in words; ``None`` where it is no such word."""
+    """Return the meaning of another trainer's word here; ``None`` where it is no such word."""
     word = name.lstrip("+-").replace("-", "_")
     section, _, last = word.rpartition(".")
     top = section.partition(".")[0]
     synonyms, parts = read_synonyms(), word.split(".")
     for start in range(len(parts)):
-        if (found := synonyms.get(".".join(parts[start:]))) is not None:
-            meant = found.among(keys, top)
+        if (synonym := synonyms.get(".".join(parts[start:]))) is not None:
+            meant = synonym.among(keys, top)
             if meant:
-                return f"here it is {' and '.join(meant)}" + (f" ({found.remark})" if found.remark else "")
-            if not found.keys:
-                return f"there is none of this meaning: {found.remark}"
+                return f"here it is {' and '.join(meant)}" + (f" ({synonym.remark})" if synonym.remark else "")
+            if not synonym.keys:
+                return f"there is none of this meaning: {synonym.remark}"
     known_last = {key.rpartition(".")[2] for key in keys}
     for theirs, rule in table.rules.items():
         if last not in known_last and (theirs == word or theirs.endswith(f".{word}")):

@@ -53,7 +53,7 @@ class ModelSource:
 
     @cached_property
     def generation_config(self) -> GenerationConfig:
-        """How transformers generates: an object's own settings, generation_config.json, or what config.json says."""
+        """Settings of transformers' ``generate``: an object's own, generation_config.json, or what config.json says."""
         if self._object is not None and self._object.generation_config is not None:
             return self._object.generation_config
         if self._place is not None and Path(self._place, "generation_config.json").is_file():

@@ -57,7 +57,7 @@ _WIDEST = 100  # columns of a conversation
 
 
 class _Now(ProgressColumn):
-    """What is being done, drawn anew several times a second."""
+    """A column with the current phase, drawn anew several times a second."""
 
     max_refresh = None
 

@@ -143,7 +143,7 @@ class History:
         return (new - old) / max(math.hypot(old_se, new_se), 1e-9)
 
     def _gain_in_validation(self, step: int) -> float:
-        """Of the last validation over the one that was the last at a step, in standard errors; 0 without two."""
+        """Return the gain of the last validation over the last one at a step, in standard errors; 0 without two."""
         earlier = [each for each in self.val if each <= step] or list(self.val)[:1]
         if not earlier or (last := max(self.val)) == (first := max(earlier)):
             return 0.0

@@ -1,4 +1,4 @@
-"""What a run is doing now, as one line: how much is done, the rate, the time left, and the memory of the process."""
+"""The phase of a run, as one line: how much is done, the rate, the time left, and the memory of the process."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """What is being done now; empty where nothing is."""
+        """The current phase as a line; empty where there is none."""
         phases = self._phases[-1:]  # one look: other threads enter and leave
         return phases[0].line(self._clock(), self._memory()) if phases else ""
 
@@ -145,7 +145,7 @@ def memory_in_words() -> str:
 
 
 def resident_bytes() -> int:
-    """What is resident of this process; its peak, where the system does not say what it is now."""
+    """Return the resident memory of this process; its peak, where the system does not tell the current one."""
     try:
         return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -73,7 +73,7 @@ def test_a_search_says_how_many_it_drew_and_how_many_near_the_best_it_tried():
     assert re.match(r"best of 10 drawn and [1-3] near the best of these: ", evidence), evidence
 
 
-def test_limits_do_not_depend_on_what_random_replies_lose(monkeypatch):
+def test_limits_do_not_depend_on_random_replies(monkeypatch):
     played = subject(Sound)
     limit = played.limit
     played.random = [replace(record, turn_rewards=(-1000.0,)) for record in played.random]
@@ -84,7 +84,7 @@ def test_limits_do_not_depend_on_what_random_replies_lose(monkeypatch):
 
 
 @pytest.mark.parametrize(("silence", "expert", "floor"), [(-0.5, 1, 0), (0.2, 1, 0.2), (-9, -2, -9), (0, 0, 0)])
-def test_doing_nothing_earns_nothing_or_what_silence_is_paid(silence, expert, floor):
+def test_floor_is_zero_or_pay_of_silence(silence, expert, floor):
     assert floor_of(silence, expert) == floor
 
 
@@ -134,7 +134,7 @@ def test_a_copy_in_the_learned_form_is_found():
     assert "<reply>{}</reply>" in verdict.evidence, verdict
 
 
-def test_an_environment_without_attacks_of_its_own_gets_a_warning():
+def test_environment_without_own_attacks_gets_a_warning():
     (verdict,) = [each for each in own_attacks(subject(NoAttacks)) if each.check == "attacks"]
     assert verdict.status == "warning"
     assert "own_attacks = " in verdict.cause

@@ -78,7 +78,7 @@ class SameTask(Booking):
 
 
 class SameReward(Booking):
-    """What its twin changes is read by nobody."""
+    """An environment whose twin changes what nobody reads."""
 
     def twin(self, task):
         return replace(task, extra={"truth": 2})

@@ -8,6 +8,7 @@ import zlib
 import pytest
 from fake_service import FakeService, Reply, garbage, status
 
+from textenvs.bounded_files import VALUES
 from textenvs.chat import ChatClient, ChatFailure, PromptTooLong
 from textenvs.chat.body import MAX_ANSWER, MAX_ERROR
 from textenvs.messages import assistant, tool, user
@@ -62,6 +63,7 @@ TOO_MUCH = {
     "larger content": answer_with(content="x" * 30 * MIB),
     "tool calls": answer_with(tool_calls=[CALL] * 5000),
     "deep": garbage(b'{"choices":' + b"[" * MIB),
+    "values": garbage(b'{"choices": [{"message": {"content": "hi"}}], "x": [' + b"[]," * (VALUES + 1) + b"0]}"),
     "usage": garbage(b'{"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 1e400}}'),
     "packed otherwise": Reply(body=b"x", headers={"content-encoding": "br"}),
     "packed twice": Reply(body=b"x", headers={"content-encoding": "gzip, gzip"}),
@@ -70,7 +72,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("fault", TOO_MUCH.values(), ids=TOO_MUCH)
-async def test_too_much_is_a_failure_that_counts_against_retries(service, make, fault):
+async def test_too_large_answers_count_against_retries(service, make, fault):
     service.script(fault).answer = "at last"
     assert (await make().complete(HELLO)).attempts == 2
     service.answer = fault
@@ -107,7 +109,7 @@ async def test_an_endless_error_is_read_in_part(service, make, code):
     assert len(str(caught.value)) < 1000
 
 
-async def test_a_trickle_ends_with_the_time_of_the_attempt(service, make):
+async def test_trickle_ends_with_time_of_attempt(service, make):
     service.answer = Reply(body=b"{", endless=b" ", pause_s=0.05)
     with pytest.raises(ChatFailure, match="no answer within 0.5 s .after 2 attempts"):
         await make(timeout_s=0.5).complete(HELLO)
@@ -135,7 +137,7 @@ async def test_hostile_errors_are_failures(service, make, body):
 # ------------------------------------------------------------------ errors in answers, and what was odd
 
 
-async def test_an_error_in_an_answer_has_its_own_status(service, make):
+async def test_error_in_answer_has_its_own_status(service, make):
     service.script(garbage(b'{"error": {"code": 503, "message": "busy"}}')).answer = "at last"
     assert (await make().complete(HELLO)).text == "at last"
     service.answer = garbage(b'{"error": {"code": 400, "message": "prompt is too long: 9 > 8"}}')
@@ -188,7 +190,7 @@ def sent_reasoning(service, field="reasoning_content"):
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_reasoning_goes_back_with_calls_of_the_user_turn(service, make, field):
+async def test_reasoning_goes_back_with_calls_of_turn(service, make, field):
     client = make()
     await client.complete(talk())
     assert sent_reasoning(service, field) == [], "this service has given none"

@@ -107,7 +107,7 @@ def test_a_conversation_that_outgrows_the_model_is_truncated():
         assert "max_tokens (1024) must fit into the model's context" in record.failure
 
 
-def test_refusals_in_a_services_own_words_are_max_context():
+def test_refusals_in_own_words_are_max_context():
     words = "The input token count (12) exceeds the maximum number of tokens allowed (10)."
     with FakeService(lambda request: status(400, words) if len(request["messages"]) > 2 else "no") as service:
         records = played(jobs([1, 2], 1, 0), Say, spec(service))

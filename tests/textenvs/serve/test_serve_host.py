@@ -226,7 +226,7 @@ async def test_what_is_held_is_bounded_and_given_back(monkeypatch):
     await host.close()
 
 
-async def test_requests_under_way_share_a_part_of_the_memory():
+async def test_requests_under_way_share_part_of_memory():
     host = await hosting({"env": Offer(Guess)}, limits=Limits(max_bytes=100_000))
     with host.holding(60_000):  # one alone may take more
         with pytest.raises(Refusal, match="other requests take 60000 bytes of 25000") as raised, host.holding(10_000):
@@ -243,7 +243,7 @@ async def test_requests_under_way_share_a_part_of_the_memory():
 
 
 async def test_replays_leave_the_loop_to_others(monkeypatch):
-    """What a replay waits between replies is three times what it and the others that replay take."""
+    """A replay waits between replies three times as long as it and the others that replay take."""
     monkeypatch.setattr(module, "FAST_REPLAY", 2)
     clock, waits = iter(range(10_000)), []
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))

@@ -62,21 +62,21 @@ BAD_LISTS = {
 
 
 @pytest.mark.parametrize(("listing", "words"), BAD_LISTS.items(), ids=BAD_LISTS)
-async def test_a_bad_list_of_tools_is_a_failure_in_words(listing, words):
+async def test_bad_list_of_tools_is_explained(listing, words):
     with pytest.raises(EnvironmentFailure, match=words) as caught:
         await server(listing, connect_timeout_s=LONG_S).atools()
     assert caught.value.stop == "tool_failed"
     assert len(str(caught.value)) < 1000
 
 
-async def test_a_list_that_never_comes_has_a_time_limit():
+async def test_listing_tools_has_a_time_limit():
     with pytest.raises(EnvironmentFailure, match="did not come within 0.5 s"):
         await server("never", connect_timeout_s=0.5).atools()
 
 
 @contextlib.asynccontextmanager
 async def called(calling, **options):
-    """What one call gives, and the box that it was of, closed at the end."""
+    """Yield the result of one call and its box, which is closed at the end."""
     made = server(calling=calling)
     box = Toolbox(await made.atools(timeout_s=LONG_S, **options))
     try:
@@ -110,7 +110,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize(("calling", "words"), NO_ANSWERS.items(), ids=NO_ANSWERS)
-async def test_an_answer_that_is_none_is_told_at_once(calling, words):
+async def test_unusable_answers_are_reported_at_once(calling, words):
     async with called(calling) as (_, result):
         assert result.error == "refused", result.content
         assert re.search(words, result.content), result.content
@@ -144,7 +144,7 @@ async def test_closing_ends_what_the_server_started(calling):
 
 
 def gone(pid):
-    """Whether a process is over; one that nobody waits for stays as a zombie."""
+    """Return whether a process is over; one that nobody waits for stays as a zombie."""
     for _ in range(200):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -154,7 +154,7 @@ def gone(pid):
     return False
 
 
-async def test_a_late_answer_to_a_call_given_up_disturbs_no_other():
+async def test_late_answer_disturbs_no_other_call():
     made = McpServer({"command": sys.executable, "args": ["-S", str(HERE / "mcp_plain_server.py")]})
     tools = [each.replace(timeout_s=0.2 if each.name == "wait" else LONG_S) for each in await made.atools()]
     box = Toolbox(tools)

@@ -240,7 +240,7 @@ def test_an_environment_with_such_a_user_under_the_synchronous_interface():
         assert (truncated, info["stop"], info["failed"]) == (True, "user_failed", True)
 
 
-def test_options_of_the_user_may_stand_beside_those_of_the_service():
+def test_user_options_may_stand_beside_service_options():
     options = {"model": "tiny", "base_url": "http://localhost:1/v1", "format": "text", "tries": 5}
     made = LLMUser(options, persona="A nurse.", tries=2)
     assert (made.format, made.tries, made.persona) == ("text", 5, "A nurse.")

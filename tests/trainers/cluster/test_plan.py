@@ -460,7 +460,7 @@ def test_engines_alone_have_all_the_gpus() -> None:
     ],
 )
 def test_engines_fill_the_room(options, count):
-    """Of 8 GPUs a machine; what is counted is what a number would give."""
+    """A machine has 8 GPUs; the count is what a number would give."""
     made = plan(*(("model.device=cuda",) if "model.device=cpu" not in options else ()), *options)
     assert len(made.engines) == count
     if count:

@@ -211,7 +211,7 @@ def test_no_adapter_to_give():
 # ------------------ what is frozen, in bfloat16
 
 
-def test_frozen_weights_are_kept_in_the_type_of_the_computation():
+def test_frozen_weights_are_in_type_of_computation():
     learner = trained(dtype="bfloat16", critic=True)
     for model in (learner.actor, learner.critic):
         types = {(parameter.requires_grad, parameter.dtype) for parameter in model.parameters()}

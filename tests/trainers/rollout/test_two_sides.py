@@ -86,7 +86,7 @@ def test_both_sides_come_out_of_one_episode_with_interleaving_turns_and_the_toke
 
 
 @pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
-def test_message_earns_the_turn_it_answers_and_refused_ones_cost(reward: str, sign: float) -> None:
+def test_message_earns_answered_turn_and_refused_costs(reward: str, sign: float) -> None:
     batch, _ = played([["a number 5", "tea"], ["coffee"], ["Bye."]], ["Which?", "tea", "coffee"], reward=reward)
     policy, user = batch.trajectories[0], batch.users[0]
     assert policy.turn_rewards.tolist() == [-0.25, 0.75, -0.25]
@@ -182,7 +182,7 @@ def talks(messages: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
 
 
 def play(talk: Sequence[str], reward: str) -> tuple[list[float], float]:
-    """What each message of the user earned, and the assistant's return."""
+    """Return what each message of the user earned, and the assistant's return."""
     env = TwoSides("tests/closing", {}, user={"prompt": "short", "may_end": False}, reward=reward)  # type: ignore[arg-type]
     env.reset(seed=0)
     earned = {"user": [0.0] * len(talk), "assistant": [0.0] * (len(talk) + 1)}

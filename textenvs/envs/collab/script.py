@@ -1,4 +1,4 @@
-"""What the scripts of the collaboration families share: the talk up to a delivery, and telling wordings apart.
+"""Shared parts of the collaboration families' scripts: the talk up to a delivery, and telling wordings apart.
 
 A script is an hour's work from the phrase tables of training tasks (``own_script`` of a family's class). It sees the
 conversation alone. What it earns on test tasks, whose wordings it has not seen, says how much of a family needs no
@@ -59,7 +59,7 @@ def _words(text: str) -> list[str]:
 
 
 def sentences(conversation: Messages) -> list[str]:
-    """What the user said, by sentences, without its phrases that tell nothing and how to deliver."""
+    """Return what the user said, by sentences, without phrases that tell nothing and how to deliver."""
     found = (sentence for text in user_texts(conversation) for sentence in _SENTENCE.split(text))
     return [
         sentence

@@ -42,7 +42,7 @@ _VALUES = {"k": r"\d+", "low": r"-?\d+", "high": r"-?\d+", "letter": r"\w", "mar
 
 
 def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern[str], str]]:
-    """How training puts each behaviour of a table, and its code; the longest wordings first."""
+    """Return training's wordings of each behaviour of a table, and its code; the longest wordings first."""
     listed = [
         (words, each["code"])
         for each in subject[table]["behaviours"]
@@ -85,7 +85,7 @@ def _code(argument: str, table: str, sentence: str) -> str:
 
 
 def _shape(code: str) -> tuple[int, bool]:
-    """How many numbers a behaviour is said with, and whether it is said with something in quotes."""
+    """Count the numbers in the text of a behaviour, and say whether it has something in quotes."""
     return 2 if "{low}" in code else int("{k}" in code), "{letter}" in code or "{mark}" in code
 
 
@@ -94,7 +94,7 @@ def _argument(conversation: Messages) -> str:
 
 
 def _told(conversation: Messages) -> dict[str, str]:
-    """What the user said of the name, the condition, and so on, by a sentence each."""
+    """Return what the user said of the name, the condition, and so on, by a sentence each."""
     argument, told = _argument(conversation), {}
     for sentence in sentences(conversation)[1:]:
         if set(re.findall(r"\w+", sentence)) & set(NAMES):

@@ -55,7 +55,7 @@ def _kinds(sentence: str) -> list[tuple[str, float]]:
 
 
 def _story(conversation: Messages) -> list[tuple[str, int]] | None:
-    """What the user told as a story that makes sense: the likeliest reading, or ``None`` where there is none."""
+    """Read what the user said as a story that makes sense: the likeliest one, or ``None`` where there is none."""
     told = [sentence for sentence in sentences(conversation) if re.search(r"\d", sentence)][:7]
     numbers = [int(re.findall(r"\d+", sentence)[0]) for sentence in told]
     goals = _goals(conversation)

@@ -100,7 +100,7 @@ def _story(
 
 
 def _mention(rng: random.Random, words: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
-    """What most of the events are about, and nothing of what they come to: so that there is something to ask about."""
+    """Hint at what most of the events are about, and not at what they come to, so that there is something to ask."""
     topics = [f"the {step['topic']}" for step in steps if "wants" in step and rng.random() < _MENTIONED]
     listed = " and ".join(filter(None, (", ".join(topics[:-1]), *topics[-1:])))
     return rng.choice(words["mentions"]).format(topics=listed) if topics else ""

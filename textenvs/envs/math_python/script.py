@@ -42,7 +42,7 @@ def _names(wording: str) -> list[str]:
 
 
 def _fitted(wording: str, question: str) -> dict[str, str] | None:
-    """What stands in the places of the wording's names; ``None`` where the question is not of this wording."""
+    """Return the values of the wording's names; ``None`` where the question is not of this wording."""
     pattern, end, seen = "", 0, set[str]()
     for match in _NAME.finditer(wording):
         name = match[1] or match[2]

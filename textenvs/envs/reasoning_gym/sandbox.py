@@ -1,4 +1,4 @@
-"""Where reasoning-gym's scorers are called: in processes of their own, each score with a time limit.
+"""Call reasoning-gym's scorers in processes of their own, each score with a time limit.
 
 A scorer that passes a part of an answer, or of a row, to ``eval`` or to sympy runs whatever code it holds. The guard of
 :mod:`.scoring` looks at that text first, and these scorers are called in the sandbox besides, each score in a fresh
@@ -73,7 +73,7 @@ class ProcessScorer:
         return SANDBOXED if self.sandboxed else COMPARING
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """As of the dataset; raises ScoringFailed, and a SandboxFailure where no process can be started."""
+        """Score as the dataset does; raises ScoringFailed, and a SandboxFailure where no process can be started."""
         question = {"opening": self.opening, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S}
         try:  # a process of the sandbox watches the time itself, and stays
             result = self.pool.ask({**question, "fork": self.sandboxed}, TIMEOUT_S + 5.0 * self.sandboxed)

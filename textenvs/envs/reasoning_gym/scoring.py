@@ -84,7 +84,7 @@ def cheap_answers(question: str, others: Iterable[str]) -> list[str]:
 
 
 def cheapest(dataset: Scorer, entry: Mapping[str, Any], others: Iterable[str]) -> float:
-    """What the best of :func:`cheap_answers` scores, but for those that are right; below 1."""
+    """Return the best score of :func:`cheap_answers`, but for those that are right; below 1."""
     values = (score(dataset, answer, entry).value for answer in cheap_answers(str(entry["question"]), others))
     return max((value for value in values if value < 1.0), default=0.0)
 

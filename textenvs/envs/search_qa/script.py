@@ -52,7 +52,7 @@ def _most_like(text: str, use: str) -> tuple[float, Mapping[str, Any]]:
 
 
 def _value(fact: Mapping[str, Any], page: str, asked: str) -> str:
-    """What a page says of a fact by a training sentence; else a year, name or word of the sentence most like one.
+    """Read a fact from a page by a training sentence; else a year, name or word of the sentence most like one.
 
     That is the sentence with most words of training sentences, and of what is asked.
     """

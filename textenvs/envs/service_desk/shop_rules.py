@@ -76,7 +76,7 @@ def decide(database: Database, customer_id: str, wish: Wish) -> Decision:
 
 
 def refund_for(database: Database, customer: Customer, lines: Sequence[Line]) -> int:
-    """What returning those lines pays back, in cents: their prices, less the restocking fee on electronics and postage.
+    """Return the refund for those lines, in cents: their prices, less the restocking fee on electronics and postage.
 
     Plus members pay neither. The fee of a line is rounded down to a cent.
     """
@@ -89,7 +89,7 @@ def refund_for(database: Database, customer: Customer, lines: Sequence[Line]) ->
 
 
 def refund_of_cancelled(database: Database, customer: Customer, order: Order) -> int:
-    """What cancelling an order pays back, in cents: all on its first two days, then less a share of the items."""
+    """Return the refund for a cancelled order, in cents: all on its first two days, then less a share of the items."""
     if database.today - order.placed <= timedelta(days=1):
         return order.paid
     percent = _NUMBERS["plus_cancel_percent" if customer.plus else "cancel_percent"]
@@ -97,7 +97,7 @@ def refund_of_cancelled(database: Database, customer: Customer, order: Order) ->
 
 
 def refund_of_late(order: Order) -> int:
-    """What is paid back for a late parcel, in cents, by how late it came."""
+    """Return the refund for a late parcel, in cents, by how late it came."""
     assert order.delivered is not None, "the parcel has not come"
     late = (order.delivered - order.promised).days
     if late <= _NUMBERS["later_days"]:
@@ -106,13 +106,13 @@ def refund_of_late(order: Order) -> int:
 
 
 def fee_for_address(customer: Customer, order: Order, state: str) -> int:
-    """What sending an order to an address in ``state`` costs, in cents."""
+    """Return the fee for sending an order to an address in ``state``, in cents."""
     far = state.strip().casefold() != order.address.state.casefold()
     return 0 if customer.plus else 100 * _NUMBERS["far_fee" if far else "near_fee"]
 
 
 def fee_for_exchange(database: Database, customer: Customer, lines: Sequence[Line]) -> int:
-    """What exchanging those lines costs, in cents, beside the difference in price: the highest of their fees."""
+    """Return the fee for exchanging those lines, in cents, beside the difference in price: the highest of theirs."""
     electronic = any(database.product(line.product_id).category == ELECTRONICS for line in lines)
     return 0 if customer.plus else 100 * _NUMBERS["electronics_exchange_fee" if electronic else "exchange_fee"]
 

@@ -66,7 +66,7 @@ class Criteria:
         return db
 
     def needless(self, made: Iterable[Call]) -> int:
-        """How many of these calls are none of the actions, or one of them once more."""
+        """Count the calls that are none of the actions, or one of them once more."""
         left, count = list(self.actions), 0
         for call in made:
             match = next(
@@ -79,7 +79,7 @@ class Criteria:
         return count
 
     def heard(self, words: str) -> set[str]:
-        """Those of ``communicate`` that stand in a message, a number as a whole and not as part of a longer one."""
+        """Return those of ``communicate`` that stand in a message; a number is no part of a longer one."""
         text = words.lower().replace(",", "")
         return {each for each in self.communicate if _pattern(each).search(text)}
 

@@ -31,7 +31,7 @@ def tic_tac_toe(board: Sequence[str], mark: str, rng: np.random.Generator) -> in
 
 @functools.lru_cache(maxsize=8192)
 def _value(cells: str) -> int:
-    """What a position is worth to the player ``m``, whose turn it is: sooner wins and later losses are worth more."""
+    """Return the value of a position to the player ``m``, whose turn it is; early wins and late losses are better."""
     left = cells.count(".")
     if any(all(cells[cell] == "o" for cell in line) for line in _LINES):
         return -1 - left
@@ -99,7 +99,7 @@ class _ConnectFour:
         return False
 
     def value(self, own: int, other: int, depth: int, low: int, high: int) -> int:
-        """What a position is worth to the player whose turn it is; exact between ``low`` and ``high``."""
+        """Return the value of a position to the player whose turn it is; exact between ``low`` and ``high``."""
         moves = self.moves(own | other)
         if not moves:
             return 0

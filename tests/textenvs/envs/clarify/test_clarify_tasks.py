@@ -114,7 +114,7 @@ def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
 
 @every_kind
 def test_the_splits_share_no_wording(name):
-    """What is left of a request without its names and values; every wording of a kind is used, in one split."""
+    """Return a request without its names and values; every wording of a kind is used, in one split."""
 
     def wordings(split):
         tasks, found = GeneratedRequests(level_of(name), 0.0, [name], split=split), set()

@@ -244,7 +244,7 @@ def test_a_third_of_openings_tell_pieces(env_id, split):
 
 
 @every_id
-def test_a_needless_question_costs_and_an_answer_does_not(env_id):
+def test_needless_question_costs_and_answer_does_not(env_id):
     env = textenvs.make(env_id, token_rate=0.0)
     index = next(i for i in range(200) if len(env.family.goal(env.tasks[i]).told) == 3)
     env.reset(seed=0, options={"task_index": index})
@@ -262,7 +262,7 @@ def test_a_needless_question_costs_and_an_answer_does_not(env_id):
 
 
 @every_id
-def test_as_many_wrong_deliveries_as_allowed_end_the_talk(env_id):
+def test_too_many_wrong_deliveries_end_the_talk(env_id):
     for count in (None, 1, 3):
         env = textenvs.make(env_id, patience=9, deliveries=count)
         play(env, lambda env, generator: env.careless_reply(generator), 0, {"task_index": vague(env)[0]})

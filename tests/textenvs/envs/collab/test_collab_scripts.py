@@ -16,7 +16,7 @@ EPISODES = 40
 
 
 @pytest.mark.parametrize(("env_id", "share"), [("textenv/collab-math", 0.47), ("textenv/collab-document", 0.7)])
-def test_a_script_reads_training_and_not_the_test_split(env_id, share):
+def test_script_solves_training_and_not_test_split(env_id, share):
     returns = {}
     for split in ("train", "test"):
         make = functools.partial(textenvs.make, env_id, split=split)
@@ -36,7 +36,7 @@ def test_a_script_sees_the_conversation_alone():
     assert env.own_script.start(np.random.default_rng(0), ())(env.state.messages) == said
 
 
-def test_there_are_ten_times_as_many_stories_and_the_test_split_has_its_own():
+def test_test_split_has_stories_of_its_own():
     def stories(split):
         rng = random.Random(0)
         return {tuple(step["topic"] for step in _story(rng, grammar(split), 3)[0]) for _ in range(20_000)}

@@ -144,7 +144,7 @@ def total(env, reply, tasks=12):
     return earned / tasks
 
 
-def test_a_copy_of_the_question_is_no_right_answer():
+def test_copy_of_question_is_no_right_answer():
     """In 93 of 100 items of string_insertion nothing is to be inserted; these are left out."""
     env = ReasoningGym("string_insertion", size=40)
     assert total(env, lambda task: task.extra["question"].split()[-1]) == 0.0
@@ -158,7 +158,7 @@ def test_a_copy_of_the_question_is_no_right_answer():
 
 
 def test_partial_scores_pay_nothing_for_copies():
-    """What a sudoku's clues score is taken off, whatever fills the blanks."""
+    """The score of a sudoku's clues is subtracted, whatever fills the blanks."""
     sudoku = ReasoningGym("mini_sudoku", scoring="partial", size=40)
     grid = re.compile(r"(?:^[ \t]*[\d_ ]+\n?){4}", re.MULTILINE)
 

@@ -154,7 +154,7 @@ def test_fees_and_late_refunds_are_the_rules_sums():
 
 
 def test_customers_ask_for_money_whatever_moves():
-    """Whether and how a customer asks tells nothing of the fee."""
+    """The words of a customer's request tell nothing of the fee."""
     for level, kind in (
         ("easy", "change-address"),
         ("medium", "exchange"),

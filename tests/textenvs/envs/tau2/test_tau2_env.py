@@ -323,7 +323,7 @@ def test_proposals_are_no_oracle_of_the_right_ids():
 
 @needs_data
 @pytest.mark.parametrize(("domain", "split"), SETS)
-def test_users_words_do_not_depend_on_the_ground_truth(domain, split):
+def test_words_do_not_depend_on_ground_truth(domain, split):
     make = functools.partial(Tau2, domain=domain, split=split, data=str(DATA))
     verdict = twins(Subject(make, episodes=5))
     assert verdict.status == "pass", verdict
@@ -442,7 +442,7 @@ REPAIRS = (
 
 
 @needs_data
-def test_a_list_of_repairs_is_needless_and_the_expert_is_not():
+def test_fixed_list_of_repairs_is_needless():
     env = Tau2(domain="telecom", split="small", data=str(DATA), needless=-0.1)
     repaired = expert_return = needless = 0.0
     for index in range(env.tasks.size):

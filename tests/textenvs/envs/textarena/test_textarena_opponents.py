@@ -75,7 +75,7 @@ def positions(rows, columns, left, count, seed):
 
 
 def outcome(board, disc):
-    """What the game is worth to ``disc``, whose turn it is, played to its end: 1, 0 or -1."""
+    """Return the value of the game to ``disc``, whose turn it is, played to its end: 1, 0 or -1."""
     other = "O" if disc == "X" else "X"
     if four(board, other):
         return -1
@@ -83,7 +83,7 @@ def outcome(board, disc):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 4), (4, 5), (5, 4)])
-def test_connect_four_ends_games_as_a_full_search_does(rows, columns):
+def test_connect_four_ends_as_by_full_search(rows, columns):
     for board, disc in positions(rows, columns, 4, 60, seed=rows * columns):
         best = {column: -outcome(drop(board, column, disc), "O" if disc == "X" else "X") for column in free(board)}
         assert best[connect_four(board, disc, RNG)] == max(best.values()), board
@@ -137,7 +137,7 @@ FACING = {"fold": "loser", "call": "showdown"}
 
 
 def chance(first, facing, card):
-    """How often the opponent bets, or calls a bet: the share of the unit interval on which it does."""
+    """Return the share of the unit interval on which the opponent bets, or calls a bet."""
     state = {
         "current_legal_action_tree": FACING if facing else OPEN,
         "starting_player": 0 if first else 1,
@@ -151,7 +151,7 @@ def chance(first, facing, card):
 
 
 def worth(first, second):
-    """What the first player wins a round, in chips; a strategy has chances to bet and to call, by card."""
+    """Return the first player's gain a round, in chips; a strategy has chances to bet and to call, by card."""
     total = 0.0
     for one, two in itertools.permutations(range(3), 2):
         sign = 1 if one > two else -1
@@ -191,7 +191,7 @@ def test_bets_of_kuhn_poker_are_paid():
 
 
 @pytest.mark.parametrize("game", ["TicTacToe-v0", "KuhnPoker-v0", "Nim-v0", "PigDice-v0"])
-def test_random_play_wins_less_than_half_and_no_more_than_the_expert(game):
+def test_random_play_wins_less_than_half(game):
     wins = {}
     for name in ("random", "expert"):
         rng, wins[name] = np.random.default_rng(1), 0.0
@@ -210,7 +210,7 @@ def test_random_play_wins_less_than_half_and_no_more_than_the_expert(game):
 
 
 def test_levels_need_as_many_guesses_as_halving():
-    """Of 2^k - 1 numbers halving finds each in at most k guesses, and some only in k."""
+    """Halving finds each of 2^k - 1 numbers in at most k guesses, and some only in k."""
     assert all(level["max_number"] == 2 ** level["max_turns"] - 1 for level in LEVELS.values())
     assert [level["max_turns"] for level in LEVELS.values()] == [9, 11, 13]
     for name, level in LEVELS.items():
