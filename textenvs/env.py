@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self
 
@@ -113,7 +113,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.max_user_turns = max_user_turns
         self.system_prompt = system_prompt
         self.render_mode = render_mode
-        self.reasoning_marks = None if reasoning_marks is None else tuple(map(_marks, reasoning_marks))
+        self.reasoning_marks = _all_marks(reasoning_marks)
         self.observation_space = Conversation()
         self.action_space = AssistantTurn()
         self.state = self.state_type()  # type: ignore[assignment]
@@ -506,6 +506,14 @@ def as_reply(action: Any, before: Messages = ()) -> Message:
     if reply.get("reasoning_content") == "":  # of a service: its content may have reasoning all the same
         del reply["reasoning_content"]
     return clean_messages([reply])[0]
+
+
+def _all_marks(pairs: Any) -> tuple[Marks, ...] | None:
+    if pairs is None:
+        return None
+    if isinstance(pairs, (str, Mapping)) or not isinstance(pairs, Iterable):
+        raise ValueError(f"reasoning_marks is a list of pairs, such as ['<think>', '</think>'], not {quoted(pairs)}")
+    return tuple(map(_marks, pairs))
 
 
 def _marks(pair: Any) -> Marks:

@@ -115,10 +115,7 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
             raise TypeError(f"{env_id} has no option {name!r}; {hint}")
     if env_id.rpartition(":")[2] not in gymnasium.registry:
         return maker(**kwargs)  # type: ignore[no-any-return]
-    try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
-    except TypeError as error:  # which Gymnasium has raised anew, with words of its own
-        raise error.__context__ if isinstance(error.__context__, TypeError) else error from None
+    env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, TextEnv):
         raise TypeError(f"{env_id!r} is a {type(env).__name__}, not a TextEnv; use gymnasium.make for it")
     return env

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from textenvs.messages import Message
+from trainers.chat_template import TemplateReasoning
 
 
 class Letters:
@@ -13,6 +14,7 @@ class Letters:
 
     stop_token_ids = (2,)
     rewrites_history = needs_tool_calls = False
+    reasoning = TemplateReasoning()
 
     def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
         return [3, 4, 5] * len(messages)

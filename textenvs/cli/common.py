@@ -139,14 +139,17 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     class_of(env_id)
     try:
         return make(env_id, **options)
-    except Exception as error:
+    except Exception as raised:
+        # Gymnasium raises a TypeError anew, with words of its own.
+        again = isinstance(raised, TypeError) and isinstance(raised.__context__, TypeError)
+        error = raised.__context__ if again and raised.__context__ is not None else raised
         place, known = _outside(error), (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error)
         if isinstance(error, SandboxUnavailable) or not (place or isinstance(error, known)):
             raise
         words = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         given = "".join(f" {name}={show_value(value)}" for name, value in options.items())
         status = 1 if isinstance(error, (ImportError, OSError)) else 2
-        raise CommandError(f"{env_id}{given}: {words}{place}{_hint(words)}", status) from error
+        raise CommandError(f"{env_id}{given}: {words}{place}{_hint(words)}", status) from raised
 
 
 def _outside(error: BaseException) -> str:

@@ -396,8 +396,8 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 
 def _is_info(info: Mapping[str, Any]) -> bool:
-    numbers = all(type(info.get(name, 0)) is int for name in ("iteration", "version", "steps"))
-    return numbers and info.get("kind", "train") in ("train", "validation", "evaluation")
+    kinds, number = ("train", "validation", "evaluation"), info.get("iteration", 0)
+    return type(number) is int and number >= 0 and info.get("kind", "train") in kinds
 
 
 # ------------------------------------------------------------------------------------------------ rows to episodes

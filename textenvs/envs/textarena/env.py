@@ -104,7 +104,9 @@ class TextArena(TextEnv[TextArenaState]):
         **more: Any,
     ) -> None:
         if game is None:
-            own = options or {}
+            own = {} if options is None else options
+            if not isinstance(own, Mapping):
+                raise ValueError(f"options must be a mapping as in JSON, not {own!r}")
             game, options = "GuessTheNumber-v0", own if "max_number" in own else {**LEVELS[level or "easy"], **own}
         elif level is not None:
             raise ValueError(f"give either game or level, not both: level={level!r} is one of Guess the Number")
