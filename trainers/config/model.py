@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
+
+from textenvs.bounded_files import UnreadableFile, read_json_object
 
 from .section import Names, Section
 
@@ -92,10 +93,9 @@ def is_language_model(path: str | None) -> bool:
 def _described(folder: Path) -> dict[str, Any]:
     """What a model's config.json says; empty where it cannot be read."""
     try:
-        found = json.loads(folder.joinpath("config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json_object(folder / "config.json")
+    except UnreadableFile:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def positions_of(path: str) -> int | None:
