@@ -22,7 +22,7 @@ _REMEDY = (
 )
 
 _VALUES = 10_000_000  # of a file of JSON: telecom has thousands of tasks
-_KINDS = {dict: "an object", list: "a list"}
+_KINDS: Mapping[type, str] = {dict: "an object", list: "a list"}
 
 
 def find_data(given: str | None) -> Path:
@@ -104,7 +104,7 @@ class Folder:
         yield from (tasks[each] for each in splits[split])
 
 
-def _read(path: Path, kind: type[Any]) -> Any:
+def _read(path: Path, kind: type) -> Any:
     """The value of a file of JSON or TOML; ``UnreadableFile`` where it is none, or of another kind."""
     text = read_text(path, LINE)
     try:
