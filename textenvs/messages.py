@@ -238,8 +238,11 @@ def _listed(value: Any) -> Sequence[Any] | None:
     return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else None
 
 
-def _read_content(fields: Mapping[str, Any], content: Any) -> tuple[list[str], Content]:
-    """The texts of reasoning among a content's parts, and the content without them."""
+def _read_content(fields: Mapping[str, Any], content: Any, inside: bool = False) -> tuple[list[str], Content]:
+    """The texts of reasoning among a content's parts, and the content without them.
+
+    ``inside`` reasoning there is no further reasoning.
+    """
     refusal = [_text(fields, "refusal")] if "refusal" in fields else []
     if isinstance(content, str) and not refusal:
         return [], content
@@ -259,8 +262,8 @@ def _read_content(fields: Mapping[str, Any], content: Any) -> tuple[list[str], C
                 read.append(text_part(str(text)))
             case {"type": "refusal", "refusal": str(text)} if len(given) == 2:
                 read.append(text_part(str(text)))
-            case {"type": "thinking", "thinking": thinking}:
-                reasoning.append(text_of({"content": _read_content({}, thinking)[1]}))
+            case {"type": "thinking", "thinking": thinking} if not inside:
+                reasoning.append(text_of({"content": _read_content({}, thinking, inside=True)[1]}))
             case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(given) == 2:
                 if more := {key for key in image if image[key] is not None} - {"url", "detail"}:
                     raise ValueError(f"content[{number}] must be {_PART}; image_url has {sorted(map(str, more))}")

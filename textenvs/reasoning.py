@@ -39,8 +39,14 @@ REASONING_MARKS: tuple[Marks, ...] = (
     Marks("<|channel|>analysis<|message|>", "<|end|>", False),  # gpt-oss
     Marks("<|start|>assistant<|channel|>analysis<|message|>", "<|end|>", False),
     Marks("<|think|>", "<|end|>", False),  # Solar Open
-    Marks("<thinking>", "</thinking>", False),  # asked for by many system prompts, as is the next
+    Marks("<|im_start|>think", "<|im_start|>answer", False),  # s1
+    Marks("<unused94>thought", "<unused95>"),  # MedGemma
+    Marks("[unused16]", "[unused17]"),  # openPangu
+    Marks("<thinking>", "</thinking>", False),  # asked for by many system prompts, as are the next
     Marks("<reasoning>", "</reasoning>", False),
+    Marks("<thoughts>", "</thoughts>", False),
+    Marks("<scratchpad>", "</scratchpad>", False),
+    Marks("<reflection>", "</reflection>", False),
 )
 
 #: Keys of a message that has its reasoning apart, as services and chat templates name them; the first present is read.
@@ -170,7 +176,9 @@ class _Pairs:
 @functools.lru_cache(maxsize=64)
 def _begins(marks: tuple[Marks, ...]) -> re.Pattern[str]:
     """Matches white space and a begin mark, each in a group of its own number; the marks are tried in order."""
-    return re.compile(r"\s*+(?:" + "|".join(f"({re.escape(each.begin)})" for each in marks) + ")", re.IGNORECASE)
+    return re.compile(
+        r"[\s\u200b\ufeff]*+(?:" + "|".join(f"({re.escape(each.begin)})" for each in marks) + ")", re.IGNORECASE
+    )
 
 
 @functools.lru_cache(maxsize=64)

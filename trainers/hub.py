@@ -89,12 +89,21 @@ def _patterns(weights: bool) -> list[str]:
     return [*_SMALL, *([_WEIGHTS] if weights else [])]
 
 
+# The most of what a model is made of, by names in config.json; the largest models have a tenth of it.
+_MOST = (
+    (re.compile(r"layers?$|blocks$"), 2048),
+    (re.compile(r"experts$|heads$"), 8192),
+    (re.compile(r"(?:vocab|hidden|intermediate)_size$|^n_embd$|^d_(?:model|ff)$"), 1 << 24),
+)
+
+
 def check_model_files(source: str | Path) -> None:
     """Check ``config.json`` and the index of the weights of a folder or a name, before transformers reads them.
 
     ``trust_remote_code=False`` leaves two ways to foreign code open: ``config.json`` can name an attention kernel of
     the hub (``"_attn_implementation": "owner/repository"``), and the index of safetensors files a pickle, or a file of
-    another folder. Either is a ``ValueError``.
+    another folder. Either is a ``ValueError``, and so is a shape that no model has: a thousand million layers are made
+    one by one before any weight is missed.
     """
     rest = [_read(source, _CONFIG)]
     while rest:  # a configuration holds others, at any depth
@@ -105,6 +114,9 @@ def check_model_files(source: str | Path) -> None:
                     f"{source}: {key} in {_CONFIG} is {value!r:.200}, which is code of the hub; remove it to use the "
                     "model with transformers' own code"
                 )
+            most = next((most for names, most in _MOST if names.search(str(key))), None)
+            if most is not None and isinstance(value, int) and value > most:
+                raise ValueError(f"{source}: {key} in {_CONFIG} is {value:.6g}, and no model has more than {most:,}")
         rest += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
     index = _read(source, _INDEX)
     names = index.get("weight_map") if isinstance(index, dict) else None

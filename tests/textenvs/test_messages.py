@@ -1,5 +1,6 @@
 """Chat messages: what is well-formed, what is cleaned, what another party may read."""
 
+import functools
 import json
 
 import pytest
@@ -24,6 +25,7 @@ from textenvs.messages import (
     visible_text,
 )
 
+DEEP_THINKING = functools.reduce(lambda inner, _: [{"type": "thinking", "thinking": inner}], range(5000), "hm")
 GOOD_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 # Surrogates are rare among all characters: here every other one is, alone or in a pair.
@@ -108,6 +110,7 @@ def test_clean_messages_can_be_written_as_utf8_whole(conversation):
         ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, r"content\[0\]"),
         ({"role": "assistant", "content": [image_part("http://x")]}, "part of a user or tool message"),
         ({"role": "system", "content": [image_part("http://x")]}, "part of a user or tool message"),
+        ({"role": "assistant", "content": DEEP_THINKING}, r"content\[0\]"),
         ({"role": "user", "content": "", "text": ""}, "unknown keys"),
         ({"role": "user", "content": "", 3: ""}, "unknown keys"),
         ({"role": "user", "content": "", "name": 3}, "name must be a string"),

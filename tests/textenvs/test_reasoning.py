@@ -73,6 +73,10 @@ def test_several_leading_blocks_are_hidden():
         ("<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>", "b"),
         ("<|begin_of_thought|>a<|end_of_thought|>\n\n<|begin_of_solution|>b<|end_of_solution|>", "b"),
         ("<|channel>thought\na<channel|>b", "b"),
+        ("<unused94>thought\na<unused95>b", "b"),
+        ("<|im_start|>think\na\n<|im_start|>answer\nb", "b"),
+        ("\ufeff<think>a</think>b", "b"),
+        ("\u200b<think>a</think>b", "b"),
     ],
 )
 def test_what_is_visible(content, visible):

@@ -83,6 +83,11 @@ def test_values_of_another_kind_are_refused(good, tmp_path, name, entries):
     refusal(good, tmp_path, name, changed(good, name, **entries))
 
 
+@pytest.mark.parametrize("key", ["num_hidden_layers", "vocab_size", "num_attention_heads", "hidden_size"])
+def test_a_shape_of_no_model_is_refused(good, tmp_path, key):
+    assert key in refusal(good, tmp_path, "config.json", changed(good, "config.json", **{key: 10**12}))
+
+
 REPLY = "{{ '' if m.content == 'zqreplyqz' else m.content }}"
 TEMPLATES = {
     "hides one reply": "{% for m in messages %}<|im_start|>" + REPLY + "<|im_end|>\n{% endfor %}",

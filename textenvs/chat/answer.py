@@ -25,9 +25,20 @@ MAX_TOKENS = 10**9
 
 _LENGTH = "length"
 # What services say instead of `length`.
-_CUT = frozenset({_LENGTH, "max_tokens", "model_length", "max_output_tokens", "model_context_window_exceeded"})
+_CUT = frozenset(
+    {
+        *(_LENGTH, "max_tokens", "model_length", "max_output_tokens", "model_context_window_exceeded"),
+        *("max_length", "max_new_tokens", "max_completion_tokens", "length_limit", "token_limit", "output_limit"),
+        *("finish_reason_max_tokens", "max_output_reached", "context_window_exceeded", "context_length_exceeded"),
+    }
+)
 # Reasons to end after which a message without a content is the model's: it was cut while thinking, or filtered.
-_EMPTY = frozenset({_LENGTH, "content_filter", "refusal"})
+_EMPTY = frozenset(
+    {
+        *(_LENGTH, "content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist", "spii"),
+        *("prohibited_content", "guardrail_intervened", "sensitive"),
+    }
+)
 _LONGEST_INTEGER = 30  # digits; a longer one is read as infinity
 
 
@@ -94,6 +105,7 @@ def read_answer(body: str) -> Completion:
 def _parsed(body: str) -> Any:
     """Parse a body of bounded JSON; ``ValueError`` for anything else. An integer of too many digits is an infinity."""
     try:
+        body = body.removeprefix("\ufeff")
         check_json_size(body)
         return json.loads(body, parse_int=_integer)
     except RecursionError:
@@ -108,9 +120,10 @@ def _integer(digits: str) -> int | float:
 
 
 def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) -> Completion:
-    reason = _finish_reason(choice.get("finish_reason"), odd)
+    given = choice.get("finish_reason")
+    reason = _finish_reason(choice.get("native_finish_reason") if given is None else given, odd)
     message = choice.get("message")
-    if message is None and reason in _EMPTY:
+    if message is None and reason.lower() in _EMPTY:
         message = {}
     if not isinstance(message, Mapping):
         raise ValueError(f"choices.0.message: {_kind(message)}, not an object")
@@ -123,7 +136,7 @@ def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) 
         content = refusal
     # A model that says nothing has said "", and that counts. Without a sign that the model answered, the service broke
     # off, and there is no reply to score.
-    answered = bool(reasoning or calls) or reason in _EMPTY or (usage is not None and usage.output_tokens > 0)
+    answered = bool(reasoning or calls) or reason.lower() in _EMPTY or (usage is not None and usage.output_tokens > 0)
     if content is None and not answered:
         raise ValueError("choices.0.message: content is null, and there are no tool calls, no reasoning and no refusal")
     text = content or ""
@@ -178,6 +191,8 @@ def _texts(part: Any) -> Iterator[str]:
     elif isinstance(part, Mapping):
         for name in ("text", "thinking", "reasoning", "refusal", "content"):
             value = part.get(name)
+            if isinstance(value, Mapping):  # {"text": {"value": ...}}
+                value = value.get("value")
             if isinstance(value, str):
                 yield value
             elif isinstance(value, list):
@@ -195,6 +210,12 @@ def _calls(message: Mapping[str, Any], odd: list[str]) -> tuple[ToolCall, ...]:
         calls = [{"function": old}]
     if not calls:
         return ()
+    if isinstance(calls, str):
+        odd.append("tool_calls is text; read as JSON")
+        try:
+            calls = json.loads(calls) or []
+        except (ValueError, RecursionError):
+            raise ValueError("choices.0.message.tool_calls: a text, not a list of calls") from None
     if isinstance(calls, Mapping):
         odd.append("tool_calls is one call; read as a list of it")
         calls = [calls]

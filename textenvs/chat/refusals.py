@@ -34,8 +34,15 @@ TOO_LONG_CODES = frozenset(
         "tokens_limit_reached",  # GitHub Models
         "model_max_prompt_tokens_exceeded",  # GitHub Copilot
         "1261",  # Zhipu
+        "input_length_too_long",
+        "context_size_exceeded",
+        "context_overflow",
+        "max_context_length_exceeded",
+        "336007",  # Baidu
+        "336103",
     }
 )
+_TOO_LONG_SPELLINGS = frozenset(each.replace("_", "") for each in TOO_LONG_CODES)
 #: Codes and types that say something else, whatever the message mentions.
 OTHER_CODES = frozenset(
     {
@@ -54,7 +61,8 @@ TOO_LONG: Mapping[str, str] = {
     # OpenAI, Azure, DeepSeek, Fireworks, Mistral, OpenRouter, Perplexity, vLLM, SGLang
     "OpenAI": r"maximum context length|(?:exceeds?|exceeded|larger than|over) (?:the |this )?(?:model'?s? )?context "
     r"(?:window|length|limit)|context_length_exceeded",
-    "Anthropic": r"prompt is too long|input length and `?max_tokens`? exceed context limit|exceeds? context limit",
+    "Anthropic": r"prompt is too long|input length and `?max_tokens`? exceed context limit|exceeds? context limit"
+    r"|too many total text bytes",
     "Gemini": rf"input token count\b.{{0,60}}(?:exceeds|only supports)|exceeds the maximum number of tokens allowed"
     rf"|only supports up to {_N}",
     "vLLM": r"longer than the maximum (?:model|input) length|maximum (?:model|input) length"
@@ -68,7 +76,8 @@ TOO_LONG: Mapping[str, str] = {
     "Bedrock": r"input is too long for (?:the )?requested model|number of input tokens exceeds|input tokens exceeded"
     r"|too many input tokens",
     "Ollama": r"input length exceeds|prompt too long|exceeded max context length",
-    "llama.cpp": r"exceeds? (?:the )?(?:available )?context size|larger than the context (?:size|window)",
+    "llama.cpp": r"exceeds? (?:the )?(?:available )?context size|larger than the context (?:size|window)"
+    r"|context size (?:has been )?exceeded",
     "LM Studio": r"initial prompt is greater than the context length|when context (?:the )?overflows"
     r"|context length of only",
     "xAI": rf"maximum prompt length is {_N}",
@@ -77,22 +86,49 @@ TOO_LONG: Mapping[str, str] = {
     "Moonshot": r"exceeded model token limit",
     "MiniMax": r"context window exceeds limit",
     "Qwen": r"range of input length should be|input length should be",
-    "Zhipu": r"prompt exceeds max(?:imum)? length|tokens? .{0,20}超(?:出|过)|输入.{0,12}(?:过长|超(?:出|过|长))"
+    "Zhipu": r"prompt exceeds max(?:imum)? length|tokens?.{0,20}超(?:出|过)|输入.{0,12}(?:过长|超(?:出|过|长))"
     r"|上下文.{0,12}超",
     "SiliconFlow": r"number of input tokens .{0,40}(?:exceed|larger|greater)"
     r"|has exceeded max_(?:prompt|seq)_(?:tokens|len)",
     "watsonx": r"input tokens? .{0,20}cannot exceed the total tokens limit",
     "Cloudflare": r"exceeded this model context window|context window limit",
-    "LiteLLM": r"contextwindowexceedederror|context window exceeded|context length exceeded|token limit exceeded",
+    "LiteLLM": r"contextwindowexceedederror|context window exceeded|context length exceeded"
+    r"|(?<!daily )(?<!monthly )token limit exceeded",
     "Volcengine": r"exceed(?:s|ed)? max(?:imum)? (?:message|input|prompt|context) tokens?",
 }
 _WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in TOO_LONG.values()), re.IGNORECASE | re.DOTALL)
+
+# What services without a pattern say: in one sentence, what a conversation is made of and that it is too long.
+_NEAR = r"(?:[^.;\n]|\.\d){0,60}?"
+_PLAIN = re.compile(
+    rf"(?<![\w-])(?:inputs?|prompt|context|conversation|sequence|messages|request(?:ed)?|history|tokens"
+    rf"|token (?:count|limit|number)|number of tokens|input[_ ]tokens|prompt[_ ]tokens)\b{_NEAR}"
+    r"(?:too (?:long|large|big)|\bexceed|\b(?:longer|larger|greater|bigger|more) than\b|\boverflow"
+    r"|\b(?:limit|context|maximum) is\b|must be (?:<|less than|fewer than|shorter than|at most|under))"
+    rf"|\bexceed(?:s|ed)?\b{_NEAR}\b(?:token limit|session_len|max_seq_len|max_num_tokens)\b"
+    rf"|(?:max|maximum)(?: number of)? (?:input|prompt) (?:characters|tokens) is",
+    re.IGNORECASE,
+)
+_LENGTH = re.compile(
+    r"tokens\b|\btoken (?:count|limit|number)|length|\blong|context|characters|bytes|size", re.IGNORECASE
+)
+# Words of an error that is about something else which is too long or too much.
+_ELSE = re.compile(
+    r"per (?:minute|second|hour|day|month)|\brate\b|quota|\bdaily\b|\bmonthly\b|\b[rt]p[mds]\b|budget|credit|balance"
+    r"|\bstop\b|\btools?\b|function|schema|description|\bname\b|image|audio|video|file|jwt"
+    r"|\b(?:api|access|auth) |\bkey\b|temperature|penalty|top_|logprobs|logit_bias|metadata"
+    r"|concurren|timeout|time limit|\bseed\b",
+    re.IGNORECASE,
+)
 
 # Where a message that compares numbers may be about a length at all.
 _ABOUT_LENGTH = re.compile(
     r"tok|jeton|context|kontext|contexte|length|long|prompt|input|トークン|入力|令牌|词元|字符|长|長|上下文|토큰|길이|токен|длин|контекст",
     re.IGNORECASE,
 )
+# A message about the longest answer that may be asked for compares numbers, too.
+_LONGEST_ANSWER = re.compile(r"max_(?:completion_|new_|output_)?tokens|max(?:Output|New)?Tokens")
+_PROMPT = re.compile(r"prompt|input|messages|context|conversation|total", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.,-])(\d{1,3}(?:[,_' .\u00a0]\d{3})+|\d+)(?![\w-]|[.,]\d)")
 _MOST_NUMBERS = 32
 
@@ -137,7 +173,7 @@ class Refusal:
         """Return whether the conversation, with room for an answer, is longer than the model's context."""
         if self.status in _OTHER_STATUSES:
             return False
-        if self.codes & TOO_LONG_CODES:
+        if any(_plain_code(code) in _TOO_LONG_SPELLINGS for code in self.codes):
             return True
         if self.codes & OTHER_CODES:
             return False
@@ -145,13 +181,18 @@ class Refusal:
             return self._about_conversation()
         if self.status == _TOO_LARGE or _WORDS.search(self.words):
             return True
-        return self.status in _BAD_REQUEST and known is not None and self._compares(known)
+        if self.status not in _BAD_REQUEST or not self._about_conversation():
+            return False
+        plain = _PLAIN.search(self.words) and _LENGTH.search(self.words) and not _ELSE.search(self.words)
+        return bool(plain) or (known is not None and self._compares(known))
 
     def _about_conversation(self) -> bool:
         return self.parameter is None or bool(_CONVERSATION.match(self.parameter))
 
     def _compares(self, known: KnownTokens) -> bool:
-        if not self._about_conversation() or not _ABOUT_LENGTH.search(self.words):
+        if not _ABOUT_LENGTH.search(self.words):
+            return False
+        if _LONGEST_ANSWER.search(self.words) and not _PROMPT.search(self.words):
             return False
         numbers = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
         # The longest answer that was asked for is a number of the request, and says nothing about the prompt.
@@ -190,6 +231,13 @@ def read_refusal(status: int, body: str | Mapping[str, Any]) -> Refusal:
     joined = "\n".join(words)
     message = ": ".join(list(dict.fromkeys(messages))[:_MOST_MESSAGES]) or joined or "no reason given"
     return Refusal(status, message, frozenset(codes), f"{' '.join(sorted(codes))}\n{joined}", parameter)
+
+
+def _plain_code(code: str) -> str:
+    """``ContextLengthExceeded``, ``context-length-exceeded`` and ``context_length_exceeded_error`` are one code."""
+    spelled = re.sub(r"[^a-z0-9]", "", code)
+    short = spelled.removesuffix("error").removesuffix("exception")
+    return short if short in _TOO_LONG_SPELLINGS else spelled
 
 
 def status_of(error: Mapping[str, Any]) -> int | None:

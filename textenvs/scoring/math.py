@@ -43,8 +43,12 @@ _ITEMS = 16
 _ELLIPSIS = re.compile(
     r"(?:\\(?:[lc]dots|dots[cbmio]?|dotso|hdots)(?![a-zA-Z])|\\text\{\s*(?:\.{2,}+|\u2026)\s*\}|\.{2,}+|[\u2026\u22ef])++"
 )
-_RECURRING = re.compile(rf"(?<=\d)\s*{_ELLIPSIS.pattern}\s*$")  # of 0.333...
+_RECURRING = re.compile(rf"(?P<digits>\.\d{{1,40}})\s*{_ELLIPSIS.pattern}\s*$")  # of 0.333...
 _EXPONENT = re.compile(r"(\d)[eE]([+-]?\d+)(?![\d.a-zA-Z])")  # of 1.6e-19, which readers of LaTeX take for 1.6 e - 19
+_NUMBERS = re.compile(r"[-+\d.,eE\s(){}\[\]\\]*")  # of a ground truth that is nothing but numbers
+_REPEATING = re.compile(
+    r"(?<![\d.,}])(\d{1,30})?\.(\d{0,30})\\(?:overline|bar|dot)\s*(?:\{(\d{1,30})\}|(\d))(?!\s*[\d.])"
+)
 _ITEM_END = re.compile(r"[,;+*]|\\(?:cdot|times|cup|cap|[lr]angle)(?![a-zA-Z])|(?<=[^\s,;+*({\[=])-")
 # Percent in any spelling, as the one that Math-Verify reads. Space without it is found as well, or else each of its
 # characters would be looked at from all those before it.
@@ -102,6 +106,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("unreadable", answer)
     value, directions = split_unit(_in_one_list(answer))
     gold, allowed = split_unit(_in_one_list(ground_truth))
+    if _NUMBERS.fullmatch(gold):
+        gold = _EXPONENT.sub(r"\1\\times 10^{\2}", gold)
+    gold, value = (_REPEATING.sub(_as_fraction, text) for text in (gold, value))
     if not re.search(r"(?<![a-zA-Z\\])[eE](?![a-zA-Z])", gold):
         value = _EXPONENT.sub(r"\1\\times 10^{\2}", value)
     result = _compared(gold, value, deadline)
@@ -120,6 +127,13 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
     return MathVerdict(result, answer)  # type: ignore[arg-type]
 
 
+def _as_fraction(number: re.Match[str]) -> str:
+    r"""``0.1\overline{6}``, which readers of LaTeX take for a product or refuse, as ``\frac{15}{90}``."""
+    whole, fixed, period = number[1] or "", number[2], number[3] or number[4]
+    top = int(whole + fixed + period) - int(f"0{whole}{fixed}")
+    return rf"\frac{{{top}}}{{{(10 ** len(period) - 1) * 10 ** len(fixed)}}}"
+
+
 def _in_one_list(text: str) -> str:
     r"""A text without the name of what its value is of or in, and with commas for "and" and "or"."""
     text = text.strip()
@@ -130,7 +144,7 @@ def _in_one_list(text: str) -> str:
 
 
 def _compared(gold: str, answer: str, deadline: float) -> str:
-    ours, theirs = (_ELLIPSIS.split(_RECURRING.sub("", text)) for text in (gold, answer))
+    ours, theirs = (_ELLIPSIS.split(_RECURRING.sub(r"\g<digits>", text)) for text in (gold, answer))
     if len(ours) > 1 or len(theirs) > 1:
         return _compared_whole(ours, theirs, deadline)
     result = _ask(gold, answer, deadline)

@@ -36,6 +36,7 @@ _VALUE_END = re.compile(r"[\d)}\]!%\u00b0]$|\\(?:pi|infty|circ|degree)\s*$|\u03c
 _CURRENCY = re.compile(
     r"^(?:\\?[$\u20ac\u00a3\u00a5\u20b9]|(?:USD|EUR|GBP|INR|Rs\.?|US\\?\$)(?=[\s\d~]))\s*(?=[\d.\\(-])"
 )
+_CURRENCY_BEHIND = re.compile(r"(?<=\d)(?:\s|~|\\[,;:! ]){0,4}(?:\\?[$\u20ac\u00a3\u00a5\u20b9])$")
 _LETTERS_LEFT = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
 
 #: Words that are part of a value, or of a claim about it.
@@ -80,7 +81,7 @@ def split_unit(text: str) -> tuple[str, frozenset[str]]:
     if len(text) > _LONGEST:
         return text, frozenset()
     value = _CURRENCY.sub("", whole[1].strip() if (whole := _WHOLE.fullmatch(text)) else text)
-    value = _FRACTION.sub(r"\1/\2", value)
+    value = _CURRENCY_BEHIND.sub("", _FRACTION.sub(r"\1/\2", value))
     start = _start_of_unit(value)
     if start is None:
         return value, frozenset()
@@ -115,7 +116,7 @@ def _is_unit(text: str, start: int) -> bool:
         if match is None:
             return False
         words = _words(match[0])
-        if any(word.lower() in _VALUES for word in words):
+        if any((word if len(word) == 1 else word.lower()) in _VALUES for word in words):
             return False
         if match["word"]:
             word = words[0]

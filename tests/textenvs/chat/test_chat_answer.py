@@ -26,14 +26,17 @@ def read(message, **more):
 # ------------------------------------------------------------------ a reply without a content
 
 
-@pytest.mark.parametrize("reason", ["length", "max_tokens", "MAX_TOKENS", "model_length", "content_filter"])
+@pytest.mark.parametrize(
+    "reason", ["length", "max_tokens", "MAX_TOKENS", "model_length", "token_limit", "content_filter", "SAFETY"]
+)
 @pytest.mark.parametrize(
     "message", [{"content": None}, {"role": "assistant"}, {"content": None, "refusal": None}, None]
 )
 def test_cut_while_thinking_is_an_empty_reply(message, reason):
     answer = read(message, finish_reason=reason)
     assert answer.message == {"role": "assistant", "content": ""}
-    assert (answer.finish_reason == "length") == (reason != "content_filter")
+    assert (answer.finish_reason == "length") == (reason not in ("content_filter", "SAFETY"))
+    assert read(message, finish_reason=None, native_finish_reason=reason).message == answer.message
 
 
 def test_null_content_counts_where_tokens_were_written():
@@ -49,6 +52,7 @@ ODD = {
     "parts": {"content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
     "output parts": {"content": [{"type": "output_text", "text": "hi", "annotations": []}]},
     "texts": {"content": ["h", "i"]},
+    "values": {"content": [{"type": "text", "text": {"value": "hi", "annotations": []}}]},
     "one part": {"content": {"type": "text", "text": "hi"}},
     "an image beside": {"content": [{"type": "image_url", "image_url": {}}, {"type": "text", "text": "hi"}]},
 }
@@ -101,6 +105,19 @@ CALLS = {
 def test_odd_tool_calls_are_read(calls, arguments):
     (call,) = read({"content": None, "tool_calls": calls}).message["tool_calls"]
     assert call["function"] == {"name": "f", "arguments": arguments}
+
+
+def test_calls_as_text_are_read():
+    answer = read({"content": "", "tool_calls": json.dumps([CALL])})
+    assert answer.message["tool_calls"] == (CALL,)
+    assert "tool_calls" in " ".join(answer.odd)
+    assert "tool_calls" not in read({"content": "hi", "tool_calls": "[]"}).message
+    with pytest.raises(ValueError, match="tool_calls"):
+        read({"content": "", "tool_calls": "f()"})
+
+
+def test_a_byte_order_mark_is_no_part_of_json():
+    assert read_answer("\ufeff" + body({"content": "hi"})).text == "hi"
 
 
 def test_old_function_call_is_a_tool_call():

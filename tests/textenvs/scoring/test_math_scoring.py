@@ -203,6 +203,11 @@ def right(answer, truth):
         (r"\pi", ("3.141593",), ("3.1415",)),
         ("1000000", ("1000000.0",), ("1000001", "1000000.4")),
         ("0.3x", ("0.1x+0.2x", r"\frac{3x}{10}"), ("0.3001x",)),
+        ("1.6e-19", (r"1.6\times 10^{-19}", "1.60e-19"), ("1.6e-20", r"1.7\times 10^{-19}")),
+        ("(1e5, 2)", ("(100000, 2)", "(10^5, 2)"), ("(10^4, 2)",)),
+        (r"0.\overline{3}", ("1/3", r"0.\bar{3}", r".\overline{33}"), ("0.3", r"0.\overline{4}")),
+        (r"-2.1\overline{6}", (r"-\frac{13}{6}",), (r"2.1\overline{6}", "-2.16")),
+        ("45", ("45.0",), (r"45\ldots", "45...")),
     ],
 )
 def test_numbers_are_compared_by_their_size(truth, equal, others):
@@ -242,7 +247,7 @@ UNITS += [
     "Rs. {}",
     "{} m",
 ]
-UNITS += ["x = {} dollars", r"\text{{{} pesos}}", "{}°C", "{} kg·m^2/s^2"]
+UNITS += ["x = {} dollars", r"\text{{{} pesos}}", "{}°C", "{} kg·m^2/s^2", "{} N", "{} K", "{} €", r"{}\$"]
 
 
 @needs_math_verify

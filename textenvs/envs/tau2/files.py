@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...bounded_files import LINE, UnreadableFile, parse_json, read_text
 from ...task import TaskError
 
 #: tau2's own variable for its data folder.
@@ -20,6 +20,9 @@ _REMEDY = (
     "Clone https://github.com/sierra-research/tau2-bench and give data='tau2-bench/data', or set "
     f"{VARIABLE} to that folder"
 )
+
+_VALUES = 10_000_000  # of a file of JSON: telecom has thousands of tasks
+_KINDS: Mapping[type, str] = {dict: "an object", list: "a list"}
 
 
 def find_data(given: str | None) -> Path:
@@ -66,10 +69,13 @@ class Folder:
 
     def text(self, *names: str) -> str:
         """The text of the first of these files that is there."""
+        return read_text(self._file(*names), LINE)
+
+    def _file(self, *names: str) -> Path:
         path = next((each for each in (Path(self.path, name) for name in names) if each.is_file()), None)
         if path is None:
             raise ValueError(f"tau2's {self.domain} needs {' or '.join(names)} in {self.path}. {_REMEDY}")
-        return path.read_text(encoding="utf-8")
+        return path
 
     def tasks(self, split: str) -> Iterator[dict[str, Any]]:
         """The tasks of a split: those of ``tasks_<split>.json``, or of ``tasks.json`` as ``split_tasks.json`` says."""
@@ -77,9 +83,13 @@ class Folder:
             raise ValueError(f"split must be a name like base, train or test, not {split!r}")
         whole = Path(self.path, f"tasks_{split}.json")
         if whole.is_file():
-            yield from json.loads(whole.read_text(encoding="utf-8"))
+            yield from _read_tasks(whole)
             return
-        splits = json.loads(self.text("split_tasks.json"))
+        file = self._file("split_tasks.json")
+        splits = _read(file, dict)
+        for name, ids in splits.items():
+            if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+                raise UnreadableFile(f"{file}: split {name!r} is not a list of tasks' ids")
         if split not in splits:
             raise ValueError(f"split must be one of {', '.join(splits)} for tau2's {self.domain}, not {split!r}")
         if not Path(self.path, "tasks.json").is_file():
@@ -88,10 +98,30 @@ class Folder:
                 f"split {split!r} of tau2's {self.domain} needs {self.path}/tasks.json; without it, split is one of "
                 f"{', '.join(there) or 'none'}. {_REMEDY}"
             )
-        tasks = {each["id"]: each for each in json.loads(self.text("tasks.json"))}
+        tasks = {each["id"]: each for each in _read_tasks(Path(self.path, "tasks.json"))}
         if missing := [each for each in splits[split] if each not in tasks]:
             raise TaskError(f"{self.path}/tasks.json has no task {missing[0]!r}, which split {split!r} names")
         yield from (tasks[each] for each in splits[split])
+
+
+def _read(path: Path, kind: type) -> Any:
+    """The value of a file of JSON or TOML; ``UnreadableFile`` where it is none, or of another kind."""
+    text = read_text(path, LINE)
+    try:
+        value = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text, values=_VALUES)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFile(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, kind):
+        raise UnreadableFile(f"{path} must be {_KINDS[kind]}, not a {type(value).__name__}")
+    return value
+
+
+def _read_tasks(path: Path) -> list[dict[str, Any]]:
+    tasks = _read(path, list)
+    for number, each in enumerate(tasks, start=1):
+        if not isinstance(each, dict) or not isinstance(each.get("id"), str):
+            raise UnreadableFile(f"{path}: task {number} is not an object with an 'id' that is text")
+    return tasks  # type: ignore[no-any-return]
 
 
 def keyed(raw: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -132,7 +162,15 @@ SURROUNDINGS: Mapping[str, Any] = {
 
 @functools.lru_cache(maxsize=8)
 def _raw(path: str, name: str) -> dict[str, Any]:
-    for file, read in ((f"{name}.json", json.loads), (f"{name}.toml", tomllib.loads)):
+    for file in (f"{name}.json", f"{name}.toml"):
         if Path(path, file).is_file():
-            return read(Path(path, file).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+            found: dict[str, Any] = _read(Path(path, file), dict)
+            if bad := next((table for table, records in found.items() if not _is_table(records)), None):
+                raise UnreadableFile(f"{Path(path, file)}: {bad!r} is not a table of records")
+            return found
     return {}
+
+
+def _is_table(records: Any) -> bool:
+    """Whether this is an object, or a list of objects (bills by bill_id, and so on)."""
+    return isinstance(records, dict) or (isinstance(records, list) and all(isinstance(each, dict) for each in records))
