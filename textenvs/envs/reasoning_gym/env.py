@@ -96,8 +96,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        parts = [part.get("name") for part in (config or {}).get("datasets", ()) if isinstance(part, Mapping)]
-        for name in (dataset, *parts) if scoring == "partial" else ():
+        for name in (dataset, *_parts(config)) if scoring == "partial" else ():
             if name in NO_PARTIAL:
                 raise ValueError(f"{name!r} with scoring='partial' is refused: {NO_PARTIAL[name]}")
         if instruction is None:
@@ -208,3 +207,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         if task.ground_truth is None:
             raise NotImplementedError(f"reasoning-gym's {self.tasks.dataset!r} does not say a right answer")
         return f"<answer>{task.ground_truth}</answer>" if self.answer_format == "tag" else str(task.ground_truth)
+
+
+def _parts(config: Any) -> list[Any]:
+    """The datasets that a composite's configuration names; none where it is no such thing, which the tasks refuse."""
+    listed = config.get("datasets") if isinstance(config, Mapping) else None
+    parts = listed if isinstance(listed, (list, tuple)) else ()
+    return [part.get("name") for part in parts if isinstance(part, Mapping)]
