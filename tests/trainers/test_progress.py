@@ -96,7 +96,7 @@ def test_consoles_show_phases_with_and_without_a_terminal():
             logger.close()
         return file.getvalue()
 
-    assert re.search(r"learning \[b\]: 1/2 steps, .*MiB", shown(force_terminal=True))
+    assert re.search(r"learning \[b\]: 1/2 steps, .*(MiB|GiB)", shown(force_terminal=True))
     assert re.fullmatch(r"learning \[b\]: 1/2 steps, .*(MiB|GiB)\n", shown())
 
 
