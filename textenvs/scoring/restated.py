@@ -178,7 +178,7 @@ def _squares(form: str) -> set[float]:
 
 
 def _simplifies_root(gold: str, problem: str) -> bool:
-    """Whether the reference is a multiple of a root that the problem shows as another one."""
+    """Return whether the reference is a multiple of a root that the problem shows as another one."""
     whole = _SQUARE_ROOT.fullmatch(gold)
     return whole is not None and bool(_squares(gold) & _squares(_spelled(problem)))
 

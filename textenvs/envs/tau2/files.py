@@ -172,5 +172,5 @@ def _raw(path: str, name: str) -> dict[str, Any]:
 
 
 def _is_table(records: Any) -> bool:
-    """Whether this is an object, or a list of objects (bills by bill_id, and so on)."""
+    """Return whether this is an object, or a list of objects (bills by bill_id, and so on)."""
     return isinstance(records, dict) or (isinstance(records, list) and all(isinstance(each, dict) for each in records))
