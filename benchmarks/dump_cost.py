@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from textenvs.records import open_run
-from trainers import credit
+from trainers import update
 from trainers.config import load_config
 from trainers.ppo import train
 from trainers.report.episodes import EpisodeFiles
@@ -46,7 +46,7 @@ def main() -> int:
 
         return call
 
-    credit.made_of = timed(credit.made_of)
+    update.made_of = timed(update.made_of)
     EpisodeFiles.write = timed(EpisodeFiles.write)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"

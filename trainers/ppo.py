@@ -21,9 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .algorithms.advantages import NEEDS_TERMS
 from .config import PPOConfig, check_arguments, load_config
 
@@ -38,8 +35,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from textenvs.text import excerpt, plural
 
-from .algorithms.batch import Advantages, TermsError, tree_of
-from .algorithms.policy_losses import token_weights
+from .algorithms.batch import TermsError
 from .builders.engines import check_engine, plan_of
 from .builders.environments import check_environments, described, other_validation, try_openings
 from .builders.folder import run_folder
@@ -51,7 +47,6 @@ from .cluster.memory import Machine
 from .cluster.plan import describe
 from .cluster.ray.runtime import captures
 from .config.running import TrainerSection
-from .credit import RECORDED, credit, critic_loss, explained_of, norm_length, selected_tokens
 from .engines.base import EngineError, Sampling
 from .learner.memory import empty_heap
 from .policy import PolicyError, end_token_ids_of, positions
@@ -62,8 +57,7 @@ from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
 from .run import EXPECTED, Run, assemble
-from .trajectory import Trajectory, action_offsets
-from .update import entropies_of, named, over_steps, update_actor
+from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
 
@@ -186,20 +180,26 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
             for group, episode in batch.greedy.items()
         }
         await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
-        explain = run.reporter.explains()
-        users = len(batch.users)
-        credited = await run.learning(
-            credit, run.config, run.learner, run.kl, paid, greedy, users=users, explain=explain
+        prepared = await run.learning(
+            run.update.prepare,
+            paid,
+            run.learner,
+            greedy=greedy,
+            users=len(batch.users),
+            explain=run.reporter.explains(),
         )
-        columns, advantages, _ = credited
         if run.publisher.live:
             await published(run)  # what engines still read, the optimizer is about to change
         optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
         with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
-            metrics, recorded, steps = await run.learning(
-                learn, run, trajectories, *credited, explain=explain, on_step=phase.advance
+            result = await run.learning(
+                run.update.optimize,
+                prepared,
+                run.learner,
+                iteration=run.iteration,
+                on_step=phase.advance,
+                given_up=run.given_up,
             )
-        explained = explained_of(run.config, columns, advantages, recorded, paid, greedy, steps) if explain else None
         await asyncio.to_thread(empty_heap)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
@@ -219,7 +219,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         **health,
         **(episode_metrics(batch.users, "train/user") if batch.users else {}),
         **played_metrics(run.config, batch),
-        **metrics,
+        **result.metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
         **times,
@@ -228,7 +228,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }
-    return metrics, explained
+    return metrics, result.explained
 
 
 def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
@@ -245,91 +245,6 @@ def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
             at_opening.setdefault("middle" if choice.start else "opening", []).append(group)
         metrics |= mixture_metrics(at_opening, "train/begun", by_term=by_term)
     return metrics
-
-
-def learn(
-    run: Run,
-    trajectories: Sequence[Trajectory],
-    columns: Mapping[str, NDArray[Any]],
-    advantages: Advantages,
-    metrics: dict[str, float],
-    explain: bool = False,
-    on_step: Callable[[], object] = lambda: None,
-) -> tuple[dict[str, float], dict[str, NDArray[np.float64]], list[dict[str, float]]]:
-    """All optimizer steps of an iteration, the critic's and the actor's: metrics, each token's numbers, each step's.
-
-    ``columns``, ``advantages`` and ``metrics`` are those of :func:`.credit.credit`; with ``explain`` the numbers of
-    tokens are those of :func:`.credit.explained_of`.
-    """
-    config, learner = run.config, run.learner
-    actor = config.actor
-    if actor.entropy_target is not None:
-        actor = actor.model_copy(update={"entropy_coeff": run.entropy.now})
-    rng = np.random.default_rng((config.trainer.seed, run.iteration))
-    columns = {**columns, **selected_tokens(config.actor, columns, advantages.policy_mask, rng)}
-    # Of each token: known where it was recomputed, else computed where no update does.
-    spread = columns.pop("entropy", np.full(len(advantages.policy_mask), np.nan))
-    entropies: list[tuple[float, int]] = []  # of each step: the mean, over so many tokens
-    train_actor = run.iteration >= config.critic.warmup or learner.critic is None
-    steps: list[dict[str, float]] = []
-    offsets, tree = action_offsets(trajectories), tree_of(trajectories)
-    recorded = {name: np.full(offsets[-1], np.nan) for name in ("step", "weight", *RECORDED)} if explain else {}
-    trees = [np.flatnonzero(tree == root) for root in np.unique(tree)]  # an episode and its forks, whose weights add up
-    parts = min(config.actor.mini_batches, len(trees))  # episodes that failed for good are missing
-    for epoch in range(config.actor.ppo_epochs):
-        record = RECORDED if explain and not epoch else ()  # of each token, when it is first computed
-        order = rng.permutation(len(trees))
-        for some in np.array_split(order, parts):
-            if run.given_up.is_set():
-                raise asyncio.CancelledError
-            chosen = np.concatenate([trees[each] for each in some])
-            part = [trajectories[e] for e in chosen]
-            where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
-            given = {name: column[where] for name, column in columns.items()}
-            found: dict[str, float] = {}
-            if not train_actor:
-                pass
-            elif (mask := advantages.policy_mask[where]).any():
-                weight = token_weights(
-                    config.actor.loss_agg_mode,
-                    action_offsets(part),
-                    mask,
-                    norm_length(config),
-                    weights=None if advantages.weights is None else advantages.weights[where],
-                    tree=tree[chosen],
-                )
-                more = {"weight": weight, "share": mask / mask.sum()}
-                numbers, spread[where] = update_actor(learner, actor, part, given | more, mask, spread[where], record)
-                # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
-                if (outside := numbers.pop("outside_clip", None)) is not None:
-                    metrics.setdefault("actor/outside_clip_first", outside)
-                metrics.setdefault("actor/rollout_kl", metrics.get("actor/mismatch_kl", numbers["approx_kl_k3"]))
-                if record:
-                    of_tokens = {name: numbers.pop(name) for name in RECORDED} | {"step": len(steps), "weight": weight}
-                    for name, values in of_tokens.items():
-                        recorded[name][where] = values
-                found |= named("actor", numbers)
-            elif len(where):  # no step, and a policy all the same
-                spread[where] = entropies_of(learner, part, spread[where])
-                found["actor/entropy"] = float(spread[where].mean())
-            if "actor/entropy" in found:
-                entropies.append((found["actor/entropy"], len(where)))
-            if learner.critic is not None:
-                assert advantages.value_mask is not None
-                mask = advantages.value_mask[where]
-                more = {"weight": mask / max(mask.sum(), 1)}
-                value_loss_fn = critic_loss(config.critic)
-                found |= named("critic", learner.update_critic(part, given | more, value_loss_fn))
-            steps.append(found)
-            on_step()
-    metrics |= over_steps(steps)
-    if entropies:
-        means, counts = zip(*entropies, strict=True)
-        metrics["actor/entropy"] = float(np.average(means, weights=counts))
-    if actor.entropy_target is not None and "actor/entropy" in metrics:
-        metrics["actor/entropy_coeff"] = run.entropy.now  # that of this batch
-        run.entropy.update(metrics["actor/entropy"])
-    return metrics, recorded, steps
 
 
 @contextlib.asynccontextmanager
@@ -410,8 +325,7 @@ def save(run: Run) -> None:
         "trained_s": run.trained_s,
         "validated": run.validated,
         "frontier": run.collector.frontier(),
-        "kl": run.kl.state_dict(),
-        "entropy": run.entropy.state_dict(),
+        **run.update.state_dict(),
         "config": run.config.model_dump(mode="json"),
         "data": dict(run.data),
         "weights_only": section.save_weights_only,

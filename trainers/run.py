@@ -18,7 +18,6 @@ from textenvs.threads import in_new_thread
 
 from . import sft
 from .algorithms.batch import TermsError
-from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController
 from .builders import SetupError, collection, environments, nothing_started
 from .builders.collection import collector_of, trace_of
 from .builders.data import check_data, data_of
@@ -58,6 +57,7 @@ from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import TraceFile
+from .update import Update
 
 #: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
 EXPECTED = (
@@ -80,8 +80,7 @@ class Run:
     collector: Collector
     validation: Mapping[str, Backend]  # by component
     validation_tasks: Mapping[str, Sequence[int]]
-    kl: KLController
-    entropy: EntropyBonus
+    update: Update
     reporter: Reporter
     saved: Checkpoints
     tokenizer: Any
@@ -252,8 +251,6 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         models.service.watch(collector.generating_s)
         if models.sleeper is not None:
             sleepers.append(models.sleeper)
-    kl, actor = config.algorithm.kl_ctrl, config.actor
-    assert actor.entropy_coeff is not None  # resolved
     run = Run(
         config=config,
         folder=folder,
@@ -270,8 +267,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
             ]
             for each in components
         },
-        kl=AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef),
-        entropy=EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step),
+        update=Update(config),
         reporter=reporter,
         saved=saved,
         tokenizer=policy.tokenizer,
@@ -386,8 +382,7 @@ def resume(run: Run, checkpoint: Checkpoint) -> None:
         if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
             run.learner.load(checkpoint.path / "learner")
         run.collector.restore(state["frontier"])
-        run.kl.load_state_dict(state["kl"])
-        run.entropy.load_state_dict(state.get("entropy", {}))
+        run.update.load_state_dict(state)
         run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
     except (RankError, torch.OutOfMemoryError):
         raise

@@ -1,81 +1,605 @@
-"""A step of the actor on a mini-batch, and the numbers of an iteration's steps as one.
+"""From a batch of episodes to its gradient: everything that the learner computes in an iteration, in reading order.
 
-Only the episodes that the gradient depends on are computed with one. The entropy is of all: a group whose episodes
-earned the same has no gradient and often a low entropy, which is how a policy collapses. What an update leaves out
-costs a forward pass without a gradient, once an iteration, and none where ``actor.old_logprobs=recompute`` has made it.
+    update = Update(config)
+    result = update.step(episodes, learner, iteration=0)
+
+:meth:`Update.prepare` makes the numbers of each action token: log-probabilities before the first step, corrections for
+the engine's, the KL to the reference, values, advantages. :meth:`Update.optimize` takes the optimizer steps of the
+critic and the actor on mini-batches of them. Estimators, losses and corrections are :mod:`trainers.algorithms`; the
+configuration chooses among them here. The training loop and :mod:`trainers.replay` both call this.
+
+Arrays are of a batch of ``E`` episodes with ``N`` action tokens, in the order of the episodes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from .algorithms import off_policy
+from .algorithms.advantages import (
+    ESTIMATORS,
+    NEEDS_ANCHOR,
+    NEEDS_GREEDY,
+    NEEDS_TERMS,
+    Advantages,
+    made_of,
+    normalize,
+    restrict,
+)
+from .algorithms.baselines import score_norms
+from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors, tree_of
+from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController, kl_estimate, mean_kl
+from .algorithms.policy_losses import LOSS_OPTIONS, clip_cov_tokens, kl_cov_tokens, token_weights, value_loss
+from .algorithms.policy_losses import policy_loss as token_loss
 from .cluster.group import LearnerGroup
-from .config.schema import ActorSection
-from .credit import has_gradient, policy_loss
+from .config import PPOConfig
+from .config.schema import ActorSection, AlgorithmSection, CriticSection, estimator_keys
 from .learner import Learner
+from .report.episodes import Explained
 from .trajectory import Trajectory, action_offsets
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+#: One in this process, or one of several ranks.
+AnyLearner: TypeAlias = Learner | LearnerGroup
+
+#: Numbers of each token that the learner and :func:`actor_loss` return where the batch is to be explained.
+RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "token_loss")
+
+#: The key of ``actor`` that each option of a loss is read from.
+LOSS_KEYS = {
+    "clip_low": "clip_ratio_low",
+    "clip_high": "clip_ratio_high",
+    "dual_clip": "clip_ratio_c",
+    "ratio_cap": "clip_ratio_c",
+    "tau_pos": "tau_pos",
+    "tau_neg": "tau_neg",
+    "kl_coef": "ppo_kl_coef",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A batch that is ready for its optimizer steps."""
+
+    episodes: Sequence[Trajectory]
+    #: Float ``[N]`` by name: ``old_logprobs`` and ``advantages``, and where they are used ``entropy``, ``importance``,
+    #: ``ref_logprobs``, ``old_values`` and ``returns``
+    columns: Mapping[str, Floats]
+    advantages: Advantages  #: as the estimator returned them, restricted to the tokens that are trained on
+    metrics: Mapping[str, float]
+    greedy: Mapping[str, float]  #: total reward of the greedy episode of each group
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateResult:
+    """The outcome of an iteration's optimizer steps."""
+
+    metrics: dict[str, float]
+    steps: Sequence[Mapping[str, float]]  #: metrics of each optimizer step
+    explained: Explained | None = None  #: for the files of episodes, where it was asked for
+
+
+class Update:
+    """Computes an iteration's advantages and takes its optimizer steps.
+
+    ``kl`` and ``entropy`` are the controllers that last over iterations, by default those of the configuration; their
+    state is part of a checkpoint.
+    """
+
+    def __init__(self, config: PPOConfig, kl: KLController | None = None, entropy: EntropyBonus | None = None) -> None:
+        actor = config.actor
+        assert actor.entropy_coeff is not None  # resolved
+        self.config = config
+        self.kl = kl or kl_controller(config.algorithm)
+        self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint's state; ``ValueError`` where it is of another kind of controller."""
+        self.kl.load_state_dict(state["kl"])
+        self.entropy.load_state_dict(state.get("entropy", {}))
+
+    def step(
+        self,
+        episodes: Sequence[Trajectory],
+        learner: AnyLearner,
+        *,
+        iteration: int,
+        greedy: Mapping[str, float] | None = None,
+        users: int = 0,
+        explain: bool = False,
+    ) -> UpdateResult:
+        """Return :meth:`optimize` of :meth:`prepare`."""
+        prepared = self.prepare(episodes, learner, greedy=greedy, users=users, explain=explain)
+        return self.optimize(prepared, learner, iteration=iteration)
+
+    # ------------------ numbers of each token, before the first step
+
+    def prepare(
+        self,
+        episodes: Sequence[Trajectory],
+        learner: AnyLearner,
+        *,
+        greedy: Mapping[str, float] | None = None,
+        users: int = 0,
+        explain: bool = False,
+    ) -> Prepared:
+        """Compute what the losses need of each token.
+
+        ``greedy`` is the total reward of the greedy episode of each group. The last ``users`` episodes are the user's
+        side of others. ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with
+        the batch's :func:`~.algorithms.kl.mean_kl`.
+        """
+        algorithm, greedy = self.config.algorithm, greedy or {}
+        columns, kept, metrics = self._old_logprobs(episodes, learner)
+        penalty = self._reference_kl(episodes, learner, columns, metrics)
+        values = bootstrap = None
+        if learner.critic is not None:
+            by_episode, bootstrap = learner.values(episodes)
+            values = columns["old_values"] = _flat(by_episode)
+        side = np.arange(len(episodes)) >= len(episodes) - users
+        batch = ActionBatch.from_trajectories(episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side)
+        batch, compared = with_comparisons(algorithm, batch, episodes, greedy)
+        metrics |= {f"actor/{name}": value for name, value in compared.items()}
+        options = estimator_options(algorithm)
+        advantages = ESTIMATORS[algorithm.adv_estimator](batch, **options)
+        if explain:
+            advantages = replace(advantages, made_of=made_of(algorithm.adv_estimator, batch, advantages, options))
+        advantages = restrict(advantages, kept)
+        metrics |= advantage_metrics(advantages)
+        if advantages.returns is not None:
+            columns["returns"] = advantages.returns
+            metrics |= critic_metrics(advantages, columns["old_values"])
+        if algorithm.norm_adv:
+            advantages = normalize(advantages)
+        columns["advantages"] = advantages.advantages
+        return Prepared(episodes, columns, advantages, metrics, greedy)
+
+    def _old_logprobs(
+        self, episodes: Sequence[Trajectory], learner: AnyLearner
+    ) -> tuple[dict[str, Floats], Bools, dict[str, float]]:
+        """Log-probabilities that ratios start from, the tokens that are kept, and metrics of the mismatch."""
+        rollout = gather(episodes, [t.logprobs for t in episodes]).astype(np.float64)
+        columns, kept = {"old_logprobs": rollout}, np.ones(len(rollout), np.bool_)
+        if self.config.actor.old_logprobs != "recompute":
+            return columns, kept, {}
+        logprobs, entropies = learner.logprobs(episodes, entropy=True)  # one forward pass
+        columns = {"old_logprobs": _flat(logprobs), "entropy": _flat(entropies)}
+        weights, kept, mismatch = off_policy_correction(
+            self.config.actor, columns["old_logprobs"], rollout, action_offsets(episodes)
+        )
+        if weights is not None:
+            columns["importance"] = weights
+        return columns, kept, {f"actor/{name}": value for name, value in mismatch.items()}
+
+    def _reference_kl(
+        self,
+        episodes: Sequence[Trajectory],
+        learner: AnyLearner,
+        columns: dict[str, Floats],
+        metrics: dict[str, float],
+    ) -> Floats | None:
+        """Add the reference's log-probabilities and the KL to it; return the penalty of each token's reward."""
+        if learner.reference is None:
+            return None
+        columns["ref_logprobs"] = _flat(learner.logprobs(episodes, model="reference"))
+        old, reference = (torch.from_numpy(columns[name]) for name in ("old_logprobs", "ref_logprobs"))
+        estimate = kl_estimate(old, reference, self.config.algorithm.kl_penalty).numpy()
+        # Of roots alone, so that a target means the same with forks and without.
+        roots = [t for t in episodes if not t.forked_from]
+        of_root = np.repeat([not t.forked_from for t in episodes], np.diff(action_offsets(episodes)))
+        metrics["actor/ref_kl"] = mean_kl(estimate[of_root], action_offsets(roots))
+        if not self.config.algorithm.use_kl_in_reward:
+            return None
+        metrics["actor/kl_coef"] = self.kl.beta
+        penalty: Floats = self.kl.beta * estimate
+        self.kl.update(metrics["actor/ref_kl"], len(roots))
+        return penalty
+
+    # ------------------ optimizer steps
+
+    def optimize(
+        self,
+        prepared: Prepared,
+        learner: AnyLearner,
+        *,
+        iteration: int,
+        on_step: Callable[[], object] = lambda: None,
+        given_up: threading.Event | None = None,
+    ) -> UpdateResult:
+        """Take the iteration's optimizer steps, the critic's and the actor's; the entropy controller is updated.
+
+        ``iteration`` counts from 0: it seeds the order of the mini-batches, and ``critic.warmup`` ends by it.
+        ``on_step`` is called after every step; a set ``given_up`` raises CancelledError before the next one.
+        """
+        config, metrics = self.config, dict(prepared.metrics)
+        steps = _Steps(self, prepared, learner, iteration)
+        for part in steps.mini_batches():
+            if given_up is not None and given_up.is_set():
+                raise asyncio.CancelledError
+            steps.take(part)
+            on_step()
+        metrics |= steps.first | over_steps(steps.taken)
+        if steps.entropies:
+            means, counts = zip(*steps.entropies, strict=True)
+            metrics["actor/entropy"] = float(np.average(means, weights=counts))
+        if config.actor.entropy_target is not None and "actor/entropy" in metrics:
+            metrics["actor/entropy_coeff"] = self.entropy.now  # the weight in this batch's loss
+            self.entropy.update(metrics["actor/entropy"])
+        explained = None
+        if steps.recorded:
+            by_term = config.algorithm.adv_estimator in NEEDS_TERMS
+            explained = explained_of(prepared, steps.recorded, steps.taken, by_term)
+        return UpdateResult(metrics, steps.taken, explained)
+
+
+@dataclass(frozen=True, eq=False)
+class MiniBatch:
+    """A part of the batch for one optimizer step: an episode and its forks stay together, their weights add up."""
+
+    episodes: list[Trajectory]
+    tokens: NDArray[np.int64]  #: int ``[n]``; their places among the batch's action tokens
+    tree: NDArray[np.int64]  #: int ``[e]``; the batch's :func:`~.algorithms.batch.tree_of`, of these episodes
+    record: Sequence[str]  #: numbers of each token to keep: in the first epoch, where the batch is explained
+
+
+class _Steps:
+    """The optimizer steps of an iteration, and what is reported of them."""
+
+    def __init__(self, update: Update, prepared: Prepared, learner: AnyLearner, iteration: int) -> None:
+        config = update.config
+        self.config, self.learner, self.prepared = config, learner, prepared
+        self.actor = config.actor
+        if self.actor.entropy_target is not None:
+            self.actor = self.actor.model_copy(update={"entropy_coeff": update.entropy.now})
+        self.trains_actor = iteration >= config.critic.warmup or learner.critic is None
+        self.rng = np.random.default_rng((config.trainer.seed, iteration))
+        mask = prepared.advantages.policy_mask
+        self.columns = {**prepared.columns, **selected_tokens(config.actor, prepared.columns, mask, self.rng)}
+        # The entropy of each token: known where it was recomputed, else computed by a step or where none does.
+        self.entropy = self.columns.pop("entropy", np.full(len(mask), np.nan))
+        self.entropies: list[tuple[float, int]] = []  # of each step: the mean entropy, over so many tokens
+        self.first: dict[str, float] = {}  # metrics that are of the first step alone
+        self.taken: list[dict[str, float]] = []  # metrics of each step
+        explain = prepared.advantages.made_of is not None
+        self.recorded = {name: np.full(len(mask), np.nan) for name in ("step", "weight", *RECORDED)} if explain else {}
+
+    def mini_batches(self) -> Iterator[MiniBatch]:
+        """Yield the mini-batches of all epochs, each epoch in an order of its own."""
+        episodes = self.prepared.episodes
+        offsets, tree = action_offsets(episodes), tree_of(episodes)
+        trees = [np.flatnonzero(tree == root) for root in np.unique(tree)]
+        parts = min(self.config.actor.mini_batches, len(trees))  # episodes that failed for good are missing
+        for epoch in range(self.config.actor.ppo_epochs):
+            record = RECORDED if self.recorded and not epoch else ()
+            for numbers in np.array_split(self.rng.permutation(len(trees)), parts):
+                chosen = np.concatenate([trees[number] for number in numbers])
+                tokens = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
+                yield MiniBatch([episodes[e] for e in chosen], tokens, tree[chosen], record)
+
+    def take(self, part: MiniBatch) -> None:
+        """Take the steps of a mini-batch: the actor's, where it is trained, and the critic's, where there is one."""
+        advantages, columns = self.prepared.advantages, {n: column[part.tokens] for n, column in self.columns.items()}
+        metrics: dict[str, float] = {}
+        if not self.trains_actor:
+            pass
+        elif advantages.policy_mask[part.tokens].any():
+            metrics |= self._actor_step(part, columns)
+        elif len(part.tokens):  # no token to train on; its entropy is reported all the same
+            self.entropy[part.tokens] = entropies_of(self.learner, part.episodes, self.entropy[part.tokens])
+            metrics["actor/entropy"] = float(self.entropy[part.tokens].mean())
+        if "actor/entropy" in metrics:
+            self.entropies.append((metrics["actor/entropy"], len(part.tokens)))
+        if self.learner.critic is not None:
+            assert advantages.value_mask is not None
+            mask = advantages.value_mask[part.tokens]
+            columns["weight"] = mask / max(mask.sum(), 1)
+            loss = critic_loss(self.config.critic)
+            metrics |= named("critic", self.learner.update_critic(part.episodes, columns, loss))
+        self.taken.append(metrics)
+
+    def _actor_step(self, part: MiniBatch, columns: Mapping[str, Floats]) -> dict[str, float]:
+        advantages, tokens = self.prepared.advantages, part.tokens
+        mask = advantages.policy_mask[tokens]
+        weight = token_weights(
+            self.config.actor.loss_agg_mode,
+            action_offsets(part.episodes),
+            mask,
+            norm_length(self.config),
+            weights=None if advantages.weights is None else advantages.weights[tokens],
+            tree=part.tree,
+        )
+        columns = {**columns, "weight": weight, "share": mask / mask.sum()}
+        numbers, self.entropy[tokens] = update_actor(
+            self.learner, self.actor, part.episodes, columns, mask, self.entropy[tokens], part.record
+        )
+        # Before any step, tokens are outside the range by the engine's arithmetic or its older weights alone.
+        if (outside := numbers.pop("outside_clip", None)) is not None:
+            self.first.setdefault("actor/outside_clip_first", outside)
+        mismatch = self.prepared.metrics.get("actor/mismatch_kl", numbers["approx_kl_k3"])
+        self.first.setdefault("actor/rollout_kl", mismatch)
+        if part.record:
+            columns_of_tokens = {name: numbers.pop(name) for name in RECORDED}
+            for name, values in {**columns_of_tokens, "step": len(self.taken), "weight": weight}.items():
+                self.recorded[name][tokens] = values
+        return named("actor", numbers)
+
+
+def update_actor(
+    learner: AnyLearner,
+    actor: ActorSection,
+    episodes: Sequence[Trajectory],
+    columns: Mapping[str, Floats],
+    mask: Bools,
+    entropy: Floats,
+    record: Sequence[str] = (),
+) -> tuple[dict[str, Any], Floats]:
+    """Take the actor's step on a mini-batch, computing only the episodes that its gradient depends on.
+
+    Weights are of the whole mini-batch; means are over the computed tokens, but for ``entropy``, which is over all: a
+    group whose episodes earned the same has no gradient and often a low entropy, which is how a policy collapses.
+    ``entropy`` ``[n]`` has the tokens' entropies where they are known, else NaN; those of the episodes that the step
+    leaves out cost a forward pass without a gradient. Recorded numbers are NaN where nothing was computed.
+
+    Returns metrics with the recorded numbers, and the entropies ``[n]``, of which those of left-out episodes are known.
+    """
+    offsets = action_offsets(episodes)
+    needed = has_gradient(actor, columns["advantages"], mask, offsets)
+    without = 1.0 - float(needed.mean())
+    if not needed.any():  # the optimizer's momentum takes its step all the same
+        trained = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
+        needed[np.where(trained, [len(episode.token_ids) for episode in episodes], np.inf).argmin()] = True
+    tokens = np.repeat(needed, np.diff(offsets))
+    entropy = entropy.copy()
+    left_out = [episode for episode, is_needed in zip(episodes, needed, strict=True) if not is_needed]
+    entropy[~tokens] = entropies_of(learner, left_out, entropy[~tokens])  # before the step
+    computed = [episode for episode, is_needed in zip(episodes, needed, strict=True) if is_needed]
+    columns = {name: column[tokens] for name, column in columns.items()}
+    columns["share"] = columns["share"] / columns["share"].sum()
+    metrics = learner.update_actor(computed, columns, actor_loss(actor, bool(record)), record)
+    for name in record:
+        whole = np.full(len(tokens), np.nan, np.float32)
+        whole[tokens] = metrics[name]
+        metrics[name] = whole
+    mean = (metrics["entropy"] * tokens.sum() + entropy[~tokens].sum()) / len(tokens)
+    return metrics | {"entropy": float(mean), "episodes_without_gradient": without}, entropy
+
+
+def entropies_of(learner: AnyLearner, episodes: Sequence[Trajectory], known: Floats) -> Floats:
+    """Return the entropies of all action tokens; where some are NaN, by a forward pass without a gradient."""
+    if not np.isnan(known).any():
+        return known
+    return np.concatenate(learner.logprobs(episodes, entropy=True)[1]).astype(np.float64)
+
+
+def has_gradient(section: ActorSection, advantages: Floats, mask: Bools, offsets: NDArray[np.int64]) -> Bools:
+    """Return which episodes the policy's gradient depends on, bool ``[E]``; ``advantages`` and ``mask`` are ``[N]``.
+
+    An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and a KL have one
+    for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
+    """
+    if section.entropy_coeff or section.use_kl_loss or section.policy_loss == "kl_cov":
+        return np.ones(len(offsets) - 1, np.bool_)
+    before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
+    return np.diff(before[offsets]) > 0
+
+
+# ------------------ losses
+
+
+def actor_loss(section: ActorSection, record: bool = False) -> Any:
+    """Build the policy's loss, with its entropy bonus and KL to the reference; see ``Learner.update_actor``.
+
+    With ``record``, the loss's own numbers of :data:`RECORDED` are among its sums.
+    """
+    options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
+
+    def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        surrogate = token_loss(
+            section.policy_loss,
+            logprobs,
+            batch["old_logprobs"],
+            batch["advantages"],
+            batch["trajectory"],
+            selected=batch.get("selected"),
+            importance=batch.get("importance"),
+            **options,
+        )
+        per_token = surrogate.loss
+        if section.entropy_coeff:  # a gradient of 0 would be computed all the same
+            per_token = per_token - section.entropy_coeff * entropy
+        sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
+        if section.use_kl_loss:
+            kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)
+            per_token = per_token + section.kl_loss_coef * kl
+            sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
+        if record:
+            of_tokens = {"ratio": surrogate.stats["ratio"], "clipped": surrogate.stats["clipped"], "loss": per_token}
+            sums |= {f"token_{name}": value.detach() for name, value in of_tokens.items()}
+        return (batch["weight"] * per_token).sum(), sums
+
+    return loss
+
+
+def critic_loss(section: CriticSection) -> Any:
+    """Build the squared error of the values, clipped where it is configured; see ``Learner.update_critic``."""
+
+    def loss(values: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        error = value_loss(values, batch["old_values"], batch["returns"], clip=section.cliprange_value)
+        return (batch["weight"] * error.loss).sum(), {"clipped": (batch["weight"] * error.stats["value_clipped"]).sum()}
+
+    return loss
+
+
+def norm_length(config: PPOConfig) -> float | None:
+    """Return the divisor of ``seq-mean-token-sum-norm``, ``None`` for other modes of aggregation."""
+    if config.actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        return None
+    return float(config.rollout.max_response_length)
+
+
+def selected_tokens(
+    section: ActorSection, columns: Mapping[str, Floats], mask: Bools, rng: np.random.Generator
+) -> dict[str, Floats]:
+    """Select the tokens that ``clip_cov`` and ``kl_cov`` treat differently, once from the whole batch.
+
+    ``mask``, bool ``[N]``, are the tokens that the policy is trained on. Returns the column ``selected`` ``[N]``, 1
+    where a token is selected; no column for other losses.
+    """
+    inputs = columns["old_logprobs"], columns["advantages"], mask
+    if section.policy_loss == "clip_cov":
+        low, high = section.clip_cov_lb, section.clip_cov_ub
+        chosen = clip_cov_tokens(*inputs, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
+    elif section.policy_loss == "kl_cov":
+        chosen = kl_cov_tokens(*inputs, ratio=section.kl_cov_ratio)
+    else:
+        return {}
+    return {"selected": chosen.astype(np.float64)}
+
+
+# ------------------ corrections, comparisons
+
+
+def kl_controller(section: AlgorithmSection) -> KLController:
+    """Build the controller of the KL penalty's weight in the reward."""
+    control = section.kl_ctrl
+    if control.type == "fixed":
+        return FixedKL(control.kl_coef)
+    return AdaptiveKL(control.kl_coef, control.target_kl, control.horizon)
+
+
+def off_policy_correction(
+    section: ActorSection, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
+) -> tuple[Floats | None, Bools, dict[str, float]]:
+    """Correct from the policy that sampled to the one that the update starts from: weights, kept tokens, metrics."""
+    mode, cap = section.importance_correction, section.tis_cap
+    weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
+    band = section.rejection_low, section.rejection_high
+    kept = off_policy.kept(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
+    metrics = off_policy.mismatch(old, rollout)
+    if weights is not None:
+        metrics |= off_policy.weight_metrics(weights, mode, cap)
+        if section.importance_batch_normalize:
+            weights = off_policy.batch_normalized(weights, offsets, mode)
+    if section.rejection != "none" and kept.size:
+        metrics["rejected"] = 1.0 - float(kept.mean())
+    return weights, kept, metrics
+
+
+def with_comparisons(
+    section: AlgorithmSection, batch: ActionBatch, episodes: Sequence[Trajectory], greedy: Mapping[str, float]
+) -> tuple[ActionBatch, dict[str, float]]:
+    """Add to the batch what its estimator compares episodes with, besides each other; return it with metrics."""
+    if section.adv_estimator in NEEDS_GREEDY:
+        returns = np.array([greedy[episode.group_id] for episode in episodes], np.float64)
+        return replace(batch, greedy=returns), {"greedy_reward": float(np.mean(list(greedy.values())))}
+    if section.adv_estimator in NEEDS_ANCHOR:
+        batch = replace(batch, anchor=anchor_states(episodes, section.anchor))
+        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+    if section.adv_estimator in NEEDS_TERMS:
+        names, terms = episode_terms(episodes, section.gdpo_reward_keys)
+        paid = {name for episode in episodes for turn in episode.turn_terms for name in turn}
+        if missing := sorted(set(names) - paid):
+            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(paid))
+        deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
+        return replace(batch, terms=terms), deviations
+    if "baseline" in estimator_keys(section.adv_estimator) and section.baseline == "optimal_token":
+        sampled = gather(episodes, [t.logprobs for t in episodes]).astype(np.float64)
+        return replace(batch, score_norms=score_norms(sampled)), {}
+    return batch, {}
+
+
+def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
+    """Return the options of the chosen estimator, by name."""
+    options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
+    for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
+        options.pop(name, None)
+    if options.get("norm_by_std", False) is None:
+        del options["norm_by_std"]  # the estimator's own default
+    return options
+
+
+# ------------------ reports
+
+
+def advantage_metrics(advantages: Advantages) -> dict[str, float]:
+    """Return the deviation and the largest size of the trained tokens' advantages."""
+    trained = advantages.advantages[advantages.policy_mask]
+    return {
+        "actor/advantage_std": float(trained.std()) if trained.size else 0.0,
+        "actor/advantage_abs_max": float(np.abs(trained).max(initial=0.0)),
+    }
+
+
+def critic_metrics(advantages: Advantages, values: Floats) -> dict[str, float]:
+    """Return the mean value and the share of the returns' variance that it explains: at most 1, 0 for their mean."""
+    assert advantages.returns is not None
+    assert advantages.value_mask is not None
+    predicted, returns = values[advantages.value_mask], advantages.returns[advantages.value_mask]
+    metrics = {"critic/value_mean": float(predicted.mean())}
+    if (variance := float(np.var(returns))) > 0:
+        metrics["critic/explained"] = 1.0 - float(np.var(returns - predicted)) / variance
+    return metrics
+
+
+def explained_of(
+    prepared: Prepared, recorded: Mapping[str, Floats], steps: Sequence[Mapping[str, float]], by_term: bool
+) -> Explained:
+    """Collect what the files of episodes hold of a batch, with ``recorded`` numbers ``[N]`` (:data:`RECORDED`)."""
+    columns: dict[str, NDArray[np.floating]] = {
+        "learner_logprobs": recorded["token_logprobs"].astype(np.float32),
+        "loss_weight": recorded["weight"],
+    }
+    columns |= {name: recorded[f"token_{name}"].astype(np.float32) for name in ("entropy", "ratio", "clipped", "loss")}
+    columns |= advantage_columns(prepared)
+    made, mask = prepared.advantages.made_of, prepared.advantages.policy_mask
+    assert made is not None
+    return Explained(
+        columns, prepared.episodes, made.unscaled, mask, made.by_fork, prepared.greedy, recorded["step"], steps, by_term
+    )
+
+
+def advantage_columns(prepared: Prepared) -> dict[str, Floats]:
+    """Return the parts of each token's advantage, ``[N]`` each, by their names in the files of episodes."""
+    made = prepared.advantages.made_of
+    assert made is not None
+    columns = {"advantage": prepared.advantages.advantages, "return": made.returns}
+    if made.baseline is not None:
+        columns["baseline"] = made.baseline
+    if "importance" in prepared.columns:
+        columns["importance_weight"] = prepared.columns["importance"]
+    return columns
 
 
 def over_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Numbers of an iteration's optimizer steps as one: their mean, and the most of ``peak_gib``."""
-    columns = {name: [each[name] for each in steps if name in each] for name in dict.fromkeys(itertools.chain(*steps))}
+    """Return the mean of each metric over an iteration's optimizer steps, but the maximum of ``peak_gib``."""
+    columns = {name: [step[name] for step in steps if name in step] for name in dict.fromkeys(itertools.chain(*steps))}
     return {
         name: float(max(values) if name.endswith("/peak_gib") else np.mean(values)) for name, values in columns.items()
     }
 
 
-def update_actor(
-    learner: Learner | LearnerGroup,
-    actor: ActorSection,
-    part: Sequence[Trajectory],
-    columns: Mapping[str, NDArray[np.float64]],
-    mask: NDArray[np.bool_],
-    spread: NDArray[np.float64],
-    record: Sequence[str] = (),
-) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """A step of the actor on a mini-batch, of which only the episodes that the gradient depends on are computed.
-
-    Weights are of the whole mini-batch; means are over what is computed, but for ``entropy``, which is over all tokens;
-    what is recorded is NaN elsewhere. ``spread`` are the tokens' entropies as far as they are known (else NaN); it is
-    returned with those of the episodes that the step leaves out.
-    """
-    offsets = action_offsets(part)
-    needed = has_gradient(actor, columns["advantages"], mask, offsets)
-    without = 1.0 - float(needed.mean())
-    if not needed.any():  # the optimizer's momentum takes its step all the same
-        counted = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
-        needed[np.where(counted, [len(each.token_ids) for each in part], np.inf).argmin()] = True
-    tokens = np.repeat(needed, np.diff(offsets))
-    spread = spread.copy()
-    left_out = [each for each, is_needed in zip(part, needed, strict=True) if not is_needed]
-    spread[~tokens] = entropies_of(learner, left_out, spread[~tokens])  # before the step
-    part = [each for each, is_needed in zip(part, needed, strict=True) if is_needed]
-    columns = {name: column[tokens] for name, column in columns.items()}
-    columns["share"] = columns["share"] / columns["share"].sum()
-    metrics = learner.update_actor(part, columns, policy_loss(actor, bool(record)), record)
-    for name in record:
-        whole = np.full(len(tokens), np.nan, np.float32)
-        whole[tokens] = metrics[name]
-        metrics[name] = whole
-    entropy = (metrics["entropy"] * tokens.sum() + spread[~tokens].sum()) / len(tokens)
-    return metrics | {"entropy": float(entropy), "episodes_without_gradient": without}, spread
-
-
-def entropies_of(
-    learner: Learner | LearnerGroup, part: Sequence[Trajectory], entropies: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the entropies of all action tokens; where some are NaN, by a forward pass without a gradient."""
-    if not np.isnan(entropies).any():
-        return entropies
-    return np.concatenate(learner.logprobs(part, entropy=True)[1]).astype(np.float64)
-
-
 def named(role: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics as ``role/name``, those that are finite."""
+    """Return the finite metrics as ``role/name``."""
     return {f"{role}/{name}": value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:
+    return np.concatenate([np.zeros(0), *parts])

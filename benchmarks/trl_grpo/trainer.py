@@ -37,7 +37,6 @@ from trainers.builders.policy import policy_of, set_threads, threads_for, with_s
 from trainers.cluster.memory import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
-from trainers.credit import estimator_options
 from trainers.integrations.trl import textenv_reward
 from trainers.policy import Policy
 from trainers.registry import Result
@@ -47,6 +46,7 @@ from trainers.report.progress import Progress
 from trainers.rollout.curriculum import TaskOrder, derive_seed, environment_seed
 from trainers.rollout.renderer import Renderer
 from trainers.run import refuse_other_run, warm_start_wanted, warm_up
+from trainers.update import estimator_options
 
 from .config import FIXED, grpo_arguments, resolved, steps_an_iteration
 

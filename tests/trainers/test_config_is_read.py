@@ -31,10 +31,10 @@ from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.section import Section
-from trainers.credit import estimator_options, policy_loss, selected_tokens
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
 from trainers.run import refuse_checkpoint
+from trainers.update import actor_loss, estimator_options, selected_tokens
 
 CONFIG = str(Path(inspect.getfile(PPOConfig)).parent)
 
@@ -112,7 +112,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         nothing = dict.fromkeys(("old_logprobs", "advantages"), np.zeros(0))
         for loss in ("sapo", "clip_cov", "kl_cov"):
             actor = resolve([f"actor.policy_loss={loss}"])[0].actor
-            policy_loss(actor)
+            actor_loss(actor)
             selected_tokens(actor, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
         config, _ = resolve([])
         run_folder(config.trainer)  # of the two names

@@ -21,7 +21,7 @@ from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.verl_rules import TABLES
 from trainers.config.yaml12 import dump
-from trainers.credit import off_policy_correction
+from trainers.update import off_policy_correction
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 COMMANDS = yaml.safe_load((DATA / "verl_commands.yaml").read_text(encoding="utf-8"))

@@ -13,13 +13,13 @@ import torch
 
 from trainers.algorithms import policy_losses
 from trainers.algorithms.advantages import gdpo, turn_grpo
-from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.kl import FixedKL
 from trainers.algorithms.policy_losses import clip_cov_tokens, kl_cov_tokens
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
-from trainers.credit import credit, critic_loss, has_gradient, policy_loss, selected_tokens
 from trainers.trajectory import Trajectory
+from trainers.update import Update, actor_loss, critic_loss, has_gradient, selected_tokens
 
 SIZES = ((2, 1), (3,), (1, 2), (2,))  # action tokens by turn; two groups of two
 REWARDS = ((0.5, 1.0), (-1.0,), (0.25, 0.0), (2.0,))
@@ -91,13 +91,21 @@ class Steered(FixedKL):
         self.beta *= 10
 
 
+def prepare(
+    run: PPOConfig, learner: Any, kl: FixedKL, batch: list[Trajectory], users: int = 0
+) -> tuple[Any, Advantages, Any]:
+    """Return the columns, advantages and metrics of a batch that is prepared for its optimizer steps."""
+    prepared = Update(run, kl).prepare(batch, learner, users=users)
+    return prepared.columns, prepared.advantages, prepared.metrics
+
+
 CRITIC = ("algorithm.adv_estimator=gae", "algorithm.gamma=1", "algorithm.lam=1")
 
 
 def test_a_kl_in_the_reward_is_subtracted_where_each_token_stands():
     kl = Steered(0.5)
     options = ("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1", "algorithm.norm_adv=false", *CRITIC)
-    columns, result, metrics = credit(config(*options), learner(reference=True, critic=True), kl, episodes())
+    columns, result, metrics = prepare(config(*options), learner(reference=True, critic=True), kl, episodes())
     estimate = ROLLOUT - REFERENCE
     assert columns["returns"] == pytest.approx(to_go(token_rewards() - 0.5 * estimate), abs=1e-6)
     assert columns["advantages"] == pytest.approx(columns["returns"] - VALUES, abs=1e-6)
@@ -115,7 +123,7 @@ def test_the_kl_is_that_of_roots_alone():
     given = [dataclasses.replace(t, episode_id=next(names)) for t in episodes()]
     given[1] = dataclasses.replace(given[1], forked_from="a", forked_turn=1)
     options = ("algorithm.adv_estimator=fork", "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1")
-    _, _, metrics = credit(config(*options), learner(reference=True), kl, given)
+    _, _, metrics = prepare(config(*options), learner(reference=True), kl, given)
     parts = np.split(ROLLOUT - REFERENCE, np.cumsum(list(map(sum, SIZES)))[:-1])
     assert metrics["actor/ref_kl"] == pytest.approx(np.mean([parts[each].mean() for each in (0, 2, 3)]))
     assert kl.told == (metrics["actor/ref_kl"], 3)
@@ -124,14 +132,14 @@ def test_the_kl_is_that_of_roots_alone():
 def test_a_kl_in_the_loss_leaves_the_rewards_alone():
     kl = Steered(0.5)
     options = ("actor.use_kl_loss=true", "algorithm.norm_adv=false", *CRITIC)
-    columns, _, _ = credit(config(*options), learner(reference=True, critic=True), kl, episodes())
+    columns, _, _ = prepare(config(*options), learner(reference=True, critic=True), kl, episodes())
     assert columns["returns"] == pytest.approx(to_go(token_rewards()))
     assert columns["ref_logprobs"] == pytest.approx(REFERENCE)
     assert kl.beta == 0.5
 
 
 def test_what_the_critic_had_foreseen_is_reported():
-    columns, _, metrics = credit(config(*CRITIC), learner(critic=True), FixedKL(0.0), episodes())
+    columns, _, metrics = prepare(config(*CRITIC), learner(critic=True), FixedKL(0.0), episodes())
     assert columns["old_values"] == pytest.approx(VALUES)
     returns = to_go(token_rewards())
     assert metrics["critic/value_mean"] == pytest.approx(VALUES.mean())
@@ -143,7 +151,7 @@ def test_recomputed_log_probabilities_are_the_old_ones_and_correct_the_others():
     reject = ("actor.rejection=token", "actor.rejection_low=0.8", "actor.rejection_high=1.5")
     rloo = ("algorithm.adv_estimator=rloo", "algorithm.baseline=group", "algorithm.norm_adv=false")
     run = config(*options, *reject, *rloo)
-    columns, result, metrics = credit(run, learner(), FixedKL(0.0), episodes())
+    columns, result, metrics = prepare(run, learner(), FixedKL(0.0), episodes())
     ratio = np.exp(AGAIN - ROLLOUT)
     kept = (ratio >= 0.8) & (ratio <= 1.5)
     assert 0 < kept.sum() < COUNT
@@ -161,24 +169,24 @@ def test_recomputed_log_probabilities_are_the_old_ones_and_correct_the_others():
 def test_the_optimal_token_baseline_weighs_by_what_the_engine_sampled_with():
     """Also with recomputed log-probabilities, which differ."""
     run = config("algorithm.baseline=optimal_token", "actor.old_logprobs=recompute")
-    columns, _, _ = credit(run, learner(), FixedKL(0.0), episodes())
+    columns, _, _ = prepare(run, learner(), FixedKL(0.0), episodes())
     batch = ActionBatch.from_trajectories(episodes(), score_norms=(1.0 - np.exp(ROLLOUT)) ** 2)
     assert columns["advantages"] == pytest.approx(turn_grpo(batch, baseline="optimal_token").advantages)
 
 
 def test_what_the_user_earned_is_in_no_baseline_of_the_assistants():
     run, given = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
-    columns, _, _ = credit(run, learner(), FixedKL(0.0), given, users=2)
+    columns, _, _ = prepare(run, learner(), FixedKL(0.0), given, users=2)
     apart = [turn_grpo(ActionBatch.from_trajectories(side), baseline="mixed") for side in (given[:2], given[2:])]
     assert columns["advantages"] == pytest.approx(np.concatenate([each.advantages for each in apart]))
-    without, _, _ = credit(run, learner(), FixedKL(0.0), given)
+    without, _, _ = prepare(run, learner(), FixedKL(0.0), given)
     assert columns["advantages"] != pytest.approx(without["advantages"]), "the batch has two groups, one a side"
 
 
 def test_advantages_are_normalised_over_what_is_trained_on():
     reject = ("actor.old_logprobs=recompute", "actor.rejection=token", "actor.rejection_low=0.8")
     run = config(*reject, "algorithm.adv_estimator=rloo", "algorithm.norm_adv=true")
-    columns, result, _ = credit(run, learner(), FixedKL(0.0), episodes())
+    columns, result, _ = prepare(run, learner(), FixedKL(0.0), episodes())
     kept = result.policy_mask
     assert 0 < kept.sum() < COUNT
     assert columns["advantages"][kept].mean() == pytest.approx(0.0, abs=1e-9)
@@ -209,7 +217,7 @@ def test_the_policys_loss_is_the_surrogate_minus_the_bonus_plus_the_kl(importanc
     surrogate = torch.where(advantages < 0, torch.minimum(surrogate, -1.5 * advantages), surrogate)
     kl = (logprobs - given["ref_logprobs"]).square() / 2
     expected = given["weight"] * (surrogate * given.get("importance", torch.tensor(1.0)) - 0.3 * entropy + 0.7 * kl)
-    loss, sums = policy_loss(section)(logprobs, entropy, given)
+    loss, sums = actor_loss(section)(logprobs, entropy, given)
     torch.testing.assert_close(loss, expected.sum())
     ours, theirs = (torch.autograd.grad(each.sum(), [logprobs, entropy]) for each in (loss, expected))
     torch.testing.assert_close(ours, theirs)
@@ -237,7 +245,7 @@ def test_each_loss_has_its_keys(keys, options):
     ).actor
     given = batch(selected=(torch.arange(COUNT) % 2).double())
     logprobs = (given["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
-    loss, sums = policy_loss(section)(logprobs, torch.zeros(COUNT), given)
+    loss, sums = actor_loss(section)(logprobs, torch.zeros(COUNT), given)
     columns = (given[key] for key in ("old_logprobs", "advantages", "trajectory"))
     expected = policy_losses.policy_loss(name, logprobs, *columns, selected=given["selected"], **options)
     torch.testing.assert_close(loss, (given["weight"] * expected.loss).sum())
@@ -274,7 +282,7 @@ def test_gdpo_sees_the_terms_of_whole_episodes_by_name(caplog):
     ]
     keys = ["algorithm.gdpo_reward_keys=[right,format,tone]", "algorithm.gdpo_reward_weights=[2,1,1]"]
     run = config("algorithm.adv_estimator=gdpo", *keys)
-    columns, result, metrics = credit(run, learner(), FixedKL(0.0), batch)
+    columns, result, metrics = prepare(run, learner(), FixedKL(0.0), batch)
     terms = [[1.0, 0.75, 0.0], [0.0, 0.5, 0.0], [3.0, 0.25, 0.0], [3.0, -1.0, 0.0]]
     expected = gdpo(ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
     np.testing.assert_allclose(columns["advantages"], expected.advantages, atol=1e-6)
@@ -289,7 +297,7 @@ def test_without_a_bonus_or_a_kl_nothing_of_them_is_computed():
     del given["ref_logprobs"]
     logprobs = given["old_logprobs"].clone().requires_grad_()
     entropy = torch.ones(COUNT, dtype=torch.float64, requires_grad=True)
-    loss, sums = policy_loss(section)(logprobs, entropy, given)
+    loss, sums = actor_loss(section)(logprobs, entropy, given)
     loss.backward()
     assert entropy.grad is None
     assert "kl_loss" not in sums
@@ -340,7 +348,7 @@ def test_an_episode_that_is_left_out_has_no_gradient_and_changes_no_other(name: 
             "share": torch.full((int(tokens.sum()),), 0.1),
             "selected": torch.zeros(9)[tokens],
         }
-        policy_loss(section)(logprobs[tokens], torch.zeros(int(tokens.sum())), part)[0].backward()
+        actor_loss(section)(logprobs[tokens], torch.zeros(int(tokens.sum())), part)[0].backward()
         assert logprobs.grad is not None
         return logprobs.grad.numpy()
 

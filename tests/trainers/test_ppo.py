@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM, MistralConfig, Qwen3MoeConfig
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
 from trainers.builders.learner import learner_settings
 from trainers.config import load_config, resolve
-from trainers.credit import credit
 from trainers.ppo import main, train
 from trainers.run import Run, assemble
 from trainers.tiny import build_tokenizer
 from trainers.trajectory import Trajectory, read_parquet
+from trainers.update import Update
 
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 
@@ -227,9 +227,8 @@ def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
         assert all("greedy" in episode.episode_id for episode in batch.greedy.values())
         assert row["actor/greedy_reward"] == pytest.approx(np.mean([e.total_reward for e in batch.greedy.values()]))
     batch = seen[-1]
-    _, advantages, _ = credit(
-        run.config, run.learner, run.kl, batch.trajectories, {g: e.total_reward for g, e in batch.greedy.items()}
-    )
+    greedy = {group: episode.total_reward for group, episode in batch.greedy.items()}
+    advantages = Update(run.config).prepare(batch.trajectories, run.learner, greedy=greedy).advantages
     expected = [
         episode.total_reward - batch.greedy[episode.group_id].total_reward
         for episode in batch.trajectories

@@ -15,6 +15,7 @@ from trainers.config.reward_model import ClassifierSection
 from trainers.rewards.backends.classifier import Classifier
 from trainers.rollout.group_scheduler import CollectionError, ConsecutiveErrorsError
 from trainers.trajectory import Trajectory, read_parquet
+from trainers.update import Update
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +86,10 @@ def test_scores_are_those_of_the_model_and_stand_in_the_terms(tmp_path, folder, 
 
 
 def test_moved_rewards_are_what_the_estimator_sees_and_not_what_is_reported(tmp_path, folder, monkeypatch):
-    from trainers import ppo
-
     (tmp_path / "mine.py").write_text("def first(t): return [t.total_reward] + [0.0] * (t.num_turns - 1)\n")
     seen: list[Trajectory] = []
-    credit = ppo.credit
-    monkeypatch.setattr(ppo, "credit", lambda *args, **how: seen.extend(args[3]) or credit(*args, **how))
+    prepare = Update.prepare
+    monkeypatch.setattr(Update, "prepare", lambda *args, **options: seen.extend(args[1]) or prepare(*args, **options))
     in_process(tmp_path, *options(folder, tmp_path, f"algorithm.reward_credit={tmp_path}/mine.py:first"))
     told = episodes_of(tmp_path)
     assert len(told) == len(seen) > 8

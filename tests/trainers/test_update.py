@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,8 @@ from trainers.algorithms.batch import Advantages
 from trainers.algorithms.kl import EntropyBonus
 from trainers.config import resolve
 from trainers.learner import Learner, OptimizerSettings
-from trainers.ppo import learn
 from trainers.trajectory import action_offsets
+from trainers.update import Prepared, Update
 
 RNG = np.random.default_rng(3)
 #: Of different lengths, so that means of means are not the mean.
@@ -48,9 +46,9 @@ class Counted:
 
 
 def learned(
-    learner: Any, with_gradient: list[int], *words: str, known: bool = False, masked: bool = True, explain: bool = False
-) -> tuple[dict[str, float], Any, Any]:
-    """An iteration in which these episodes have advantages; its metrics, the controller, what is recorded."""
+    learner: Any, with_gradient: list[int], *words: str, known: bool = False, masked: bool = True
+) -> tuple[dict[str, float], EntropyBonus]:
+    """Update on episodes of which these have advantages; return the metrics and the entropy controller."""
     config, _ = resolve(["actor.entropy_coeff=0", "actor.lr_warmup_steps=0", "actor.mini_batches=1", *words])
     advantages = np.concatenate(
         [np.full(size, 0.5 if e in with_gradient else 0.0) for e, size in enumerate(np.diff(OFFSETS))]
@@ -59,14 +57,12 @@ def learned(
     columns = {"old_logprobs": np.concatenate(scores).astype(np.float64), "advantages": advantages}
     if known:
         columns["entropy"] = np.concatenate(spread).astype(np.float64)
-    section = config.actor
-    bonus = EntropyBonus(section.entropy_coeff, section.entropy_target, section.entropy_step)
-    run: Any = SimpleNamespace(config=config, learner=learner, entropy=bonus, iteration=0, given_up=threading.Event())
+    update = Update(config)
     made = Advantages(advantages, np.full(OFFSETS[-1], masked))
     if isinstance(learner, Counted):
         learner.scored.clear()
-    metrics, recorded, _ = learn(run, EPISODES, columns, made, {}, explain=explain)
-    return metrics, bonus, recorded
+    result = update.optimize(Prepared(EPISODES, columns, made, {}, {}), learner, iteration=0)
+    return result.metrics, update.entropy
 
 
 def entropies() -> list[np.ndarray]:
@@ -77,7 +73,7 @@ def entropies() -> list[np.ndarray]:
 @pytest.mark.parametrize("with_gradient", [[3], [0, 1], list(range(8)), []])
 @pytest.mark.parametrize("known", [False, True])
 def test_entropy_is_of_all_tokens(words, with_gradient, known):
-    metrics, _, _ = learned(learner_of(), with_gradient, *words, known=known)
+    metrics, _ = learned(learner_of(), with_gradient, *words, known=known)
     every = np.concatenate(entropies())
     assert metrics["actor/entropy"] == pytest.approx(float(every.mean()), rel=1e-4)
     alone = [each.mean() for e, each in enumerate(entropies()) if e in with_gradient]
@@ -86,7 +82,7 @@ def test_entropy_is_of_all_tokens(words, with_gradient, known):
 
 
 def test_entropy_without_a_token_to_train_on():
-    metrics, _, _ = learned(learner_of(), [2], masked=False)
+    metrics, _ = learned(learner_of(), [2], masked=False)
     assert metrics["actor/entropy"] == pytest.approx(float(np.concatenate(entropies()).mean()), rel=1e-4)
 
 
@@ -113,7 +109,7 @@ def test_the_target_is_compared_with_all_tokens():
     highest = int(np.argmax(each))
     target = (each[highest] + every) / 2
     assert every < target < each[highest]
-    _, bonus, _ = learned(learner_of(), [highest], f"actor.entropy_target={target}")
+    _, bonus = learned(learner_of(), [highest], f"actor.entropy_target={target}")
     assert bonus.below
     assert bonus.now > 0
 

@@ -15,14 +15,14 @@ from ppo_runs import MODEL, SMALL, training_of
 
 from textenvs.messages import assistant
 from textenvs.two_sides import TwoSides
-from trainers import ppo, sft
+from trainers import sft
 from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, check_environments, played
 from trainers.config import ConfigError, PPOConfig, load_config, resolve
-from trainers.credit import credit
 from trainers.ppo import train
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble
+from trainers.update import Update
 
 ORDER = [
     *("env.id=program_envs:tests/order", "env.user={prompt: short, tries: 2, may_end: false}", "actor.lr=0.003"),
@@ -84,7 +84,10 @@ def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities
         run.collector.next_batch = kept  # type: ignore[method-assign]
 
     sides: list[int] = []
-    monkeypatch.setattr(ppo, "credit", lambda *args, **how: sides.append(how["users"]) or credit(*args, **how))
+    prepare = Update.prepare
+    monkeypatch.setattr(
+        Update, "prepare", lambda *args, **options: sides.append(options["users"]) or prepare(*args, **options)
+    )
     run = trained(tmp_path, model, "env.train_side=both", "trainer.total_iterations=2", look=look)
     assert sides == [len(batch.users) for batch in batches]
     for version, batch in enumerate(batches):

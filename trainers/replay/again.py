@@ -18,7 +18,6 @@ from textenvs.records import Episode as Recorded
 from textenvs.records import RecordedRun
 
 from ..algorithms.advantages import NEEDS_CRITIC
-from ..algorithms.kl import FixedKL
 from ..builders import collection
 from ..builders.collection import limits_of, sampling_of
 from ..builders.environments import backend_of
@@ -27,9 +26,7 @@ from ..builders.policy import tokenizer_of
 from ..checkpoints import CheckpointError, load
 from ..config import PPOConfig, load_config
 from ..config.schema import ModelSection
-from ..credit import advantage_columns, credit, explained_of
 from ..policy import end_token_ids_of, resolve_device
-from ..ppo import learn
 from ..report.episodes import Explained
 from ..rollout.curriculum import derive_seed
 from ..rollout.environments import Backend
@@ -40,6 +37,7 @@ from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
 from ..run import Run, assemble, warm_start_wanted
 from ..trajectory import Trajectory, action_offsets, from_table, read_parquet, to_table
+from ..update import Update, advantage_columns
 from .compare import RELATIVE, STAGES, Comparison, Difference, ReplayError, Report
 
 #: Log-probabilities that are further apart differ. The embedded engine's last bits depend on which requests it computed
@@ -398,14 +396,12 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
             report.note("sampling", *await sample_again(run, some, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
 
-        def learn_again() -> Explained:
-            columns, advantages, metrics = credit(run.config, run.learner, run.kl, paid, greedy, explain=True)
-            _, recorded, steps = learn(run, episodes, columns, advantages, metrics, explain=True)
-            return explained_of(run.config, columns, advantages, recorded, paid, greedy, steps)
-
-        now = await run.learning(learn_again)
+        result = await run.learning(
+            run.update.step, paid, run.learner, iteration=run.iteration, greedy=greedy, explain=True
+        )
+        assert result.explained is not None
         if any(each.checksums for each in records):
-            learned(report, compare, now, file.info["steps"])
+            learned(report, compare, result.explained, file.info["steps"])
         else:
             for stage in STAGES[STAGES.index("advantage") :]:
                 report.note(stage, "left out: the file does not say what the learner made of the episodes")
@@ -420,6 +416,6 @@ def advantages_again(
     if estimator in NEEDS_CRITIC or config.algorithm.use_kl_in_reward or config.actor.old_logprobs == "recompute":
         return "left out: models of the checkpoint have a part in them", None
     without: Any = SimpleNamespace(reference=None, critic=None)
-    columns, advantages, _ = credit(config, without, FixedKL(0.0), paid, greedy, explain=True)
-    difference = compare.first(advantage_columns(columns, advantages), _ADVANTAGE, lambda name: "advantage")
-    return f"{len(advantages.advantages)} tokens: the same", difference
+    prepared = Update(config).prepare(paid, without, greedy=greedy, explain=True)
+    difference = compare.first(advantage_columns(prepared), _ADVANTAGE, lambda name: "advantage")
+    return f"{len(prepared.advantages.advantages)} tokens: the same", difference

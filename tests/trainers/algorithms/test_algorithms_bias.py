@@ -20,7 +20,7 @@ from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.off_policy import importance_weights
 from trainers.algorithms.policy_losses import token_weights
 from trainers.config import PPOConfig, resolve
-from trainers.credit import estimator_options, norm_length
+from trainers.update import estimator_options, norm_length
 
 LOGITS = np.array([0.4, -0.3, 0.2, -0.6])  # at the start; in the second turn; after its 0; after its 1
 SIZE = 2

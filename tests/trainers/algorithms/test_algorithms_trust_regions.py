@@ -246,7 +246,7 @@ def test_tokens_outside_a_clip_range_are_counted_in_the_terms_of_that_range(
 
 
 def test_every_option_of_a_loss_is_a_key_that_only_its_losses_read() -> None:
-    from trainers.credit import LOSS_KEYS
+    from trainers.update import LOSS_KEYS
 
     for key in {*LOSS_KEYS.values()}:
         readers = {name for name, options in LOSS_OPTIONS.items() if key in {LOSS_KEYS[option] for option in options}}
